@@ -1,0 +1,118 @@
+"""What the processes of a job tell one another: progress, outcome, exit codes. Versioned by `apiVersion`.
+
+The driver of a stage writes `progress` and `outcome`; the operator, `rstar2 run` and the terminal view read them.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rstar2_train.job.base import API_VERSION, Model, Name, Text
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of a stage driver. Anything else, or no outcome beside it, is a crash."""
+
+    DONE = 0
+    """Completed or advanced."""
+    DEFECT = 70
+    """A bug: an exception that nothing foresaw."""
+    SUSPENDED = 75
+    """Asked to stop, and resumable."""
+    RETRYABLE = 76
+    """Infrastructure failed; another attempt may succeed."""
+    CONFIGURATION = 78
+    """Configuration or data is wrong; another attempt cannot succeed."""
+
+
+Reason = Literal[
+    "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended",
+    "EngineUnavailable", "JudgeUnavailable", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
+    "NothingToTrain", "Defect", "Crashed",
+]  # fmt: skip
+"""Closed list of outcome reasons."""
+
+
+class CheckpointRef(Model):
+    """A complete checkpoint."""
+
+    path: Text
+    """Folder, relative to the job's storage."""
+    step: int
+    """The step after which it was written."""
+
+
+class Progress(Model):
+    """What a stage has reached; written on a step's change, at most every 10 s in a cluster."""
+
+    api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
+    stage: Name
+    attempt: int
+    phase: Literal["Starting", "Training", "Rollout", "Evaluating", "Filtering", "Finished"] = "Starting"
+    step: int = 0
+    total_steps: int | None = None
+    metrics: Annotated[dict[str, float], Field(max_length=32)] = {}
+    checkpoint: CheckpointRef | None = None
+    mlflow_run_id: str | None = None
+    estimated_remaining_seconds: float | None = None
+    updated_at: float = Field(default_factory=time.time)
+
+
+class Outcome(Model):
+    """How an attempt of a stage ended. At most 4 KB as JSON, so that a termination message can carry a copy."""
+
+    api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
+    stage: Name
+    attempt: int
+    outcome: Literal["completed", "advanced", "suspended", "failed"]
+    reason: Reason
+    message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    checkpoint: CheckpointRef | None = None
+    retryable: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that goes with this outcome."""
+        if self.outcome in ("completed", "advanced"):
+            return ExitCode.DONE
+        if self.outcome == "suspended":
+            return ExitCode.SUSPENDED
+        if self.reason in ("Defect", "Crashed"):
+            return ExitCode.DEFECT
+        return ExitCode.RETRYABLE if self.retryable else ExitCode.CONFIGURATION
+
+
+class StageFailed(Exception):
+    """Raised anywhere in a driver to end its attempt with a reason from the closed list."""
+
+    def __init__(self, reason: Reason, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.retryable = retryable
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file whole or not at all: a reader sees the old text or the new, also after kill -9."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_model(path: Path, model: Model) -> None:
+    """Write a contract as JSON, atomically."""
+    write_atomically(path, json.dumps(model.model_dump(mode="json", exclude_none=True), indent=1) + "\n")

@@ -1,0 +1,221 @@
+"""The roles that serve a job's stages: trainer, rollout engines, judge, Redis; where they run, what tracks them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from rstar2_train.job.base import Model, Name, Positive, Text
+
+Quantity = Annotated[str | int | float, Field(union_mode="left_to_right")]
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
+EnvValue = Annotated[str, StringConstraints(max_length=4096)]
+
+
+class Resources(Model):
+    """Kubernetes resource requests and limits of one pod."""
+
+    requests: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
+    """Minimum amounts, such as cpu, memory, amd.com/gpu."""
+    limits: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
+    """Maximum amounts."""
+
+
+class ModelSource(Model):
+    """The policy to start from."""
+
+    source: Text
+    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (fetched once), or a path (relative to the manifest locally)."""
+    chat_template: Text | None = None
+    """File with a Jinja chat template; default: the model's own."""
+    tool_parser: Literal["hermes"] = "hermes"
+    """How tool calls are written; the Hermes form of the paper."""
+    system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
+    """System message of every conversation; default: the built-in one with the tools' signatures."""
+    prompt_prefix: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    """Put before every problem; default: the built-in request for an <answer> with a \\boxed{}."""
+    instruct: bool = False
+    """The source is already instruction-tuned: no SFT stage is needed (silences the warning)."""
+
+
+class Storage(Model):
+    """Where checkpoints, trajectories and reports live. In `rstar2 run` this is a folder."""
+
+    claim_name: Name | None = None
+    """An existing claim to use."""
+    size: Quantity | None = None
+    """Size of the claim that is made when claimName is not set."""
+    storage_class_name: Text | None = None
+    """Its storage class; default: the cluster's."""
+    access_modes: Annotated[list[AccessMode], Field(max_length=3)] = ["ReadWriteMany"]
+    """Its access modes; more than one node needs ReadWriteMany."""
+    reclaim: Literal["Retain", "Delete"] = "Retain"
+    """Retain: deleting the job never deletes its checkpoints."""
+
+
+class RDMA(Model):
+    """RDMA devices for the trainer pods."""
+
+    resource: Text
+    """Extended resource name of the device plugin."""
+
+
+class Accelerator(Model):
+    """What trainer and rollout pods compute on. Data, never matched by name elsewhere."""
+
+    vendor: Literal["amd", "nvidia", "none"] = "amd"
+    """none: CPU, with gloo."""
+    resource: Text = "amd.com/gpu"
+    """Extended resource that the device plugin offers."""
+    rdma: RDMA | None = None
+    """RDMA devices (a documented exception to restricted pods)."""
+
+
+class Trainer(Model):
+    """The pods that learn: one Ray cluster a stage attempt."""
+
+    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Pods (locally: ranks are replicas x max(1, gpusPerReplica) processes)."""
+    gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 8
+    """Accelerators, and so ranks, in each pod."""
+    tokens_per_micro_batch: Annotated[int, Field(ge=256, le=100_000_000)] = 16384
+    """Most tokens, padding included, that one forward pass of one rank holds."""
+    logprob_chunk_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 2048
+    """Rows of logits that exist at once; the vocabulary-wide logits never exist whole."""
+    activation_checkpointing: bool = True
+    """Recompute activations in the backward pass."""
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """CPU threads of each rank; default: the cores shared out."""
+    image: Text | None = None
+    """Container image; default: the operator's."""
+    resources: Resources = Resources()
+    """Requests and limits of each pod."""
+
+
+class Admission(Model):
+    """When the next trajectory may enter an engine (paper §3.2)."""
+
+    policy: Literal["static", "reserve"] = "reserve"
+    """reserve: only when its whole budget fits the free KV cache; static: a fixed number an engine."""
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """static: trajectories an engine; reserve: an upper bound beside the KV cache."""
+
+
+class Rollout(Model):
+    """The vLLM engines."""
+
+    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Engines."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Accelerators an engine is split over."""
+    image: Text | None = None
+    """Container image; default: the operator's."""
+    resources: Resources = Resources()
+    """Requests and limits of each pod."""
+    engine_args: Annotated[dict[str, Any], Field(max_length=64)] = {}
+    """Further vLLM arguments, by their long names without the dashes."""
+    admission: Admission = Admission()
+    """The admission scheduler."""
+    tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
+    """Longer tool output is cut in the middle to so many characters x 4."""
+    max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
+    """Further tool calls of a turn are answered with an error."""
+
+
+class JudgeLimits(Model):
+    """Limits of one tool call."""
+
+    wall_seconds: Annotated[float, Field(gt=0, le=600)] = 4
+    """Wall-clock time."""
+    memory_mib: Annotated[int, Field(ge=32, le=1_048_576, alias="memoryMiB")] = 512
+    """Address space."""
+    output_bytes: Annotated[int, Field(ge=256, le=100_000_000)] = 65536
+    """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
+    processes: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Processes and threads."""
+
+
+class Judge(Model):
+    """The Code Judge: runs the model's Python in gVisor."""
+
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Judge API pods."""
+    executors: Annotated[int, Field(ge=1, le=65536)] = 2
+    """Sandboxes; one call in flight in each, so one a core."""
+    cpu_per_executor: Positive = 1
+    """Cores of each executor pod."""
+    image: Text | None = None
+    """Container image; default: the operator's."""
+    limits: JudgeLimits = JudgeLimits()
+    """Limits of one tool call."""
+    isolation: Literal["gvisor", "none"] = "gvisor"
+    """none runs the model's code with no sandbox: only for code that you would run yourself."""
+    runtime_class_name: Name = "gvisor"
+    """RuntimeClass of the executor pods."""
+
+
+class Redis(Model):
+    """The queue between judge API and judge workers."""
+
+    image: Text | None = None
+    """Container image; default: the operator's."""
+    resources: Resources = Resources()
+    """Requests and limits."""
+    storage: Quantity = "1Gi"
+    """Size of the volume for its append-only file."""
+
+
+class MLflow(Model):
+    """Where progress is tracked."""
+
+    uri: Text | None = None
+    """Tracking URI; default: the chart's MLflow, or a sqlite file beside the job's state."""
+    experiment: Text = "rstar2"
+    """Experiment name."""
+    secret_ref: Name | None = None
+    """Secret with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
+
+
+class Tracking(Model):
+    """Experiment tracking."""
+
+    mlflow: MLflow = MLflow()
+    """The MLflow server."""
+    traces_per_step: Annotated[int, Field(ge=0, le=1024)] = 2
+    """Sampled trajectories a step that become MLflow traces."""
+
+
+class EnvVar(Model):
+    """One environment variable."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+    """Its name."""
+    value: EnvValue = ""
+    """Its value."""
+
+
+class RuntimePatch(Model):
+    """A bounded change to the pods of some roles: never labels, isolation, security or accounts."""
+
+    manager: Text
+    """Who asks for it: shown in errors."""
+    roles: Annotated[list[Role], Field(min_length=1, max_length=5)]
+    """Roles it applies to; executors take only nodeSelector, tolerations and imagePullSecrets."""
+    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    """Environment variables."""
+    volumes: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
+    """Pod volumes."""
+    volume_mounts: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
+    """Mounts of them."""
+    node_selector: Annotated[dict[str, Text], Field(max_length=16)] = {}
+    """Node labels."""
+    tolerations: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
+    """Tolerations."""
+    affinity: dict[str, Any] | None = None
+    """Affinity."""
+    image_pull_secrets: Annotated[list[Name], Field(max_length=8)] = []
+    """Pull secrets."""
+    resources: Resources | None = None
+    """Requests and limits."""
