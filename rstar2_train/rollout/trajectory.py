@@ -1,7 +1,7 @@
 """A trajectory: what one rollout was made of, from the prompt's tokens to the verdict on its answer.
 
 The record that every later room reads (reward, resampling, update, tracking, analysis). Token ids are those that the
-engine sampled; they are never re-tokenised. Imports only the standard library.
+engine sampled; they are never re-tokenised. Imports nothing but the standard library and the verdicts' names.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rstar2_train.reward.verdict import Verdict
+
 SegmentKind = Literal["model", "tool"]
 CallStatus = Literal[
     "ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "internal", "malformed", "unknown_tool"
 ]
 """The judge's statuses, and two of the parser's: `malformed` (no valid JSON call) and `unknown_tool`."""
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
-Verdict = Literal["correct", "wrong", "no_answer", "timeout", "internal"]
 
 
 @dataclass(slots=True)

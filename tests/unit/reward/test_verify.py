@@ -1,0 +1,174 @@
+"""Verification: the integer path by table, the parser's snippet run for real, the judge's statuses."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.reward.verify import canonical_integer, compare, parser_snippet, score, verdict_of, verify
+
+
+def boxed(answer: str) -> str:
+    return rf"I think <answer>\boxed{{{answer}}}</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("5", "5"),
+        (" 5 ", "5"),
+        ("+5", "5"),
+        ("- 5", "-5"),
+        ("\N{MINUS SIGN}5", "-5"),
+        ("-0", "0"),
+        ("000", "0"),
+        ("033", "33"),
+        ("$12$", "12"),
+        ("1,234", "1234"),
+        ("1{,}234", "1234"),
+        (r"1\,234", "1234"),
+        ("1,234,567", "1234567"),
+        ("12,34", None),
+        ("5,6", None),
+        ("5.0", None),
+        ("1_000", None),
+        ("\N{ARABIC-INDIC DIGIT FIVE}", None),
+        ("--5", None),
+        ("", None),
+        ("5 6", None),
+        ("x", None),
+    ],
+)
+def test_integers_have_one_form(text: str, canonical: str | None) -> None:
+    assert canonical_integer(text) == canonical
+
+
+@given(st.integers(), st.integers(0, 5))
+def test_any_way_to_write_an_integer_is_the_same(value: int, zeros: int) -> None:
+    sign = "-" if value < 0 else ""
+    assert canonical_integer(f"{value:,}") == canonical_integer(f"{sign}{'0' * zeros}{abs(value)}") == str(value)
+
+
+@given(st.integers(), st.integers())
+def test_integers_compare_as_numbers(ours: int, gold: int) -> None:
+    assert compare(f"{ours:,}", str(gold)) == ("correct" if ours == gold else "wrong")
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "verdict", "answer"),
+    [
+        (boxed("5"), "5", "correct", "5"),
+        (boxed("1,234"), "1234", "correct", "1,234"),
+        (boxed("33"), "033", "correct", "33"),
+        (boxed("6"), "5", "wrong", "6"),
+        (r"\boxed{5} <answer>3</answer>", "5", "no_answer", None),
+        ("let me compute 5 plus", "5", "no_answer", None),
+        (boxed("10/2"), "5", None, "10/2"),
+        (boxed(r"\frac12"), r"\frac12", "correct", r"\frac12"),
+        (boxed("9" * 5000), "5", "wrong", "9" * 5000),
+        (boxed("x" * 2000), "5", "wrong", "x" * 2000),
+    ],
+)
+def test_score_decides_what_needs_no_parser(text: str, gold: str, verdict: str | None, answer: str | None) -> None:
+    assert score(text, gold) == (verdict, answer)
+
+
+def test_parser_decides_the_rest_and_runs_no_answer() -> None:
+    """One process for all cases: the parser's import is the cost. The snippets are those the judge would run."""
+    cases = [
+        ("10/2", "5", "correct"),
+        ("x=5", "5", "correct"),
+        ("5.0", "5", "correct"),
+        (r"5\text{ cm}", "5", "correct"),
+        (r"45^\circ", "45", "correct"),
+        ("1/2", "0.5", "correct"),
+        (r"\frac{1}{2}", "0.5", "correct"),
+        ("(1,2)", "(1, 2)", "correct"),
+        ("5,6", "5", "wrong"),
+        ("x", "y", "wrong"),
+        ("}", "5", "wrong"),
+        ("'''); print('correct')#", "5", "wrong"),
+        ("\"\"\"\\'); print('correct')\n#", "5", "wrong"),
+        ("__import__('os').write(1, b'correct')", "5", "wrong"),
+    ]
+    snippets = [parser_snippet(answer, gold) for answer, gold, _ in cases]
+    program = "import sys, json\nfor code in json.load(sys.stdin):\n    exec(code, {})\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(snippets), capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [verdict for _, _, verdict in cases]
+
+
+@dataclass
+class Ended:
+    """How a judge task ended."""
+
+    status: str
+    stdout: str = ""
+
+
+@pytest.mark.parametrize(
+    ("status", "stdout", "verdict"),
+    [
+        ("ok", "correct\n", "correct"),
+        ("ok", "wrong\n", "wrong"),
+        ("ok", "", "internal"),
+        ("ok", "correct\ncorrect\n", "internal"),
+        ("error", "correct\n", "internal"),
+        ("timeout", "correct\n", "timeout"),
+        ("memory", "", "timeout"),
+        ("killed", "", "timeout"),
+        ("output_limit", "", "timeout"),
+        ("invalid", "", "internal"),
+        ("internal", "", "internal"),
+    ],
+)
+def test_status_of_the_task_decides_before_its_output(status: str, stdout: str, verdict: str) -> None:
+    assert verdict_of(Ended(status, stdout)) == verdict
+
+
+@dataclass
+class Endings:
+    """A judge whose tasks end as told, one after the other."""
+
+    left: list[Ended]
+    codes: list[str] = field(default_factory=list)
+
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
+        self.codes.append(code)
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("endings", "verdict", "asked"),
+    [
+        ([Ended("ok", "correct")], "correct", 1),
+        ([Ended("internal"), Ended("ok", "wrong")], "wrong", 2),
+        ([Ended("internal"), Ended("internal")], "internal", 2),
+        ([Ended("timeout")], "timeout", 1),
+    ],
+)
+def test_internal_trouble_is_tried_again_and_never_wrong(endings: list[Ended], verdict: str, asked: int) -> None:
+    judge = Endings(list(endings))
+    assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
+    assert judge.codes == [parser_snippet("10/2", "5")] * asked
+
+
+def test_integers_never_reach_the_judge() -> None:
+    assert asyncio.run(verify(boxed("5"), "5", judge=Endings([]))).reward == 1.0
+    assert asyncio.run(verify("nothing", "5", judge=Endings([]))) == ("no_answer", None)
+
+
+def test_judge_trouble_reaches_the_caller() -> None:
+    class Gone(Endings):
+        async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
+            raise ConnectionError("judge is gone")
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(verify(boxed("10/2"), "5", judge=Gone([])))
