@@ -5,13 +5,13 @@ First room of the flow: a manifest becomes these models, and every other room re
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-API_VERSION = "rstar2.dev/v1alpha1"
-KIND = "AgenticRLJob"
+API_VERSION: Final = "rstar2.dev/v1alpha1"
+KIND: Final = "AgenticRLJob"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """A DNS label, short enough that `<job>-<stage>-<attempt>` still fits in one."""

@@ -96,7 +96,7 @@ class ImportanceCorrection(Model):
 class GRPO(Model):
     """Settings of a GRPO-RoC stage. In a stage they override `spec.grpo`; what neither sets has the default shown.
 
-    Every field is optional here, so that "not set" and "set to the default" differ; `GRPOSettings` has the values.
+    Every field is optional here, so that "not set" and "set to the default" differ; `GRPOSettings` has the defaults.
     """
 
     data: Text | None = None
@@ -106,43 +106,43 @@ class GRPO(Model):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Rollout steps of the stage (required in a stage)."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Problems sampled a step. Default 512."""
+    """Problems sampled a step."""
     rollouts_per_prompt: Annotated[int, Field(ge=2, le=1024)] | None = None
-    """Rollouts of each problem: 2G of the paper. Default 32."""
+    """Rollouts of each problem: 2G of the paper."""
     keep_per_prompt: Annotated[int, Field(ge=2, le=1024)] | None = None
-    """Rollouts kept for the update: G of the paper; at most rolloutsPerPrompt. Default 16."""
+    """Rollouts kept for the update: G of the paper; at most rolloutsPerPrompt."""
     updates_per_step: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Optimiser updates a step; the groups are shared out among them. Default 1."""
+    """Optimiser updates a step; the groups are shared out among them."""
     max_prompt_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Problems with a longer prompt are left out, and counted in the log. Default 2048."""
+    """Problems with a longer prompt are left out, and counted in the log."""
     max_response_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Budget of one trajectory in tokens, tool output included. Default 8192."""
+    """Budget of one trajectory in tokens, tool output included."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Most assistant turns in one trajectory. Default 10."""
+    """Most assistant turns in one trajectory."""
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
-    """Sampling temperature. Default 1.0."""
+    """Sampling temperature."""
     learning_rate: Positive | None = None
-    """AdamW learning rate, constant after the warm-up. Default 1e-6."""
+    """AdamW learning rate, constant after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Rollout steps of linear warm-up. Default 20."""
+    """Rollout steps of linear warm-up."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
-    """AdamW weight decay. Default 0.01."""
+    """AdamW weight decay."""
     grad_clip: Positive | None = None
-    """Largest global gradient norm. Default 1.0."""
+    """Largest global gradient norm."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Lower clip range of the probability ratio, 1 - clipLow (eq. 6). Default 0.2."""
+    """Lower clip range of the probability ratio, 1 - clipLow (eq. 6)."""
     clip_high: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Upper clip range of the probability ratio, 1 + clipHigh (eq. 6). Default 0.28."""
+    """Upper clip range of the probability ratio, 1 + clipHigh (eq. 6)."""
     reset_optimizer: bool | None = None
-    """Start the stage with a fresh optimiser (paper: at the switch to the hard problems). Default false."""
+    """Start the stage with a fresh optimiser (paper: at the switch to the hard problems)."""
     resample: Resample | None = None
-    """Resample-on-Correct. Default: mode paper."""
+    """Resample-on-Correct."""
     importance_correction: ImportanceCorrection | None = None
-    """Correction of the mismatch between engine and trainer. Default: off."""
+    """Correction of the mismatch between engine and trainer."""
     advance_when: Advance | None = None
-    """Triggers to end the stage early. Default: none."""
+    """Triggers to end the stage early."""
     collapse: Collapse | None = None
-    """Collapse detection. Default: on."""
+    """Collapse detection."""
 
 
 class GRPOSettings(Model):
@@ -233,7 +233,7 @@ class Stage(Model):
 
 def resolve_grpo(defaults: GRPO, stage: GRPO) -> GRPOSettings:
     """The settings a GRPO stage runs with: built-in defaults, then `spec.grpo`, then the stage's own."""
-    return GRPOSettings(**_set_fields(defaults) | _set_fields(stage))
+    return GRPOSettings.model_validate(_set_fields(defaults) | _set_fields(stage))
 
 
 def _set_fields(settings: GRPO) -> dict[str, object]:
