@@ -1,0 +1,128 @@
+"""Where everything of a job lies in its state folder: the one place that knows the names.
+
+Locally the folder is `./.rstar2/<job>/`; in a cluster it is the job's volume. Every room that reads or writes state
+asks here. Pure: makes paths, touches no file except in `read_*`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rstar2_train.job.contracts import Outcome, Progress
+from rstar2_train.job.spec import AgenticRLJob
+
+
+@dataclass(frozen=True)
+class StageState:
+    """The folder of one stage."""
+
+    root: Path
+
+    @property
+    def attempt_file(self) -> Path:
+        """`{"attempt": n}`: the attempt that may write here; a writer with another number must stop."""
+        return self.root / "attempt.json"
+
+    @property
+    def outcome_file(self) -> Path:
+        """The outcome of the last attempt that ended."""
+        return self.root / "outcome.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of complete checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Hugging Face folder that the stage hands on."""
+        return self.root / "model"
+
+    @property
+    def trajectories(self) -> Path:
+        """Folder with one Parquet file a step."""
+        return self.root / "trajectories"
+
+    @property
+    def evaluation_file(self) -> Path:
+        """What the stage's final model reached on the held-out set."""
+        return self.root / "evaluation.json"
+
+    @property
+    def evaluation_trajectories(self) -> Path:
+        """The trajectories behind it."""
+        return self.root / "evaluation"
+
+    @property
+    def kept_file(self) -> Path:
+        """Problems that a Filter stage kept."""
+        return self.root / "kept.jsonl"
+
+    def outcome(self) -> Outcome | None:
+        """The last outcome, or None when no attempt has ended."""
+        if not self.outcome_file.exists():
+            return None
+        return Outcome.model_validate_json(self.outcome_file.read_text(encoding="utf-8"))
+
+    @property
+    def done(self) -> bool:
+        """Whether the stage ended well, so that the next may start."""
+        outcome = self.outcome()
+        return outcome is not None and outcome.outcome in ("completed", "advanced")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The folder of one job."""
+
+    root: Path
+
+    @property
+    def job_file(self) -> Path:
+        """The validated job as JSON, the same for every role."""
+        return self.root / "job.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        """The manifest as the user wrote it."""
+        return self.root / "manifest.yaml"
+
+    @property
+    def progress_file(self) -> Path:
+        """What the running stage has reached."""
+        return self.root / "progress.json"
+
+    @property
+    def report_file(self) -> Path:
+        """The table of stages."""
+        return self.root / "report.json"
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the weights that engines load, one folder a version."""
+        return self.root / "weights"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of child processes."""
+        return self.root / "logs"
+
+    @property
+    def redis(self) -> Path:
+        """Folder of Redis' append-only file."""
+        return self.root / "redis"
+
+    def stage(self, name: str) -> StageState:
+        """The folder of stage `name`."""
+        return StageState(self.root / "stages" / name)
+
+    def job(self) -> AgenticRLJob:
+        """The job file, validated again."""
+        return AgenticRLJob.model_validate_json(self.job_file.read_text(encoding="utf-8"))
+
+    def progress(self) -> Progress | None:
+        """The last progress, or None before the first."""
+        if not self.progress_file.exists():
+            return None
+        return Progress.model_validate_json(self.progress_file.read_text(encoding="utf-8"))
