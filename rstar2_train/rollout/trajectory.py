@@ -91,7 +91,7 @@ class Trajectory:
     @property
     def failed(self) -> bool:
         """Lost to infrastructure: excluded before the split, never scored 0."""
-        return self.stop == "infrastructure"
+        return self.stop == "infrastructure" or self.verdict == "internal"
 
     @property
     def truncated(self) -> bool:
