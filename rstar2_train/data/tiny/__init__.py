@@ -1,0 +1,101 @@
+"""The tiny task: a whole curriculum's data and base model, made on the spot from a seed.
+
+Problems, imperfect demonstrations, tokenizer and a base model with random weights; nothing is downloaded. A manifest
+names the files as `generated://tiny/...`; `rstar2_train.data.sources` calls `write_tiny` for it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.data.tiny.demos import Flaws, demonstrate
+from rstar2_train.data.tiny.policy import write_policy
+from rstar2_train.data.tiny.tasks import LEVELS, draw_chains, to_problem
+
+VERSION = 1
+"""Raise when anything made here changes: data of an older version is then not used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How much of what is made. Shares are by level (1, 2, 3) and add up to 1."""
+
+    demo_problems: int = 6000
+    demos_per_problem: int = 2
+    demo_shares: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)
+    pools: Mapping[str, tuple[int, tuple[float, ...]]] = field(
+        default_factory=lambda: {
+            "rl-1": (400, (0.75, 0.25, 0.0)),
+            "rl-2": (400, (0.25, 0.75, 0.0)),
+            "rl-3": (120, (0.0, 0.25, 0.75)),
+        }
+    )
+    """Training problems of each RL stage: count, shares."""
+    held_out: Mapping[str, int] = field(default_factory=lambda: {"choose": 300, "report": 480})
+    """Problems nobody trains on, all levels alike: `choose` to pick settings with, `report` to publish."""
+    flaws: Flaws = Flaws()
+
+
+def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> None:
+    """Write the tiny task into the existing folder `directory`: the same bytes for the same seed.
+
+    Makes `sft.jsonl` (rows `{messages, level}`), `rl-1.jsonl` .. `rl-3.jsonl`, `choose.jsonl` and `report.jsonl`
+    (rows `{id, problem, answer, slice, hard}`), and `base/`, a Hugging Face folder of the untrained policy.
+    No problem text is in two of these files.
+    """
+    recipe = recipe or Recipe()
+    rng = random.Random(f"tiny/{seed}")
+    seen: set[str] = set()
+    for name, count in recipe.held_out.items():
+        # Levels take turns, so that the first n problems are a fair sample too (`validation.maxProblems`).
+        levels = [LEVELS[index % len(LEVELS)] for index in range(count)]
+        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen)
+    for name, (count, shares) in recipe.pools.items():
+        levels = _spread(count, shares)
+        rng.shuffle(levels)
+        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen)
+    chains = draw_chains(rng, levels=_spread(recipe.demo_problems, recipe.demo_shares), seen=seen)
+    demos = [
+        {"messages": demonstrate(chain, rng, flaws=recipe.flaws), "level": chain.level}
+        for chain in chains
+        for _ in range(recipe.demos_per_problem)
+    ]
+    rng.shuffle(demos)
+    _write_rows(directory / "sft.jsonl", demos)
+    # The tokenizer needs each phrase often, not each demonstration.
+    texts = (_plain(demo["messages"]) for demo in demos[:1500])
+    write_policy(directory / "base", texts=texts, seed=seed)
+
+
+def _write_problems(path: Path, *, rng: random.Random, levels: list[int], seen: set[str]) -> None:
+    chains = draw_chains(rng, levels=levels, seen=seen)
+    _write_rows(
+        path, (asdict(to_problem(chain, identity=f"{path.stem}-{index:04d}")) for index, chain in enumerate(chains))
+    )
+
+
+def _spread(count: int, shares: tuple[float, ...]) -> list[int]:
+    """`count` levels in the given shares, rounded so that none is lost."""
+    ends = [round(count * sum(shares[: index + 1])) for index in range(len(shares))]
+    return [level for level, start, end in zip(LEVELS, [0, *ends], ends, strict=False) for _ in range(end - start)]
+
+
+def _plain(messages: list[dict[str, Any]]) -> str:
+    """A conversation in the chat template's form, for the tokenizer to learn its pieces from."""
+    turns = []
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "tool":
+            content = f"<tool_response>\n{content}\n</tool_response>"
+        role = "user" if message["role"] == "tool" else message["role"]
+        turns.append(f"<|im_start|>{role}\n<|im_end|>{content}<|im_end|>\n")
+    return "".join(turns)
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,0 +1,109 @@
+"""The demonstrations of the tiny task: right in form often enough, wrong in content on purpose.
+
+They teach how to call the tool and how to answer, not which operation a word stands for: of three candidates each is
+shown about equally often. They also hold what a first policy does badly, such as calls that fail, guesses and
+repeated answers, so that reinforcement learning has something to find out at every stage of the curriculum.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from rstar2_train.data.tiny.tasks import OPERATIONS, Chain
+
+TOOL = "execute_python_code_with_standard_io"
+SYSTEM_PROMPT = f"Tool: {TOOL}"
+"""`spec.model.systemPrompt` of the tiny manifests: the signature in one line keeps a prompt below 20 tokens."""
+
+MISSING_IMPORT = "error: line 1: NameError: name 'math' is not defined"
+MISSING_PRINT = "error: line 1: NameError: name 'prnt' is not defined"
+MISSING_PARENTHESIS = "error: line 1: SyntaxError: '(' was never closed"
+MALFORMED = "error: invalid tool call: not valid JSON"
+"""What the model is shown for its mistakes; a test holds these against the real parser and judge."""
+
+CONFUSABLE: dict[str, tuple[str, str]] = {
+    "sum": ("difference", "product"),
+    "difference": ("sum", "quotient"),
+    "product": ("sum", "remainder"),
+    "remainder": ("quotient", "difference"),
+    "quotient": ("remainder", "product"),
+    "gcd": ("lcm", "minimum"),
+    "lcm": ("gcd", "maximum"),
+    "maximum": ("minimum", "sum"),
+    "minimum": ("maximum", "gcd"),
+}
+"""The two operations that a demonstration may use in place of the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaws:
+    """How imperfect the demonstrations are. Probabilities."""
+
+    right: float = 0.34
+    """An operation is the right one; else one of its two confusables, each as often."""
+    bad_call: float = 0.4
+    """A call that fails comes before the good one; a second time with the same probability."""
+    guess: float = 0.05
+    """The answer is guessed without any call."""
+    repeat: float = 0.10
+    """The answer is written twice."""
+    slip: float = 0.25
+    """At the third operation: the chain stops too early, or an older value is used."""
+    slip_stops: float = 0.4
+    """Share of slips that stop; the others use the older value."""
+
+
+def demonstrate(chain: Chain, rng: random.Random, *, flaws: Flaws) -> list[dict[str, Any]]:
+    """One conversation about `chain`: system, user, then assistant and tool turns, ending with an answer."""
+    messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": chain.text}]
+    if rng.random() < flaws.guess:
+        return [*messages, _answer(rng.randint(1, 99), rng, flaws=flaws)]
+    values = [chain.first]
+    for position, (right, operand) in enumerate(chain.steps):
+        left = values[-1]
+        if position >= 2 and rng.random() < flaws.slip:
+            if rng.random() < flaws.slip_stops:
+                break
+            left = values[-2]
+        name = right if rng.random() < flaws.right else rng.choice(CONFUSABLE[right])
+        expression, compute = OPERATIONS[name]
+        written = expression.format(left, operand)
+        for _ in range(2):
+            if rng.random() >= flaws.bad_call:
+                break
+            messages += _failing(written, rng)
+        values.append(compute(left, operand))
+        messages += [_call(_program(written)), {"role": "tool", "content": str(values[-1])}]
+    return [*messages, _answer(values[-1], rng, flaws=flaws)]
+
+
+def _failing(expression: str, rng: random.Random) -> list[dict[str, str]]:
+    """A call that fails, in one of three ways, and what the tool says to it."""
+    kind = rng.random()
+    if kind < 0.4:
+        uses_math = "math." in expression
+        code = f"print({expression})" if uses_math else f"prnt({expression})"
+        return [_call(code), {"role": "tool", "content": MISSING_IMPORT if uses_math else MISSING_PRINT}]
+    if kind < 0.7:
+        # The unclosed call is in the first line of what is left when the import is forgotten as well.
+        return [_call(f"print({expression}"), {"role": "tool", "content": MISSING_PARENTHESIS}]
+    call = _call(_program(expression))
+    broken = call["content"].replace('""}}', '""}')
+    return [{"role": "assistant", "content": broken}, {"role": "tool", "content": MALFORMED}]
+
+
+def _program(expression: str) -> str:
+    return f"import math\nprint({expression})" if "math." in expression else f"print({expression})"
+
+
+def _call(code: str) -> dict[str, str]:
+    call = json.dumps({"name": TOOL, "arguments": {"code": code, "input": ""}})
+    return {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"}
+
+
+def _answer(value: int, rng: random.Random, *, flaws: Flaws) -> dict[str, str]:
+    tag = f"<answer>\\boxed{{{value}}}</answer>"
+    return {"role": "assistant", "content": tag * 2 if rng.random() < flaws.repeat else tag}
