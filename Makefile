@@ -1,0 +1,67 @@
+# Everything a person does in a clone. Each target sets the machine up first when that has not been done yet.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := rstar2_train/local/setup.py
+CHECKS := lint types imports unit integration
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test $(CHECKS) format crds lock bench-learning clean
+
+help: ## this table
+	@echo "usage: make TARGET [PYTHON=/path/to/python3]"; echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## prepare this machine: .venv, locked packages, redis-server, g++, runsc; at once when it is done already
+	@$(BIN)/python -I $(SETUP) --check 2>/dev/null || $(PYTHON) -I $(SETUP)
+
+demo: setup ## train the tiny model through the whole curriculum (examples/tiny.yaml) and report what it learned
+	@$(BIN)/rstar2 run examples/tiny.yaml
+
+test: setup ## every check below, one after the other, all of them even when one fails; then the time each took
+	@failed=""; times=""; all=$$SECONDS; \
+	for part in $(CHECKS); do \
+	  echo; echo "=== $$part"; began=$$SECONDS; \
+	  $(MAKE) --no-print-directory $$part; code=$$?; \
+	  word=passed; [ $$code = 0 ] || { word=FAILED; failed="$$failed $$part"; }; \
+	  times+=$$(printf '  %-12s %-7s %5d s\\n' $$part $$word $$((SECONDS - began))); \
+	done; \
+	echo; echo "=== time by part"; printf "$$times"; printf '  %-12s %-7s %5d s\n' all "" $$((SECONDS - all)); \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+lint: setup ## ruff: rules and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup ## mypy: strict for the pure rooms, ordinary for the others
+	@$(BIN)/mypy
+
+imports: setup ## import-linter: which room may import which
+	@$(BIN)/lint-imports
+
+unit: setup ## tests of the pure code: seconds
+	@$(BIN)/pytest tests/unit
+
+integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minutes
+	@$(BIN)/pytest tests/integration
+
+format: setup ## rewrite the sources as ruff wants them
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes bench/results/learning.json and the plot
+	@$(BIN)/python bench/learning.py
+
+crds: setup ## write crds/ again from rstar2_train/job
+	@$(BIN)/python -m rstar2_train.job.crd
+
+# Versions already in the lock stay; `make lock UPGRADE=--upgrade` takes newer ones. The marker that every line would
+# share (the one platform that is locked) is cut off, which leaves it readable.
+lock: setup ## pin every package again after a change of pyproject.toml, into requirements.lock
+	@$$(command -v uv || echo $(BIN)/uv) pip compile --quiet --universal --all-extras --group dev $(UPGRADE) \
+	  --no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command "make lock" \
+	  -p $(BIN)/python -o requirements.lock pyproject.toml
+	@sed -i "s/ ; python_full_version < '3.14' and platform_machine == 'x86_64' and sys_platform == 'linux' / /" requirements.lock
+	@! grep -n '://' requirements.lock
+
+clean: ## remove .venv and caches; what training wrote (.rstar2) stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
