@@ -92,7 +92,7 @@ def _write_tokenizer(directory: Path, *, texts: Iterable[str]) -> None:
             "head_dim": HEAD,
             "hidden_act": "silu",
             "max_position_embeddings": MAX_POSITIONS,
-            "rms_norm_eps": 1e-5,
+            "rms_norm_eps": 1e-6,
             "rope_theta": 10000.0,
             "attention_bias": False,
             "tie_word_embeddings": True,
