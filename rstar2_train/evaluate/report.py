@@ -71,14 +71,14 @@ def render(report: Report) -> Table:
         table.add_row(
             row.name,
             row.type,
-            "–" if row.steps is None else str(row.steps),
+            "-" if row.steps is None else str(row.steps),
             str(row.attempts),
-            "–" if row.temperature is None else f"{row.temperature:g}",
+            "-" if row.temperature is None else f"{row.temperature:g}",
             _before_after(row.pass_at_1_before, row.pass_at_1, row.pass_at_1_se),
             _change(row.pass_at_1_before, row.pass_at_1),
             _before_after(row.hard_pass_at_1_before, row.hard_pass_at_1, row.hard_pass_at_1_se),
             _percent(row.tool_error_ratio_correct),
-            "–" if row.mean_tokens is None else f"{row.mean_tokens:.1f}",
+            "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}",
             _percent(row.truncated),
             _outcome(row),
         )
@@ -97,7 +97,7 @@ def render_slices(report: Report) -> Table | None:
     for row in report.stages:
         if row.slices:
             cells = (row.slices.get(name) for name in names)
-            table.add_row(row.name, *(_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "–" for cell in cells))
+            table.add_row(row.name, *(_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "-" for cell in cells))
     return table
 
 
@@ -150,25 +150,25 @@ def _attempts(folder: Path) -> int:
 
 def _score(value: float | None, error: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"{value:.3f}" if error is None else f"{value:.3f} ±{error:.3f}"
 
 
 def _before_after(before: float | None, after: float | None, error: float | None) -> str:
     if after is None:
-        return "–"
-    return f"{'–' if before is None else f'{before:.3f}'} → {_score(after, error)}"
+        return "-"
+    return f"{'-' if before is None else f'{before:.3f}'} → {_score(after, error)}"
 
 
 def _change(before: float | None, after: float | None) -> Text:
     if before is None or after is None:
-        return Text("–")
+        return Text("-")
     change = after - before
     return Text(f"{change:+.3f}", style="green" if change > 0 else "red" if change < 0 else "")
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _outcome(row: StageReport) -> str:
