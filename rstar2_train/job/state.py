@@ -109,6 +109,21 @@ class JobState:
         return self.root / "logs"
 
     @property
+    def track(self) -> Path:
+        """Folder of the tracking journal."""
+        return self.root / "track"
+
+    @property
+    def mlflow_database(self) -> Path:
+        """MLflow's sqlite file, where the job names no MLflow server."""
+        return self.root / "mlflow.db"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        """Artifacts of the runs in it."""
+        return self.root / "mlruns"
+
+    @property
     def redis(self) -> Path:
         """Folder of Redis' append-only file."""
         return self.root / "redis"

@@ -84,6 +84,8 @@ class Trajectory:
     slice: str = ""
     """The problem's own group name (for example its level)."""
     hard: bool = False
+    started_at: float = 0.0
+    """Unix time at which its first request was sent; 0 when not known."""
     seconds: float = 0.0
     error: str = ""
     """What failed, when `stop` is infrastructure."""
