@@ -21,7 +21,7 @@ SYSTEM_PROMPT = f"Tool: {TOOL}"
 MISSING_IMPORT = "error: line 1: NameError: name 'math' is not defined"
 MISSING_PRINT = "error: line 1: NameError: name 'prnt' is not defined"
 MISSING_PARENTHESIS = "error: line 1: SyntaxError: '(' was never closed"
-MALFORMED = "error: invalid tool call: not valid JSON"
+MALFORMED = "error: invalid tool call: not valid JSON (Expecting ',' delimiter)"
 """What the model is shown for its mistakes; a test holds these against the real parser and judge."""
 
 CONFUSABLE: dict[str, tuple[str, str]] = {

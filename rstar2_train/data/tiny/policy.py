@@ -24,13 +24,7 @@ MAX_POSITIONS = 512
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
-{%- if message.role == 'tool' -%}
-{{- '' if loop.previtem is defined and loop.previtem.role == 'tool' else '<|im_start|>user' -}}
-{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' -}}
-{{- '' if loop.nextitem is defined and loop.nextitem.role == 'tool' else '<|im_end|>\\n' -}}
-{%- else -%}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
-{%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
