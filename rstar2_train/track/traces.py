@@ -1,0 +1,218 @@
+"""Turns a trajectory into a trace: a root span, one span a generation and a tool call, one for the reward.
+
+Between the driver (which samples trajectories) and the journal. Plain data, no MLflow: the shipper maps it. Pure.
+Ids are derived from what the trace is of, so that sending one twice makes one trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+
+MAX_TEXT = 20_000
+"""Characters kept of any one text: a trace is for reading; the trajectory file has everything."""
+Decode = Callable[[Sequence[int]], str]
+
+
+class Span(TypedDict):
+    """One span. Times are Unix nanoseconds."""
+
+    name: str
+    type: str
+    """MLflow's span type: AGENT, LLM, TOOL or EVALUATOR."""
+    parent: int | None
+    """Index of the parent span in the trace's list; None for the root."""
+    start: int
+    end: int
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    attributes: dict[str, Any]
+    error: str
+    """What went wrong; empty: the span is OK."""
+
+
+class Trace(TypedDict):
+    """One trajectory as a trace."""
+
+    id: str
+    """32 hexadecimal digits."""
+    name: str
+    request: str
+    response: str
+    tags: dict[str, str]
+    spans: list[Span]
+    """The root first."""
+
+
+def trace_id(*parts: object) -> str:
+    """32 hexadecimal digits that stand for `parts`."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, decode: Decode, now: float) -> Trace:
+    """The trace of one trajectory.
+
+    `decode`: the tokenizer's, special tokens left out. `now`: Unix time, the end of the trajectory where it does not
+    know when it started. Spans follow one another as the agent loop ran them; the calls of a turn ran side by side.
+    """
+    start = _nanoseconds(trajectory.started_at or now - trajectory.seconds)
+    prompt = _clip(decode(trajectory.prompt_ids))
+    answer = "no answer" if trajectory.answer is None else trajectory.answer
+    root = Span(
+        name=f"{stage} step {step}",
+        type="AGENT",
+        parent=None,
+        start=start,
+        end=start + _nanoseconds(trajectory.seconds),
+        inputs={"prompt": prompt},
+        outputs={"response": _clip(trajectory.text), "answer": trajectory.answer, "verdict": trajectory.verdict},
+        attributes={
+            "prompt_id": trajectory.prompt_id,
+            "sample": trajectory.sample,
+            "turns": trajectory.turns,
+            "response_tokens": trajectory.response_tokens,
+            "tool_calls": len(trajectory.calls),
+            "tool_errors": trajectory.call_errors,
+            "stop": trajectory.stop,
+        },
+        error=trajectory.error,
+    )
+    spans = [root, *_turns(trajectory, start, prompt, decode)]
+    root["end"] = max(root["end"], *(span["end"] for span in spans))
+    spans.append(_reward(trajectory, root["end"]))
+    return Trace(
+        id=trace_id(uid, stage, step, trajectory.prompt_id, trajectory.sample),
+        name=root["name"],
+        request=prompt,
+        response=f"{trajectory.verdict}: {answer}",
+        tags={
+            "stage": stage,
+            "step": str(step),
+            "prompt_id": trajectory.prompt_id[:250],
+            "verdict": trajectory.verdict,
+            "reward": f"{trajectory.reward:g}",
+            "kept": "yes" if trajectory.kept else "no",
+            "kept_reason": trajectory.kept_reason[:250],
+            "p_err": f"{trajectory.p_err:.3f}",
+            "p_format": f"{trajectory.p_format:.3f}",
+            "stop": trajectory.stop,
+        },
+        spans=spans,
+    )
+
+
+def pick(groups: Sequence[Sequence[Trajectory]], count: int) -> list[Trajectory]:
+    """The `count` trajectories of a step that are worth reading: kept and dropped, right and wrong, in turn.
+
+    Deterministic, so that a repeated step sends the same ones.
+    """
+    kinds: dict[tuple[bool, bool], list[Trajectory]] = {}
+    for group in groups:
+        for trajectory in group:
+            kinds.setdefault((trajectory.kept, trajectory.reward > 0), []).append(trajectory)
+    queues = [kinds[kind] for kind in sorted(kinds, reverse=True)]
+    picked: list[Trajectory] = []
+    row = 0
+    while len(picked) < count and any(row < len(queue) for queue in queues):
+        picked += [queue[row] for queue in queues if row < len(queue)]
+        row += 1
+    return picked[:count]
+
+
+def _turns(trajectory: Trajectory, clock: int, prompt: str, decode: Decode) -> list[Span]:
+    """Generation and tool spans, laid one after the other from `clock` on."""
+    spans: list[Span] = []
+    pending = _calls_by_turn(trajectory.calls)
+    shown = prompt
+    generations = 0
+    for segment in trajectory.segments:
+        end = clock + _nanoseconds(segment.seconds)
+        if segment.kind == "model":
+            generations += 1
+            spans.append(_generation(segment, generations, clock, end, shown, decode))
+        else:
+            shown = _clip(decode(segment.token_ids))
+            if pending:
+                spans += [_call(call, clock) for call in pending.pop(0)]
+        clock = end
+    # Calls whose results no longer fitted the budget have no tool segment.
+    spans += [_call(call, clock) for calls in pending for call in calls]
+    return spans
+
+
+def _generation(segment: Segment, number: int, start: int, end: int, shown: str, decode: Decode) -> Span:
+    tokens = len(segment.token_ids)
+    return Span(
+        name=f"generate turn {number}",
+        type="LLM",
+        parent=0,
+        start=start,
+        end=end,
+        inputs={"text": shown},
+        outputs={"text": _clip(decode(segment.token_ids))},
+        attributes={
+            "tokens": tokens,
+            "tokens_per_second": round(tokens / segment.seconds, 1) if segment.seconds > 0 else None,
+            "weight_version": segment.weight_version,
+        },
+        error="",
+    )
+
+
+def _call(call: ToolCall, start: int) -> Span:
+    return Span(
+        name=f"tool {call.status}",
+        type="TOOL",
+        parent=0,
+        start=start,
+        end=start + _nanoseconds(call.queue_seconds + call.run_seconds),
+        inputs={"code": _clip(call.code), "input": _clip(call.stdin)},
+        outputs={"response": _clip(call.response)},
+        attributes={
+            "tool": call.name,
+            "status": call.status,
+            "turn": call.turn,
+            "queue_seconds": round(call.queue_seconds, 4),
+            "run_seconds": round(call.run_seconds, 4),
+        },
+        error=call.response[:500] if call.is_error else "",
+    )
+
+
+def _reward(trajectory: Trajectory, end: int) -> Span:
+    return Span(
+        name=f"reward {trajectory.verdict}",
+        type="EVALUATOR",
+        parent=0,
+        start=end,
+        end=end,
+        inputs={"answer": trajectory.answer, "gold": trajectory.gold},
+        outputs={"verdict": trajectory.verdict, "reward": trajectory.reward},
+        attributes={
+            "p_err": round(trajectory.p_err, 4),
+            "p_format": round(trajectory.p_format, 4),
+            "answer_tags": trajectory.answer_tags,
+            "tags_balanced": trajectory.tags_balanced,
+            "kept": trajectory.kept,
+            "kept_reason": trajectory.kept_reason,
+        },
+        error="",
+    )
+
+
+def _calls_by_turn(calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
+    turns: dict[int, list[ToolCall]] = {}
+    for call in calls:
+        turns.setdefault(call.turn, []).append(call)
+    return [turns[turn] for turn in sorted(turns)]
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\n... {len(text) - MAX_TEXT} more characters"
