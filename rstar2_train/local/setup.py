@@ -94,7 +94,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
 
 def run(command: list[str], *, failed: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
     """Run a command with its output shown; raise CannotSetUp(`failed`) when it does not end with 0."""
-    environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", **(env or {})}
+    environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "PIP_ROOT_USER_ACTION": "ignore", **(env or {})}
     environment.pop("VIRTUAL_ENV", None)  # somebody else's environment must not be what uv writes to
     code = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
     if code != 0:
@@ -249,7 +249,8 @@ def install_python_packages(uv: str) -> None:
         f"The Python packages could not be installed. They need about {INSTALLED_GB} GB on disk ({free:.0f} GB are "
         "free here), and PyPI within reach (directly, or by the mirror that uv is configured with)."
     )
-    run([uv, "pip", "sync", "-p", python, str(LOCK_FILE)], failed=failed)
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]  # a terminal gets uv's progress bars, a log no list of 250 names
+    run([uv, "pip", "sync", *quiet, "-p", python, str(LOCK_FILE)], failed=failed)
     # setuptools is in the lock: building the package itself downloads nothing more.
     editable = [uv, "pip", "install", "--quiet", "-p", python, "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     run(editable, failed="This package itself could not be installed into .venv.")
