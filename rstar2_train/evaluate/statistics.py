@@ -74,6 +74,20 @@ def measure(
     )
 
 
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """The evaluation as tracked metrics: `evaluation/<figure>`, and `evaluation_slices/<name>` of pass@1."""
+    names = (
+        "pass_at_1", "pass_at_1_se", "hard_pass_at_1", "hard_pass_at_1_se", "tool_error_ratio",
+        "tool_error_ratio_correct", "calls_per_sample", "turns", "mean_tokens", "truncated", "no_answer", "excluded",
+        "seconds",
+    )  # fmt: skip
+    values: dict[str, float | None] = {f"evaluation/{name}": getattr(evaluation, name) for name in names}
+    values |= {f"evaluation/pass_at_{k}": value for k, value in evaluation.pass_at_k.items()}
+    values |= {f"evaluation_slices/{name}": part.pass_at_1 for name, part in evaluation.slices.items()}
+    values |= {f"evaluation_benchmarks/{name}": part.pass_at_1 for name, part in evaluation.benchmarks.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
 def pass_at_1(trajectories: Sequence[Trajectory]) -> Mean:
     """Mean over problems of the share of correct samples, and its standard error clustered by problem.
 
