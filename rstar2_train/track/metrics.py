@@ -13,16 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rstar2_train.rollout.trajectory import Trajectory
 
-HEADLINE = (
-    "reward/mean",
-    "reject_equal_reward/all_correct_ratio",
-    "tools/error_ratio",
-    "tools/error_ratio_correct",
-    "response/truncation_ratio",
-    "response/length_mean",
-    "rollout/tokens_per_second",
-)
-"""What `progress.json` carries and the terminal view shows."""
+HEADLINE = {
+    "reward": "reward/mean",
+    "tool_error_ratio": "tools/error_ratio",
+    "truncated": "response/truncation_ratio",
+    "tokens_per_second": "rollout/tokens_per_second",
+    "response_tokens": "response/length_mean",
+    "all_correct": "reject_equal_reward/all_correct_ratio",
+}
+"""Name in `progress.json` (and in the terminal view) -> metric."""
 
 
 def step_metrics(
@@ -54,8 +53,8 @@ def step_metrics(
 
 
 def headline(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The few metrics that progress carries."""
-    return {name: metrics[name] for name in HEADLINE if name in metrics}
+    """The few metrics that progress carries, under their short names."""
+    return {short: metrics[name] for short, name in HEADLINE.items() if name in metrics}
 
 
 def _rewards(everyone: Sequence[Trajectory]) -> dict[str, float | None]:

@@ -81,13 +81,18 @@ def run_id(state: Path, stage: str) -> str | None:
     return _load(state, read_target(state)).runs.get(stage)
 
 
-class Shipper:
-    """The shipping process, as its parent holds it."""
+def command(state: Path) -> list[str]:
+    """The shipping process's command line, for whoever supervises it; it ends when the calling process does."""
+    return [sys.executable, "-m", "rstar2_train.track.ship", str(state.resolve()), "--parent", str(os.getpid())]
 
-    def __init__(self, state: Path, *, log: Path | None = None) -> None:
-        """`log`: where its output goes; default: `logs/track.log` of the state folder."""
+
+class Shipper:
+    """The shipping process, where nobody else supervises it."""
+
+    def __init__(self, state: Path) -> None:
+        """Its output goes to `logs/track.log` of the state folder."""
         self._state = state.resolve()
-        self._log = log or JobState(self._state).logs / "track.log"
+        self._log = JobState(self._state).logs / "track.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -95,10 +100,7 @@ class Shipper:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rstar2_train.track.ship", str(self._state), "--parent", str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                command(self._state), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
 
     @property
