@@ -58,7 +58,9 @@ def read_problems(path: Path) -> list[Problem]:
             hard=_flag(row, "hard", where),
         )
         if problem.id in seen:
-            raise DataError(f"{where}: id {problem.id!r} is already used in line {seen[problem.id]}; ids must be unique")
+            raise DataError(
+                f"{where}: id {problem.id!r} is already used in line {seen[problem.id]}; ids must be unique"
+            )
         seen[problem.id] = line
         problems.append(problem)
     return problems
@@ -89,8 +91,8 @@ def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
             raise DataError(f"{where}: messages[{index}] must be an object, got {_brief(message)}")
         if message.get("role") not in ROLES:
             raise DataError(f"{where}: messages[{index}].role is {message.get('role')!r}; allowed: {', '.join(ROLES)}")
-        if not isinstance(message.get("content"), str) and not message.get("tool_calls"):
-            raise DataError(f"{where}: messages[{index}] has neither text in content nor tool_calls")
+        if not isinstance(message.get("content"), str):
+            raise DataError(f"{where}: messages[{index}] has no text in content; tool calls are written out in it too")
     if not any(message["role"] == "assistant" for message in messages):
         raise DataError(f"{where}: no assistant message, so there is nothing to learn from")
     # Parquet fills the fields that other rows have with None; a chat template would take those for set.

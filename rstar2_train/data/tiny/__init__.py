@@ -38,7 +38,7 @@ class Recipe:
     """Training problems of each RL stage: count, shares."""
     held_out: Mapping[str, int] = field(default_factory=lambda: {"choose": 300, "report": 480})
     """Problems nobody trains on, all levels alike: `choose` to pick settings with, `report` to publish."""
-    flaws: Flaws = Flaws()
+    flaws: Flaws = field(default_factory=Flaws)
 
 
 def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> None:
@@ -60,7 +60,7 @@ def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> N
         rng.shuffle(levels)
         _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen)
     chains = draw_chains(rng, levels=_spread(recipe.demo_problems, recipe.demo_shares), seen=seen)
-    demos = [
+    demos: list[dict[str, Any]] = [
         {"messages": demonstrate(chain, rng, flaws=recipe.flaws), "level": chain.level}
         for chain in chains
         for _ in range(recipe.demos_per_problem)

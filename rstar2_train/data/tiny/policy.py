@@ -113,7 +113,10 @@ def _write_weights(directory: Path, *, seed: int) -> None:
         return (rng.standard_normal((rows, columns), dtype=np.float32) * (0.02 * scale)).astype(np.float32)
 
     residual = (2 * LAYERS) ** -0.5  # each layer adds to the stream twice
-    weights = {"model.embed_tokens.weight": normal(VOCABULARY, HIDDEN), "model.norm.weight": np.ones(HIDDEN, np.float32)}
+    weights = {
+        "model.embed_tokens.weight": normal(VOCABULARY, HIDDEN),
+        "model.norm.weight": np.ones(HIDDEN, np.float32),
+    }
     for index in range(LAYERS):
         layer = f"model.layers.{index}."
         weights |= {

@@ -1,0 +1,120 @@
+"""The readers of problems and demonstrations: what they accept, and the exact words for what they do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rstar2_train.data.problems import DataError, Problem, read_conversations, read_problems
+
+PROBLEMS: list[dict[str, Any]] = [
+    {"id": "a", "problem": "1+1?", "answer": "2", "slice": "easy"},
+    {"id": "b", "problem": "2*3?", "answer": "6", "hard": True},
+]
+DEMO = {
+    "messages": [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "<answer>\\boxed{2}</answer>"},
+    ],
+    "level": 1,
+}
+
+
+def _jsonl(folder: Path, *rows: object) -> Path:
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_jsonl_and_parquet_give_the_same_problems(tmp_path: Path) -> None:
+    expected = [Problem("a", "1+1?", "2", slice="easy"), Problem("b", "2*3?", "6", hard=True)]
+    assert read_problems(_jsonl(tmp_path, *PROBLEMS)) == expected
+    pq.write_table(pa.Table.from_pylist(PROBLEMS, schema=_schema()), tmp_path / "data.parquet")
+    assert read_problems(tmp_path / "data.parquet") == expected
+
+
+def _schema() -> pa.Schema:
+    texts = [(name, pa.string()) for name in ("id", "problem", "answer", "slice")]
+    return pa.schema([*texts, ("hard", pa.bool_())])
+
+
+def test_a_row_without_id_is_named_after_its_line_and_a_number_is_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"problem": "x", "answer": 7}\n\n{"problem": "y", "answer": "8"}\n', encoding="utf-8")
+    assert [(problem.id, problem.answer) for problem in read_problems(path)] == [("set-1", "7"), ("set-3", "8")]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answer": "2"}, "problem must be a non-empty text, got None"),
+        ({"problem": "x", "answer": ""}, "answer must be a non-empty text, got ''"),
+        ({"problem": "x", "answer": True}, "answer must be a non-empty text, got True"),
+        ({"problem": "x", "answer": "1", "hard": "yes"}, "hard must be true or false, got 'yes'"),
+        ([1], "a row must be a JSON object"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_and_field(tmp_path: Path, row: object, message: str) -> None:
+    path = _jsonl(tmp_path, PROBLEMS[0], row)
+    with pytest.raises(DataError) as caught:
+        read_problems(path)
+    assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
+
+
+def test_an_id_may_be_used_once(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r":2: id 'a' is already used in line 1"):
+        read_problems(_jsonl(tmp_path, PROBLEMS[0], PROBLEMS[0]))
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "broken.jsonl").write_text('{"problem": "x"')
+    (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
+    (tmp_path / "broken.parquet").write_bytes(b"PAR0")
+    (tmp_path / "data.csv").write_text("problem,answer\n")
+    for name, words in {
+        "none.jsonl": "no such file",
+        "empty.jsonl": "the file has no rows",
+        "broken.jsonl": ":1: not valid JSON: ",
+        "latin.jsonl": ":1: not UTF-8",
+        "broken.parquet": "not a readable Parquet file",
+        "data.csv": "must end in .jsonl or .parquet",
+    }.items():
+        with pytest.raises(DataError) as caught:
+            read_problems(tmp_path / name)
+        assert name in str(caught.value) and words in str(caught.value)
+
+
+def test_conversations_keep_the_text_and_drop_the_fields_parquet_adds(tmp_path: Path) -> None:
+    (row,) = read_conversations(_jsonl(tmp_path, DEMO))
+    assert (list(row.messages), row.level) == (DEMO["messages"], 1)
+    with_extra = {"messages": [*DEMO["messages"], {"role": "tool", "content": "2", "name": "python"}]}
+    pq.write_table(pa.Table.from_pylist([with_extra]), tmp_path / "data.parquet")
+    (row,) = read_conversations(tmp_path / "data.parquet")
+    assert list(row.messages) == with_extra["messages"] and row.level == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "messages must be a list"),
+        ([], "messages must be a list"),
+        (["hello"], r"messages\[0\] must be an object"),
+        ([{"role": "bot", "content": "x"}], r"messages\[0\]\.role is 'bot'; allowed: system, user, assistant, tool"),
+        ([{"role": "user"}], r"messages\[0\] has no text in content"),
+        ([{"role": "user", "content": "x"}], "no assistant message"),
+    ],
+)
+def test_a_demonstration_that_teaches_nothing_is_refused(tmp_path: Path, messages: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_conversations(_jsonl(tmp_path, {"messages": messages}))
+
+
+def test_a_level_is_a_whole_number(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="level is 'easy'"):
+        read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"}))

@@ -1,0 +1,144 @@
+"""The tiny task: the same for the same seed, nothing held out leaks, demonstrations match the real parser and tool."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
+from rstar2_train.data.tiny import Recipe, write_tiny
+from rstar2_train.data.tiny.demos import SYSTEM_PROMPT, Flaws, demonstrate
+from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, Chain, draw_chain
+from rstar2_train.job.load import read_manifest
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.reward.verify import score
+from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.tools import parse_calls, render_parsed, render_result
+
+SMALL = Recipe(demo_problems=300, demos_per_problem=1)
+PROBLEM_FILES = ("rl-1", "rl-2", "rl-3", "choose", "report")
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny(folder, seed=5, recipe=SMALL)
+    return folder
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_seed_fixes_every_byte(tiny: Path, tmp_path: Path) -> None:
+    for name, seed in (("again", 5), ("other", 6)):
+        (tmp_path / name).mkdir()
+        write_tiny(tmp_path / name, seed=seed, recipe=SMALL)
+    assert _digests(tmp_path / "again") == _digests(tiny)
+    other = _digests(tmp_path / "other")
+    assert all(other[name] != _digests(tiny)[name] for name in ("sft.jsonl", "report.jsonl", "base/model.safetensors"))
+
+
+def test_no_problem_is_in_two_files(tiny: Path) -> None:
+    texts = [problem.problem for name in PROBLEM_FILES for problem in read_problems(tiny / f"{name}.jsonl")]
+    texts += [row.messages[1]["content"] for row in read_conversations(tiny / "sft.jsonl")]
+    assert [text for text, count in Counter(texts).items() if count > 1] == []
+
+
+def test_the_held_out_set_is_large_and_any_beginning_of_it_is_balanced(tiny: Path) -> None:
+    report = read_problems(tiny / "report.jsonl")
+    assert len(report) >= 400
+    assert Counter(problem.slice for problem in report[:120]) == {"L1": 40, "L2": 40, "L3": 40}
+    assert all(problem.hard == (problem.slice == "L3") for problem in report)
+
+
+def test_every_answer_is_what_python_says(tiny: Path) -> None:
+    words = {word: expression for word, (expression, _) in OPERATIONS.items()}
+    for problem in read_problems(tiny / "report.jsonl"):
+        values: dict[str, int] = {}
+        for sentence in problem.problem.removesuffix(".").split(". ")[:-1]:
+            _, name, _, _, word, _, left, _, right = sentence.split()
+            expression = words[word].format(values.get(left, left), right)
+            values[name] = eval(expression, {"math": __import__("math"), "max": max, "min": min})
+            assert 1 <= values[name] <= LARGEST_RESULT
+        assert problem.answer == str(values["xyz"[int(problem.slice[1]) - 1]])
+
+
+def _run(code: str) -> str:
+    """What the tool answers, by plain execution of our own snippets."""
+    printed, stderr, status = io.StringIO(), "", "ok"
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "<snippet>", "exec"), {})
+    except Exception as error:
+        stderr, status = "".join(traceback.format_exception(error)), "error"
+    return render_result(status=status, stdout=printed.getvalue(), stderr=stderr)
+
+
+def test_every_tool_turn_says_what_parser_and_tool_would_say(tiny: Path) -> None:
+    seen: Counter[str] = Counter()
+    for row in read_conversations(tiny / "sft.jsonl"):
+        turns = row.messages[2:]
+        for call_turn, tool_turn in zip(turns[::2], turns[1::2], strict=False):
+            (call,) = parse_calls(call_turn["content"], max_calls=8)
+            expected = render_parsed(call) if call.fault else _run(call.code)
+            assert tool_turn == {"role": "tool", "content": expected}
+            seen[expected if expected.startswith("error") else "ok"] += 1
+    assert len(seen) == 5, seen  # success and each of the four ways to fail
+
+
+def _solved(chains: list[Chain], flaws: Flaws) -> float:
+    rng = random.Random(1)
+    right = 0
+    for chain in chains:
+        last = demonstrate(chain, rng, flaws=flaws)[-1]["content"]
+        right += score(last, str(chain.values[-1]))[0] == "correct"
+    return right / len(chains)
+
+
+def test_demonstrations_without_flaws_are_right_and_the_real_ones_mostly_wrong() -> None:
+    chains = [draw_chain(random.Random(seed), level=2) for seed in range(400)]
+    perfect = Flaws(right=1, bad_call=0, guess=0, repeat=0, slip=0)
+    assert _solved(chains, perfect) == 1
+    assert _solved(chains, Flaws()) < 0.35
+
+
+def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
+    protocol = Protocol.load(tiny / "base", system_prompt=SYSTEM_PROMPT, prompt_prefix="")
+    return lambda row: len(protocol.conversation(row.messages).token_ids)
+
+
+def test_sequences_are_short(tiny: Path) -> None:
+    """The budgets of the manifests rest on this: a clean call is 8 tokens, its result 13, an answer 5."""
+    count = _token_counts(tiny)
+    rows = [row for row in read_conversations(tiny / "sft.jsonl") if row.level == 1 and len(row.messages) == 5]
+    assert rows and max(count(row) for row in rows) < 60
+
+
+def test_the_base_model_loads_and_has_half_a_million_parameters(tiny: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny / "base")
+    assert 500_000 < model.num_parameters() < 550_000
+    assert model.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("manifest", sorted(EXAMPLES.glob("tiny*.yaml")), ids=lambda path: path.name)
+def test_manifests_use_the_prompt_of_the_demonstrations(manifest: Path) -> None:
+    model = AgenticRLJob.model_validate(read_manifest(manifest)).spec.model
+    assert (model.system_prompt, model.prompt_prefix) == (SYSTEM_PROMPT, "")
+
+
+def test_problems_are_plain_rows(tiny: Path) -> None:
+    first = read_problems(tiny / "report.jsonl")[0]
+    assert isinstance(first, Problem) and first.id == "report-0000"
