@@ -34,7 +34,7 @@ class ExitCode(enum.IntEnum):
 
 Reason = Literal[
     "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended",
-    "EngineUnavailable", "JudgeUnavailable", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
+    "EngineUnavailable", "JudgeUnavailable", "RanksLost", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
     "NothingToTrain", "Defect", "Crashed",
 ]  # fmt: skip
 """Closed list of outcome reasons."""
@@ -58,6 +58,9 @@ class Progress(Model):
     phase: Literal["Starting", "Training", "Rollout", "Evaluating", "Filtering", "Finished"] = "Starting"
     step: int = 0
     total_steps: int | None = None
+    rollouts_done: int = 0
+    """Rollouts of the present batch that have ended, and how many it has."""
+    rollouts_total: int = 0
     metrics: Annotated[dict[str, float], Field(max_length=32)] = {}
     checkpoint: CheckpointRef | None = None
     mlflow_run_id: str | None = None

@@ -1,4 +1,4 @@
-"""What to do when an attempt of a stage has ended: the failure policy, for the operator and for `rstar2 run` alike. Pure."""
+"""What to do when an attempt of a stage has ended: one failure policy for the operator and `rstar2 run`. Pure."""
 
 from __future__ import annotations
 

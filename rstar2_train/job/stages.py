@@ -49,6 +49,8 @@ class SFTStage(Model):
     """Longer conversations are dropped, and counted in the log."""
     shortest_first_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """A curriculum inside SFT: for so many steps, draw only from the rows of the first difficulty (`level` 1)."""
+    checkpoint_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Steps between two checkpoints of this stage; default: a tenth of its steps."""
 
 
 class Advance(Model):

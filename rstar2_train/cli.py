@@ -1,0 +1,131 @@
+"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from rstar2_train import __version__
+
+EPILOG = """examples:
+  rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
+  rstar2 run examples/tiny.yaml          the whole curriculum on this machine; Ctrl-C suspends, run again to go on
+  rstar2 report tiny                     before and after each stage
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="rstar2",
+        description="Train tool-using language models with GRPO-RoC, from one AgenticRLJob manifest.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"rstar2 {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    validate = commands.add_parser("validate", help="check a manifest: field, value, what is allowed")
+    validate.add_argument("file", type=Path, help="an AgenticRLJob manifest (YAML)")
+
+    run = commands.add_parser("run", help="run a manifest on this machine, or go on with a run that stopped")
+    run.add_argument("file", type=Path, help="an AgenticRLJob manifest (YAML)")
+    _state(run)
+
+    report = commands.add_parser("report", help="print the table of stages of a job")
+    report.add_argument("job", help="name of the job, as in its manifest")
+    report.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    _state(report)
+
+    track = commands.add_parser("track", help="send what MLflow has not taken yet")
+    track.add_argument("job", help="name of the job")
+    track.add_argument("--timeout", type=float, default=120, help="seconds to try for (default: %(default)s)")
+    _state(track)
+    return top
+
+
+def _state(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state", type=Path, default=Path(".rstar2"), help="folder of all jobs' state (default: %(default)s)"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track}[arguments.command]
+    return handler(arguments)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from rstar2_train.job.load import ManifestError, read_manifest
+    from rstar2_train.job.validate import check
+
+    try:
+        job, problems = check(read_manifest(arguments.file))
+    except ManifestError as error:
+        return _fail(str(error))
+    for problem in problems:
+        print(problem, file=sys.stdout if problem.warning else sys.stderr)
+    if job is None:
+        count = sum(not problem.warning for problem in problems)
+        return _fail(f"{arguments.file}: {count} error{'s' if count > 1 else ''}")
+    print(f"{arguments.file}: valid ({len(job.spec.stages)} stages: {', '.join(s.name for s in job.spec.stages)})")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rstar2_train.local.prepare import CannotRun
+    from rstar2_train.local.run import add_tools_to_path, run
+
+    add_tools_to_path()
+    try:
+        return run(arguments.file, state_root=arguments.state, console=Console())
+    except CannotRun as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename or arguments.state}: {error.strerror}")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from rstar2_train.evaluate.report import read_report, render, render_slices
+
+    file = arguments.state / arguments.job / "report.json"
+    if not file.exists():
+        return _fail(f"{file}: no report; run the job first, or name its folder with --state")
+    report = read_report(file)
+    if arguments.json:
+        print(json.dumps(report.model_dump(mode="json"), indent=1))
+        return 0
+    console = Console()
+    console.print(render(report))
+    slices = render_slices(report)
+    if slices is not None:
+        console.print(slices)
+    return 0
+
+
+def _track(arguments: argparse.Namespace) -> int:
+    from rstar2_train.track.ship import ship
+
+    state = arguments.state / arguments.job
+    if not state.exists():
+        return _fail(f"{state}: no such job; name the folder of all jobs with --state")
+    shipped = ship(state, timeout=arguments.timeout)
+    if shipped.complete:
+        print("everything is in MLflow")
+        return 0
+    return _fail(f"{shipped.pending} bytes of the journal are still unsent: {shipped.error}")
+
+
+def _fail(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

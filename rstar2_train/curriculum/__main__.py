@@ -1,0 +1,102 @@
+"""The driver of one attempt of one stage: `python -m rstar2_train.curriculum --state DIR --stage NAME --attempt N`.
+
+The process that a stage's pod 0 runs, and that `rstar2 run` starts as a child. It runs the stage, writes the outcome,
+and exits with the outcome's code (job/contracts.py). SIGTERM and SIGINT suspend: the step is finished or abandoned,
+a checkpoint written, and the exit code is 75.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from rstar2_train.curriculum import evaluate, filter, grpo, sft
+from rstar2_train.curriculum.context import Context, Endpoints, Suspend
+from rstar2_train.job.contracts import ExitCode, Outcome, StageFailed, write_model
+from rstar2_train.job.state import JobState
+from rstar2_train.track.tracker import Tracker
+
+log = logging.getLogger("rstar2.driver")
+
+DRIVERS = {"SFT": sft.run, "GRPO": grpo.run, "Filter": filter.run, "Evaluate": evaluate.run}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(prog="python -m rstar2_train.curriculum", description=__doc__)
+    arguments.add_argument("--state", type=Path, required=True, help="the job's state folder, with job.json in it")
+    arguments.add_argument("--stage", required=True, help="name of the stage to run")
+    arguments.add_argument("--attempt", type=int, required=True, help="number of this attempt, as in attempt.json")
+    arguments.add_argument("--engine", action="append", default=[], help="base URL of a vLLM engine; repeat for more")
+    arguments.add_argument("--judge", default="", help="base URL of the judge API")
+    arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
+    return arguments
+
+
+async def drive(ctx: Context) -> Outcome:
+    """Run the stage and say how it ended. Every exception becomes an outcome; none escapes."""
+    try:
+        return await DRIVERS[ctx.stage.type](ctx)
+    except Suspend:
+        return ctx.outcome("suspended", "Suspended", "asked to stop; run again to go on")
+    except StageFailed as error:
+        outcome = ctx.outcome("failed", error.reason, str(error))
+        return outcome.model_copy(update={"retryable": error.retryable})
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _defect(ctx)
+        message = f"no space left on the disk under {ctx.state.root}: free some, then run again"
+        return ctx.outcome("failed", "StorageFull", message)
+    except Exception:
+        return _defect(ctx)
+
+
+def _defect(ctx: Context) -> Outcome:
+    error = traceback.format_exc()
+    log.error("%s", error)
+    return ctx.outcome("failed", "Defect", error.strip().splitlines()[-1][:1000] + " (the traceback is in the log)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    state = JobState(arguments.state.resolve())
+    job = state.job()
+    stage = job.stage(arguments.stage)
+    mlflow = job.spec.tracking.mlflow
+    tracker = Tracker(
+        state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
+    )
+    endpoints = Endpoints(engines=tuple(arguments.engine), judge=arguments.judge, ray=arguments.ray)
+    return asyncio.run(_run(Context(job, stage, arguments.attempt, state, endpoints, tracker)))
+
+
+async def _run(ctx: Context) -> int:
+    job, stage, tracker = ctx.job, ctx.stage, ctx.tracker
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, ctx.stopping.set)
+    member = getattr(stage, stage.type.lower())
+    settings = job.grpo_settings(stage) if stage.type == "GRPO" else member
+    tracker.start_stage(stage.name, type=stage.type, attempt=ctx.attempt, params=settings.model_dump(by_alias=True))
+    ctx.report(phase="Starting", total_steps=job.total_steps(stage))
+    outcome = await drive(ctx)
+    tracker.end_stage(stage.name, outcome.outcome, reason=outcome.reason)
+    tracker.close()
+    if outcome.reason == "StaleAttempt":  # the newer attempt's files are not ours to write
+        return ExitCode.RETRYABLE
+    write_model(ctx.folder.outcome_file, outcome)
+    ctx.report(phase="Finished")
+    log.info("%s: %s (%s) %s", stage.name, outcome.outcome, outcome.reason, outcome.message)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

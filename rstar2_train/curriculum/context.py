@@ -1,0 +1,108 @@
+"""What every stage driver has at hand: the job, its state, where its helpers are, and how to say what it reached.
+
+Made once by `__main__`, passed down; the drivers of the stage types hold no other globals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rstar2_train.job.contracts import CheckpointRef, Outcome, Progress, Reason, StageFailed, write_model
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.stages import Stage
+from rstar2_train.job.state import JobState, StageState
+from rstar2_train.track.tracker import Tracker
+
+
+class Suspend(Exception):
+    """Raised between two steps, or in the middle of one, when the driver was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the other roles are."""
+
+    engines: tuple[str, ...] = ()
+    """Base URLs of the vLLM engines."""
+    judge: str = ""
+    """Base URL of the judge API."""
+    ray: str | None = None
+    """Ray address; None: a private Ray on this machine."""
+
+
+@dataclass
+class Context:
+    """One attempt of one stage."""
+
+    job: AgenticRLJob
+    stage: Stage
+    attempt: int
+    state: JobState
+    endpoints: Endpoints
+    tracker: Tracker
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by SIGTERM: checkpoint, then end as suspended."""
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(stage=self.stage.name, attempt=self.attempt)
+
+    @property
+    def folder(self) -> StageState:
+        """The stage's own folder."""
+        return self.state.stage(self.stage.name)
+
+    @property
+    def seed(self) -> int:
+        """The job's seed."""
+        return self.job.spec.seed
+
+    def report(self, **changes: object) -> None:
+        """Change fields of the progress and write it."""
+        self.progress = self.progress.model_copy(update=changes | {"updated_at": time.time()})
+        write_model(self.state.progress_file, self.progress)
+
+    def rollouts_done(self, done: int, total: int) -> None:
+        """Show how many rollouts of the present batch have ended; written at most twice a second."""
+        if done < total and time.time() - self.progress.updated_at < 0.5:
+            return
+        self.report(rollouts_done=done, rollouts_total=total)
+
+    def check_stop(self) -> None:
+        """Raise Suspend when the driver was asked to stop."""
+        if self.stopping.is_set():
+            raise Suspend
+
+    def check_current(self) -> None:
+        """Raise StageFailed when a newer attempt of the stage exists: this one must write nothing any more."""
+        current = current_attempt(self.folder.attempt_file)
+        if current != self.attempt:
+            raise StageFailed("StaleAttempt", f"attempt {current} has taken over from {self.attempt}", retryable=False)
+
+    def outcome(
+        self, kind: str, reason: Reason, message: str = "", *, checkpoint: CheckpointRef | None = None
+    ) -> Outcome:
+        """An outcome of this attempt."""
+        return Outcome.model_validate(
+            {
+                "stage": self.stage.name,
+                "attempt": self.attempt,
+                "outcome": kind,
+                "reason": reason,
+                "message": message,
+                "checkpoint": checkpoint or self.progress.checkpoint,
+            }
+        )
+
+    def relative(self, path: Path) -> str:
+        """A path as contracts name it: relative to the job's state."""
+        return str(path.relative_to(self.state.root))
+
+
+def current_attempt(path: Path) -> int:
+    """The number in an attempt file; 0 when there is none."""
+    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0

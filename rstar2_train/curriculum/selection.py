@@ -1,0 +1,76 @@
+"""From a step's rollouts to what the trainer learns from: penalties, Resample-on-Correct, advantages. Pure.
+
+Marks every trajectory with what became of it (kept or not, and why), so that the Parquet file of the step says all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rstar2_train.grpo_roc.advantage import group_advantages
+from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
+from rstar2_train.grpo_roc.resample import RolloutStats, resample
+from rstar2_train.job.stages import GRPOSettings
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.train.config import TrainSequence
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a step trains on."""
+
+    groups: list[list[TrainSequence]]
+    """The groups with variance, each with its kept rollouts."""
+    lost: int
+    """Rollouts that infrastructure lost."""
+
+
+def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int) -> Selected:
+    """Mark the trajectories in place and return the training sequences. Paper §2.2.3, eqs. 4, 5 and 7."""
+    trained = []
+    for group in groups:
+        stats = [_stats(trajectory) for trajectory in group]
+        chosen = resample(
+            stats,
+            keep=settings.keep_per_prompt,
+            mode=settings.resample.mode,
+            min_per_class=settings.resample.min_per_class,
+            seed=(seed, step, group[0].prompt_id),
+        )
+        for index, trajectory in enumerate(group):
+            trajectory.kept = chosen.trainable and index in chosen.kept
+            trajectory.kept_reason = chosen.reasons[index]
+        if chosen.trainable:
+            kept = [group[index] for index in chosen.kept]
+            advantages = group_advantages([trajectory.reward for trajectory in kept])
+            trained.append([_sequence(t, advantage) for t, advantage in zip(kept, advantages, strict=True)])
+    return Selected(trained, sum(trajectory.failed for group in groups for trajectory in group))
+
+
+def _stats(trajectory: Trajectory) -> RolloutStats:
+    calls, errors = len(trajectory.calls), trajectory.call_errors
+    answers, turns, balanced = trajectory.answer_tags, trajectory.turns, trajectory.tags_balanced
+    if not trajectory.failed:
+        trajectory.p_err = error_penalty(calls=calls, errors=errors)
+        trajectory.p_format = format_penalty(answers=answers, turns=turns, balanced=balanced)
+    return RolloutStats(
+        reward=trajectory.reward,
+        calls=calls,
+        errors=errors,
+        answers=answers,
+        turns=turns,
+        balanced=balanced,
+        failed=trajectory.failed,
+    )
+
+
+def _sequence(trajectory: Trajectory, advantage: float) -> TrainSequence:
+    ids, mask, logprobs = trajectory.response()
+    return TrainSequence(
+        prompt_ids=trajectory.prompt_ids,
+        response_ids=ids,
+        mask=mask,
+        engine_logprobs=logprobs,
+        advantage=advantage,
+    )

@@ -1,0 +1,144 @@
+"""The trainer's side of a stage: ranks, checkpoints, what is shown and tracked, and what is handed on.
+
+Shared by the SFT and the GRPO driver. A stage resumes from its last complete checkpoint; its final model is exported
+as a Hugging Face folder, and its final checkpoint (with the optimiser) is named in the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
+
+from rstar2_train.curriculum.context import Context, Suspend
+from rstar2_train.curriculum.handover import Incoming
+from rstar2_train.job.contracts import CheckpointRef, Outcome, Reason
+from rstar2_train.train import checkpoints
+from rstar2_train.train.config import OptimizerConfig, TrainConfig, TrainState
+from rstar2_train.train.group import TrainerGroup
+
+log = logging.getLogger(__name__)
+
+_TIMED_STEPS = 8
+"""Steps whose mean gives the time left."""
+
+
+class Training:
+    """The ranks of one stage attempt, from start to hand-over. A Suspend that passes through leaves a checkpoint."""
+
+    group: TrainerGroup
+
+    def __init__(self, ctx: Context, optimizer: OptimizerConfig) -> None:
+        self._ctx = ctx
+        self._optimizer = optimizer
+        self._seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
+        self._done = 0
+        self._saved = 0
+        self.extra: dict[str, Any] = {}
+        """What the driver keeps with a checkpoint, such as its history; JSON."""
+        self.best: tuple[float, int] | None = None
+        """Best mean reward so far and the step that made it."""
+
+    async def __aenter__(self) -> Self:
+        spec = self._ctx.job.spec
+        replicas = self._ctx.stage.trainer_replicas or spec.trainer.replicas
+        self.group = await asyncio.to_thread(
+            TrainerGroup,
+            ranks=replicas * max(1, spec.trainer.gpus_per_replica),
+            config=TrainConfig.from_spec(spec),
+            ray_address=self._ctx.endpoints.ray,
+            gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None and issubclass(kind, Suspend):
+                await self.checkpoint(self._done)
+        finally:
+            await asyncio.to_thread(self.group.close)
+
+    async def begin(self, source: Incoming, *, total_steps: int, inherit_optimizer: bool = False) -> int:
+        """Restore the stage's last checkpoint, or load what it starts from. Returns the steps already done."""
+        ctx, group = self._ctx, self.group
+        await asyncio.to_thread(group.load, source.model, optimizer=self._optimizer)
+        state = await self._restore_newest()
+        step = 0
+        if state is not None:
+            step, self.extra = state.step, state.extra
+            self._done = self._saved = step
+            best = self.extra.get("best")
+            self.best = (best[0], best[1]) if best else None
+            log.info("resuming %s at step %d of %d", ctx.stage.name, step, total_steps)
+        elif inherit_optimizer and source.checkpoint is not None:
+            await asyncio.to_thread(group.restore, source.checkpoint)
+        reference = self._reference(step) if state is not None else None
+        ctx.report(phase="Training", step=step, total_steps=total_steps, checkpoint=reference)
+        return step
+
+    async def _restore_newest(self) -> TrainState | None:
+        """The newest checkpoint that is whole; None when the stage has none yet."""
+        found = checkpoints.list_checkpoints(self._ctx.folder.checkpoints)
+        for number, (_, folder) in enumerate(reversed(found), start=1):
+            try:
+                return await asyncio.to_thread(self.group.restore, folder)
+            except checkpoints.CheckpointInvalid as error:
+                if number == len(found):
+                    raise
+                log.warning("%s; falling back to the checkpoint before it", error)
+        return None
+
+    def finished_step(
+        self, step: int, metrics: Mapping[str, float], *, seconds: float, show: Mapping[str, float]
+    ) -> None:
+        """Track a step's metrics and show its most telling ones (`show`) in the progress."""
+        ctx = self._ctx
+        self._done = step
+        self._seconds.append(seconds)
+        total = ctx.progress.total_steps or step
+        left = (total - step) * fmean(self._seconds)
+        ctx.tracker.metrics(ctx.stage.name, step=step, values=metrics)
+        ctx.report(phase="Training", step=step, metrics=dict(show), estimated_remaining_seconds=left)
+
+    async def checkpoint(self, step: int) -> None:
+        """Write a complete checkpoint of `step` and drop those that need not be kept."""
+        if step == self._saved:
+            return
+        ctx, keep = self._ctx, self._ctx.job.spec.checkpoint
+        ctx.check_current()
+        self.extra["best"] = list(self.best) if self.best else None
+        folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
+        await asyncio.to_thread(self.group.save, folder, step=step, extra=self.extra)
+        self._saved = step
+        best = self.best[1] if self.best and keep.keep_best else None
+        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=keep.keep_last, best=best)
+        ctx.report(checkpoint=self._reference(step))
+
+    async def hand_on(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
+        """Write the final checkpoint and model of the stage; the outcome is for the caller to return.
+
+        After a collapse it is the best checkpoint that is handed on, where one was kept.
+        """
+        ctx = self._ctx
+        await self.checkpoint(step)
+        if reason == "Collapsed" and self.best is not None:
+            best = checkpoints.checkpoint_path(ctx.folder.checkpoints, self.best[1])
+            if best in (folder for _, folder in checkpoints.list_checkpoints(ctx.folder.checkpoints)):
+                step = (await asyncio.to_thread(self.group.restore, best)).step
+        ctx.check_current()
+        await asyncio.to_thread(self.group.export, ctx.folder.model)
+        kind = "completed" if reason == "StepsReached" else "advanced"
+        return ctx.outcome(kind, reason, f"after {step} steps", checkpoint=self._reference(step))
+
+    def _reference(self, step: int) -> CheckpointRef:
+        folder = checkpoints.checkpoint_path(self._ctx.folder.checkpoints, step)
+        return CheckpointRef(path=self._ctx.relative(folder), step=step)
+
+
+def exported(folder: Path) -> bool:
+    """Whether a model folder is complete (it is made whole or not at all)."""
+    return (folder / "config.json").exists()

@@ -1,0 +1,144 @@
+"""Makes a job ready to run on this machine, or says in one message why it cannot: before anything is started.
+
+manifest -> validated job with every `source` and `data` resolved to a path -> the state folder with its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rstar2_train.data.problems import DataError
+from rstar2_train.data.sources import resolve
+from rstar2_train.job.contracts import write_atomically, write_model
+from rstar2_train.job.load import ManifestError, read_manifest
+from rstar2_train.job.rules import Problem
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.state import JobState
+from rstar2_train.job.validate import InvalidJob, check
+
+MIN_FREE_BYTES = 512 * 2**20
+"""Less free disk than this and nothing is started."""
+
+
+class CannotRun(Exception):
+    """Why the job cannot run here, and what to do; for a person to read."""
+
+
+def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Problem]]:
+    """The validated job and its warnings. Raises CannotRun with every error."""
+    try:
+        job, problems = check(read_manifest(manifest))
+    except ManifestError as error:
+        raise CannotRun(str(error)) from error
+    if job is None:
+        errors = InvalidJob([problem for problem in problems if not problem.warning])
+        raise CannotRun(f"{manifest} is not a valid job:\n{errors}")
+    return job, problems
+
+
+def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> AgenticRLJob:
+    """The job with every source and data value as an absolute path; generated data is made here, once.
+
+    Raises CannotRun naming every field whose file is not there.
+    """
+    job = job.model_copy(deep=True)
+    missing = []
+    for owner, attribute, field in _paths(job):
+        value = getattr(owner, attribute)
+        try:
+            found = resolve(value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
+        except DataError as error:
+            missing.append(f"error: {field}: {error}")
+            continue
+        setattr(owner, attribute, str(found.resolve()))
+    if missing:
+        raise CannotRun("\n".join(missing))
+    return job
+
+
+def _paths(job: AgenticRLJob) -> Iterator[tuple[object, str, str]]:
+    spec = job.spec
+    yield spec.model, "source", "spec.model.source"
+    if spec.model.chat_template:
+        yield spec.model, "chat_template", "spec.model.chatTemplate"
+    if spec.validation:
+        yield spec.validation, "data", "spec.validation.data"
+    if spec.grpo.data:
+        yield spec.grpo, "data", "spec.grpo.data"
+    for index, stage in enumerate(spec.stages):
+        at = f"spec.stages[{index}].{stage.type.lower()}"
+        if stage.evaluate:
+            for number, benchmark in enumerate(stage.evaluate.benchmarks):
+                yield benchmark, "data", f"{at}.benchmarks[{number}].data"
+        for member in (stage.sft, stage.grpo, stage.filter):
+            if member is not None and member.data:
+                yield member, "data", f"{at}.data"
+
+
+def check_machine(job: AgenticRLJob, state: JobState) -> None:
+    """Look for what the job's children need. Raises CannotRun with everything that is missing."""
+    missing = []
+    if shutil.which("redis-server") is None:
+        missing.append("redis-server is not on the PATH: install it (Debian: apt-get install redis-server)")
+    if job.spec.judge.isolation == "gvisor" and shutil.which("runsc") is None:
+        missing.append(
+            "runsc (gVisor) is not on the PATH: run `make setup`, which builds it, or install it by hand "
+            "(Debian: apt-get install runsc). Without it the model's code cannot be run safely"
+        )
+    free = shutil.disk_usage(state.root).free
+    if free < MIN_FREE_BYTES:
+        missing.append(
+            f"only {free // 2**20} MiB are free under {state.root}; at least {MIN_FREE_BYTES // 2**20} needed"
+        )
+    if missing:
+        raise CannotRun("\n".join(f"error: {line}" for line in missing))
+
+
+@contextmanager
+def locked(state: JobState) -> Iterator[None]:
+    """Hold the job's state folder for this process. Raises CannotRun when another run has it."""
+    state.root.mkdir(parents=True, exist_ok=True)
+    with (state.root / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise CannotRun(f"{state.root} is in use: this job is already running (pid {holder})") from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[AgenticRLJob, list[str]]:
+    """Put the resolved job into its state folder, with the UID of its first run. Returns it, and notes for the user."""
+    notes = []
+    earlier = state.job() if state.job_file.exists() else None
+    uid = earlier.metadata.uid if earlier is not None else job.metadata.uid or str(uuid.uuid4())
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+    if earlier is not None and earlier.spec != job.spec:
+        done = [stage.name for stage in job.spec.stages if state.stage(stage.name).done]
+        kept = f" (finished and kept: {', '.join(done)})" if done else ""
+        notes.append(
+            f"the manifest has changed since the last run; what is finished stays as it is{kept}. "
+            f"To start over, remove {state.root}"
+        )
+    write_model(state.job_file, job)
+    write_atomically(state.manifest_file, manifest.read_text(encoding="utf-8"))
+    return job, notes
+
+
+def next_attempt(state: JobState, stage: str) -> int:
+    """Number the stage's next attempt and make it the current one."""
+    file = state.stage(stage).attempt_file
+    attempt = 1 + (int(json.loads(file.read_text(encoding="utf-8"))["attempt"]) if file.exists() else 0)
+    write_atomically(file, json.dumps({"attempt": attempt}) + "\n")
+    return attempt

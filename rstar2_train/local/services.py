@@ -1,0 +1,171 @@
+"""The child processes that a job needs on one machine, each with its command line and readiness probe.
+
+What build/ is to the operator: the same roles (Redis, judge API, judge worker, engines, driver), as processes instead
+of pods. Everything binds to loopback on a port of its own; secrets go by environment and by files of mode 600.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from rstar2_train.curriculum.handover import TRAINING
+from rstar2_train.job.contracts import write_atomically
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.stages import Stage
+from rstar2_train.job.state import JobState
+from rstar2_train.local.children import Child
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Free ports of this run; chosen by the kernel, so that two runs never want the same."""
+
+    redis: int
+    judge: int
+    engines: tuple[int, ...]
+
+    @classmethod
+    def choose(cls, *, engines: int) -> Ports:
+        """Ask the kernel for ports, all at once so that they differ."""
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(2 + engines)]
+            for one in sockets:
+                one.bind((LOOPBACK, 0))
+            numbers = [one.getsockname()[1] for one in sockets]
+        return cls(numbers[0], numbers[1], tuple(numbers[2:]))
+
+
+@dataclass(frozen=True)
+class Services:
+    """Command lines of a job's children on this machine."""
+
+    job: AgenticRLJob
+    state: JobState
+    ports: Ports
+    redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    judge_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    engine_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    @property
+    def judge_url(self) -> str:
+        """Base URL of the judge API."""
+        return f"http://{LOOPBACK}:{self.ports.judge}"
+
+    @property
+    def engine_urls(self) -> list[str]:
+        """Base URLs of the engines."""
+        return [f"http://{LOOPBACK}:{port}" for port in self.ports.engines]
+
+    def redis(self) -> Child:
+        """Redis with an append-only file: a kill loses at most a second of queue, which the judge API sends again."""
+        folder = self.state.redis
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "redis.conf"
+        write_atomically(
+            config,
+            f"bind {LOOPBACK}\nport {self.ports.redis}\nrequirepass {self.redis_password}\n"
+            f'dir {folder}\nappendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n',
+        )
+        config.chmod(0o600)
+        server = shutil.which("redis-server")
+        return Child("redis", [server or "redis-server", str(config)], ready=_accepts(self.ports.redis))
+
+    def judge_api(self) -> Child:
+        """The judge's HTTP API."""
+        argv = [sys.executable, "-m", "rstar2_train.judge", "api", "--port", str(self.ports.judge), "--redis"]
+        ready = _answers(f"{self.judge_url}/ping")
+        return Child("judge-api", [*argv, self._redis_url], env=self._judge_env, ready=ready, stop_seconds=5)
+
+    def judge_worker(self) -> Child:
+        """The judge's worker, which starts the sandboxes."""
+        judge = self.job.spec.judge
+        argv = [sys.executable, "-m", "rstar2_train.judge", "worker", "--redis", self._redis_url]
+        argv += ["--executors", str(judge.executors), "--isolation", judge.isolation]
+        return Child("judge-worker", argv, env=self._judge_env, ready=self._executors_ready, stop_seconds=10)
+
+    def engine(self, index: int, model: Path) -> Child:
+        """A vLLM engine."""
+        argv = [sys.executable, "-m", "rstar2_train.rollout.serve", "--job", str(self.state.job_file)]
+        argv += ["--model", str(model), "--port", str(self.ports.engines[index])]
+        ready = _answers(f"{self.engine_urls[index]}/health")
+        env = {"RSTAR2_ENGINE_TOKEN": self.engine_token}
+        return Child(f"engine-{index}", argv, env=env, ready=ready, ready_seconds=600, stop_seconds=10)
+
+    def shipper(self) -> Child:
+        """Sends the tracking journal to MLflow while the job runs."""
+        argv = [sys.executable, "-m", "rstar2_train.track.ship", str(self.state.root), "--parent", str(os.getpid())]
+        return Child("tracking", argv)
+
+    def driver(self, stage: Stage, attempt: int) -> Child:
+        """The driver of one attempt of a stage."""
+        argv = [sys.executable, "-m", "rstar2_train.curriculum", "--state", str(self.state.root)]
+        argv += ["--stage", stage.name, "--attempt", str(attempt), "--judge", self.judge_url]
+        for url in self.engine_urls:
+            argv += ["--engine", url]
+        env = {"RSTAR2_ENGINE_TOKEN": self.engine_token, "RSTAR2_JUDGE_TOKEN": self.judge_token}
+        return Child(f"driver-{stage.name}-{attempt}", argv, env=env, stop_seconds=120)
+
+    @property
+    def _redis_url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.ports.redis}/0"
+
+    @property
+    def _judge_env(self) -> dict[str, str]:
+        return {"RSTAR2_REDIS_PASSWORD": self.redis_password, "RSTAR2_JUDGE_TOKEN": self.judge_token}
+
+    async def _executors_ready(self) -> bool:
+        headers = {"Authorization": f"Bearer {self.judge_token}"}
+        status = await _get_json(f"{self.judge_url}/status", headers)
+        return status is not None and status.get("executors", 0) >= 1
+
+
+def needs_engines(stage: Stage) -> bool:
+    """Whether a stage samples from the policy: all but SFT."""
+    return stage.type != "SFT"
+
+
+def needs_trainer(stage: Stage) -> bool:
+    """Whether a stage learns."""
+    return stage.type in TRAINING
+
+
+def _accepts(port: int) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        with socket.socket() as one:
+            one.settimeout(0.5)
+            return one.connect_ex((LOOPBACK, port)) == 0
+
+    return probe
+
+
+def _answers(url: str) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        try:
+            timeout = aiohttp.ClientTimeout(total=2)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    return probe
+
+
+async def _get_json(url: str, headers: dict[str, str]) -> dict | None:
+    try:
+        timeout = aiohttp.ClientTimeout(total=2)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, headers=headers) as response:
+            return await response.json() if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError):
+        return None
