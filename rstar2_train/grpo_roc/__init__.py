@@ -1,0 +1,1 @@
+"""GRPO-RoC: penalties, resample-on-correct, advantages, loss. Pure; only `loss` imports torch."""

@@ -1,0 +1,1 @@
+"""Training: model, sharding, log-probabilities, optimiser step, checkpoints. The drivers use `group.TrainerGroup`."""

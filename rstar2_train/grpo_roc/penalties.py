@@ -1,0 +1,43 @@
+"""The two penalties of Resample-on-Correct, from what the rollout worker recorded, never from text.
+
+They rank the correct rollouts of a group by the quality of their traces (paper §2.2.3, eqs. 4 and 5). Called when a
+trajectory has its verdict; `resample` turns them into drawing weights. Imports only the standard library.
+"""
+
+from __future__ import annotations
+
+NO_CALL_PENALTY = 0.5
+"""p_err of a trajectory without a tool call: worse than clean calls, better than failing ones (eq. 4)."""
+
+
+def error_penalty(*, calls: int, errors: int) -> float:
+    """p_err of eq. 4: the share of tool calls that failed, 0.5 when there was none.
+
+    Args:
+        calls: tool calls the model made, malformed ones included.
+        errors: those that did not end well: malformed, unknown tool, exception, time, memory or output limit.
+
+    Raises:
+        ValueError: unless 0 <= errors <= calls.
+    """
+    if not 0 <= errors <= calls:
+        raise ValueError(f"errors must be between 0 and calls: errors={errors}, calls={calls}")
+    return errors / calls if calls else NO_CALL_PENALTY
+
+
+def format_penalty(*, answers: int, turns: int, balanced: bool) -> float:
+    """p_format of eq. 5: 1 without an answer, else the answers beyond the first per turn, at most 1.
+
+    Args:
+        answers: complete answer blocks in the model's own text.
+        turns: assistant turns, the first one included.
+        balanced: whether every answer tag was closed, in order; an unclosed one is no answer, so 1.
+
+    Raises:
+        ValueError: for negative counts, or an answer in no turn.
+    """
+    if answers < 0 or turns < 0 or (answers and not turns):
+        raise ValueError(f"impossible counts: answers={answers}, turns={turns}")
+    if not answers or not balanced:
+        return 1.0
+    return min(1.0, (answers - 1) / turns)

@@ -1,0 +1,135 @@
+"""One optimiser update on one rank: forward and backward over its micro-batches, then the shared update.
+
+Runs inside the rank processes. All ranks call these together, with equally many micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rstar2_train.grpo_roc.loss import grpo_loss
+from rstar2_train.train.batching import MicroBatch
+from rstar2_train.train.model import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """How a GRPO update computes its loss (eq. 6)."""
+
+    clip_low: float
+    clip_high: float
+    temperature: float
+    correction_cap: float | None
+    """Cap of the truncated importance correction; None: off."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rank measured: parts to be added up over ranks and updates, and parts to be maximised."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        """Merge what another micro-batch, update or rank measured."""
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in other.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, value), value)
+
+
+def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Tally:
+    """Accumulate the gradient of the mean negative log-likelihood of a batch's learned tokens.
+
+    Returns:
+        sums: loss (this rank's share), tokens, entropy.
+    """
+    tally = Tally()
+    for batch in batches:
+        logprobs, entropies = _forward(policy, batch, device, temperature=1.0)
+        weights = _to(batch.weights, device)
+        loss = -(logprobs * weights).sum()
+        _backward(loss)
+        learned = (weights > 0).float()
+        tally.add(_floats({"loss": loss, "tokens": learned.sum(), "entropy": (entropies * learned).sum()}, {}))
+    return tally
+
+
+def grpo_backward(
+    policy: Policy,
+    batches: list[MicroBatch],
+    device: torch.device,
+    *,
+    objective: Objective,
+    old_logprobs: list[Tensor] | None,
+) -> Tally:
+    """Accumulate the gradient of eq. 6 over one update's micro-batches.
+
+    Args:
+        policy: the sharded policy.
+        batches: this rank's micro-batches of the update.
+        device: where to compute.
+        objective: the loss's settings.
+        old_logprobs: of each micro-batch, at the start of the step. None for the step's only update: the weights are
+            still those of the start, so the policy's own values, detached, are the same numbers.
+    """
+    tally = Tally()
+    for number, batch in enumerate(batches):
+        logprobs, entropies = _forward(policy, batch, device, temperature=objective.temperature)
+        assert batch.engine_logprobs is not None
+        weights = _to(batch.weights, device)
+        parts = grpo_loss(
+            logprobs=logprobs,
+            old_logprobs=logprobs.detach() if old_logprobs is None else old_logprobs[number],
+            advantages=_to(batch.advantages, device),
+            weights=weights,
+            clip_low=objective.clip_low,
+            clip_high=objective.clip_high,
+            engine_logprobs=_to(batch.engine_logprobs, device),
+            correction_cap=objective.correction_cap,
+        )
+        _backward(parts.loss)
+        entropy = torch.where(weights > 0, entropies, 0.0).sum()
+        tally.add(_floats(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima))
+    return tally
+
+
+@torch.no_grad()
+def start_logprobs(
+    policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
+) -> list[Tensor]:
+    """pi_old of each micro-batch: the trainer's own log-probabilities before the step's first update."""
+    return [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
+
+
+def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, temperature: float) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = policy(
+        ids=_to(batch.ids, device).long(),
+        positions=_to(batch.positions, device),
+        targets=_to(batch.targets, device),
+        temperature=temperature,
+    )
+    return result
+
+
+def _backward(loss: Tensor) -> None:
+    # FSDP divides the summed gradient by the ranks; the weights already hold the true, global denominators.
+    (loss * dist.get_world_size()).backward()  # type: ignore[no-untyped-call]
+
+
+def _to(array: object, device: torch.device) -> Tensor:
+    return torch.as_tensor(array).to(device)
+
+
+def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> Tally:
+    # One transfer from the device for all of them.
+    names = [*sums, *maxima]
+    values = torch.stack([*sums.values(), *maxima.values()]).detach().double().tolist()
+    return Tally(
+        sums=dict(zip(names[: len(sums)], values[: len(sums)], strict=True)),
+        maxima=dict(zip(names[len(sums) :], values[len(sums) :], strict=True)),
+    )
