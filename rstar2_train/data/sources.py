@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rstar2_train.data import tiny
@@ -16,7 +17,10 @@ from rstar2_train.data.problems import DataError
 
 SCHEME = "generated://"
 
-GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {"tiny": (tiny.VERSION, tiny.write_tiny)}
+GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
+    "tiny": (tiny.VERSION, tiny.write_tiny),
+    "tiny-smoke": (tiny.VERSION, partial(tiny.write_tiny, recipe=tiny.SMOKE)),
+}
 """Name -> (version of what it makes, the function that makes it: `make(directory, *, seed)`)."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rstar2_train.data.tiny.demos import Flaws, demonstrate
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.data.tiny.tasks import LEVELS, draw_chains, to_problem
+from rstar2_train.data.tiny.tasks import LARGEST, LEVELS, draw_chains, to_problem
 
 VERSION = 1
 """Raise when anything made here changes: data of an older version is then not used again."""
@@ -38,7 +38,22 @@ class Recipe:
     """Training problems of each RL stage: count, shares."""
     held_out: Mapping[str, int] = field(default_factory=lambda: {"choose": 300, "report": 480})
     """Problems nobody trains on, all levels alike: `choose` to pick settings with, `report` to publish."""
+    largest: int = LARGEST
+    """Largest number in a problem."""
     flaws: Flaws = field(default_factory=Flaws)
+
+
+SMOKE = Recipe(
+    demo_problems=100,
+    demos_per_problem=3,
+    demo_shares=(0.6, 0.2, 0.2),
+    pools={name: (24, (0.8, 0.1, 0.1)) for name in ("rl-1", "rl-2", "rl-3")},
+    held_out={"choose": 12, "report": 12},
+    largest=6,
+    flaws=Flaws(right=0.8, bad_call=0.2, slip=0.0),
+)
+"""So little, and so easy, that a few dozen SFT steps are enough to call the tool and to be right now and then:
+with it a whole curriculum passes every part of the system in a minute, and learns next to nothing."""
 
 
 def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> None:
@@ -54,12 +69,14 @@ def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> N
     for name, count in recipe.held_out.items():
         # Levels take turns, so that the first n problems are a fair sample too (`validation.maxProblems`).
         levels = [LEVELS[index % len(LEVELS)] for index in range(count)]
-        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen)
+        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen, largest=recipe.largest)
     for name, (count, shares) in recipe.pools.items():
         levels = _spread(count, shares)
         rng.shuffle(levels)
-        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen)
-    chains = draw_chains(rng, levels=_spread(recipe.demo_problems, recipe.demo_shares), seen=seen)
+        _write_problems(directory / f"{name}.jsonl", rng=rng, levels=levels, seen=seen, largest=recipe.largest)
+    chains = draw_chains(
+        rng, levels=_spread(recipe.demo_problems, recipe.demo_shares), seen=seen, largest=recipe.largest
+    )
     demos: list[dict[str, Any]] = [
         {"messages": demonstrate(chain, rng, flaws=recipe.flaws), "level": chain.level}
         for chain in chains
@@ -72,8 +89,8 @@ def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> N
     write_policy(directory / "base", texts=texts, seed=seed)
 
 
-def _write_problems(path: Path, *, rng: random.Random, levels: list[int], seen: set[str]) -> None:
-    chains = draw_chains(rng, levels=levels, seen=seen)
+def _write_problems(path: Path, *, rng: random.Random, levels: list[int], seen: set[str], largest: int) -> None:
+    chains = draw_chains(rng, levels=levels, seen=seen, largest=largest)
     _write_rows(
         path, (asdict(to_problem(chain, identity=f"{path.stem}-{index:04d}")) for index, chain in enumerate(chains))
     )

@@ -67,26 +67,26 @@ class Chain:
         return " ".join([*sentences, f"Find {left}."])
 
 
-def draw_chain(rng: random.Random, *, level: int) -> Chain:
-    """A chain of `level` operations whose every value lies in 1..LARGEST_RESULT."""
+def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Chain:
+    """A chain of `level` operations on numbers up to `largest`, whose every value lies in 1..LARGEST_RESULT."""
     while True:
-        first = rng.randint(SMALLEST, LARGEST)
-        steps = tuple((rng.choice(list(OPERATIONS)), rng.randint(SMALLEST, LARGEST)) for _ in range(level))
+        first = rng.randint(SMALLEST, largest)
+        steps = tuple((rng.choice(list(OPERATIONS)), rng.randint(SMALLEST, largest)) for _ in range(level))
         chain = Chain(first=first, steps=steps)
         if all(1 <= value <= LARGEST_RESULT for value in chain.values):
             return chain
 
 
-def draw_chains(rng: random.Random, *, levels: Iterable[int], seen: set[str]) -> list[Chain]:
+def draw_chains(rng: random.Random, *, levels: Iterable[int], seen: set[str], largest: int = LARGEST) -> list[Chain]:
     """One chain for each of `levels`, in that order, none with a text in `seen`, which grows by theirs.
 
     One `seen` for every set of a task keeps held-out problems out of all that is trained on.
     """
     chains = []
     for level in levels:
-        chain = draw_chain(rng, level=level)
+        chain = draw_chain(rng, level=level, largest=largest)
         while chain.text in seen:
-            chain = draw_chain(rng, level=level)
+            chain = draw_chain(rng, level=level, largest=largest)
         seen.add(chain.text)
         chains.append(chain)
     return chains
