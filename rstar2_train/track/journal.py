@@ -34,14 +34,17 @@ class Journal:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Write one event, durably. Raises OSError when the disk is full; the journal stays readable."""
+        """Hand one event to the operating system: no death of this process can take it back.
+
+        Not synced to disk, which would cost more than a step of a small model: a crash of the machine may lose the
+        last seconds. Raises OSError when the disk is full; the journal stays readable.
+        """
         line = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         if self._torn():
             line = b"\n" + line
         written = os.write(self._file, line)
         if written != len(line):
             raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of a tracking event could be written")
-        os.fdatasync(self._file)
 
     def close(self) -> None:
         """Close the file."""

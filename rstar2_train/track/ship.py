@@ -216,11 +216,12 @@ def _batches(state: Path, offset: int) -> Iterator[tuple[list[Event], int]]:
 
 
 def _load(state: Path, target: Target) -> Position:
-    """The noted position; the beginning when there is none, or when it is one in another MLflow."""
+    """The noted position; the beginning when there is none, or it is one in another MLflow or a longer journal."""
     path = JobState(state).track / "shipped.json"
     if path.exists():
         position = Position(**json.loads(path.read_text(encoding="utf-8")))
-        if (position.uri, position.experiment) == (target["uri"], target["experiment"]):
+        same = (position.uri, position.experiment) == (target["uri"], target["experiment"])
+        if same and position.offset <= _size(state):
             return position
     return Position(target["uri"], target["experiment"])
 
