@@ -26,6 +26,7 @@ from rstar2_train.rollout.tools import (
 )
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
@@ -110,10 +111,9 @@ class Protocol:
         self.system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
         self._template = chat_template
-        self._fast = getattr(tokenizer, "backend_tokenizer", None)
+        self._fast: Tokenizer = getattr(tokenizer, "backend_tokenizer", None)
         if self._fast is None:
             raise ProtocolError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
-        self._prompts: dict[str, list[int]] = {}
         after_model = self._after_model_turn([{"role": "user", "content": _USER_MARK}])
         self.end_of_turn = self._closing_token(after_model)
         self.end_of_turn_id: int = self._fast.token_to_id(self.end_of_turn)
@@ -170,13 +170,17 @@ class Protocol:
         """Token ids up to where the model's first turn begins."""
         return self.encode(self._render(self.prompt_messages(problem)))
 
-    def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
-        """Token ids between a turn's sampled ids (which end with the end-of-turn token) and the model's next turn.
+    def tool_turn_text(self, responses: Sequence[str]) -> str:
+        """Text between a turn's end-of-turn token and the model's next turn.
 
         What the tool printed cannot forge the protocol: the tokenizer's own markers in it are broken up.
         """
         body = tool_message([self.harmless(response) for response in responses])
-        return self.encode(self._turn_head + body + self._turn_tail)
+        return self._turn_head + body + self._turn_tail
+
+    def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
+        """Token ids of `tool_turn_text`: what follows a turn's sampled ids, to where the model's next turn begins."""
+        return self.encode(self.tool_turn_text(responses))
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Encoded:
         """A finished conversation `[{role, content}, ...]` as a rollout of it would be, for SFT.

@@ -1,0 +1,156 @@
+"""The agent loop: one trajectory, from its prompt to its last turn.
+
+A turn is sampled, its tool calls run all at once, their output is put behind the sampled ids, and so on until the
+model answers or a limit ends it. Where to sample and how to survive failures is not decided here: `Generate` and
+`Executor` are given (`seat.py`, the judge's client). Everything is counted from tokens and structured results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+from rstar2_train.job.roles import JudgeLimits, Rollout
+from rstar2_train.job.stages import Sampling
+from rstar2_train.rollout.engine import Generation
+from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.tools import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
+from rstar2_train.rollout.trajectory import CallStatus, Segment, StopReason, ToolCall, Trajectory
+
+CHARACTERS_PER_TOKEN = 4
+
+
+class Result(Interface):
+    """What is read of a finished tool call."""
+
+    @property
+    def status(self) -> CallStatus: ...
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def queue_seconds(self) -> float: ...
+    @property
+    def run_seconds(self) -> float: ...
+
+
+class Executor(Interface):
+    """Runs a program: a judge client, or what stands before one."""
+
+    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Awaitable[Result]:
+        """Run it. Raises when the infrastructure fails; a program's own failure is a result."""
+
+
+class Generate(Interface):
+    """Samples the next turn."""
+
+    def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[Generation]:
+        """At most `max_tokens` after `token_ids`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What all trajectories of a collection share."""
+
+    protocol: Protocol
+    sampling: Sampling
+    rollout: Rollout
+    limits: JudgeLimits
+
+    async def run(self, trajectory: Trajectory, *, generate: Generate, executor: Executor) -> str:
+        """Fill `trajectory` (its prompt is there) up to its stop; returns the text that the model wrote.
+
+        The budget `sampling.max_response_tokens` counts tool output too. Tool output that would use it up is not
+        appended (`tool_overflow`); the calls of the last allowed turn are not run (`max_turns`).
+        """
+        budget = self.sampling.max_response_tokens
+        ids = list(trajectory.prompt_ids)
+        written: list[str] = []
+        shown: list[str] = []
+        stop: StopReason | None = None
+        while stop is None:
+            started = time.monotonic()
+            left = budget - (len(ids) - len(trajectory.prompt_ids))
+            turn = await generate(ids, max_tokens=left, turn=trajectory.turns)
+            trajectory.turns += 1
+            trajectory.segments.append(
+                Segment(
+                    kind="model",
+                    token_ids=turn.token_ids,
+                    logprobs=turn.logprobs,
+                    weight_version=turn.weight_version,
+                    seconds=time.monotonic() - started,
+                )
+            )
+            ids += turn.token_ids
+            text = self.protocol.model_text(turn.token_ids)
+            written.append(text)
+            shown.append(text)
+            stop = await self._answer(
+                trajectory, ids, shown, text, finished=turn.finish_reason == "stop", executor=executor
+            )
+        trajectory.stop = stop
+        trajectory.text = "".join(shown)
+        return "\n".join(written)
+
+    async def _answer(
+        self,
+        trajectory: Trajectory,
+        ids: list[int],
+        shown: list[str],
+        text: str,
+        *,
+        finished: bool,
+        executor: Executor,
+    ) -> StopReason | None:
+        """Run a turn's calls and append what they printed; or the reason to stop."""
+        if not finished:
+            return "length"
+        calls = parse_calls(text, max_calls=self.rollout.max_calls_per_turn)
+        if not calls:
+            return "answered"
+        if trajectory.turns >= self.sampling.max_turns:
+            return "max_turns"
+        started = time.monotonic()
+        done = await asyncio.gather(*(self._call(call, trajectory.turns - 1, executor) for call in calls))
+        trajectory.calls += done
+        reply = self.protocol.tool_turn_text([call.response for call in done])
+        reply_ids = self.protocol.encode(reply)
+        if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
+            return "tool_overflow"
+        trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
+        ids += reply_ids
+        shown += [self.protocol.end_of_turn, reply]
+        return None
+
+    async def _call(self, call: ParsedCall, turn: int, executor: Executor) -> ToolCall:
+        """Run one call, or answer a bad one with what is wrong with it."""
+        if call.fault:
+            response = render_parsed(call)
+            return ToolCall(
+                turn=turn, name=call.name, code=call.code, stdin=call.stdin, status=call.fault, response=response
+            )
+        result = await executor.run(call.code, call.stdin, limits=self.limits)
+        response = render_result(
+            status=result.status,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            exit_code=result.exit_code,
+            wall_seconds=self.limits.wall_seconds,
+        )
+        return ToolCall(
+            turn=turn,
+            name=call.name,
+            code=call.code,
+            stdin=call.stdin,
+            status=result.status,
+            response=clip_middle(response, limit=CHARACTERS_PER_TOKEN * self.rollout.tool_response_tokens),
+            queue_seconds=result.queue_seconds,
+            run_seconds=result.run_seconds,
+        )

@@ -1,0 +1,144 @@
+"""Collects the rollouts of a step: every problem so many times, under one version of the weights, scored.
+
+Called by the GRPO, Filter and Evaluate drivers. Starts all trajectories at once; admission (`admission.py`) says which
+of them run. What infrastructure lost is marked as such and comes back with the rest: whoever reads it excludes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rstar2_train.data.problems import Problem
+from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
+from rstar2_train.job.roles import JudgeLimits, Rollout
+from rstar2_train.job.stages import Sampling
+from rstar2_train.reward.extract import count_answers
+from rstar2_train.reward.verify import verify
+from rstar2_train.rollout.agent import Agent, Executor
+from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.seat import Infrastructure, PatientExecutor, Seat
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.weights import EnginePool
+
+
+async def collect(
+    problems: Sequence[Problem],
+    *,
+    samples: int,
+    sampling: Sampling,
+    version: str,
+    pool: EnginePool,
+    judge: Executor,
+    protocol: Protocol,
+    rollout: Rollout,
+    limits: JudgeLimits,
+    seed: tuple[int | str, ...],
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[list[Trajectory]]:
+    """`samples` trajectories of each problem, a list a problem in the order of `problems`.
+
+    Args:
+        version: weights that must sample all of it; what `pool.update_weights` was given last.
+        seed: names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request.
+        on_done: called with each trajectory as it ends, scored.
+
+    Raises EngineRejected when an engine refuses a request (a defect), ValueError for a prompt that leaves an engine
+    no room. Cancelling it stops every request.
+    """
+    work = _Collection(
+        agent=Agent(protocol=protocol, sampling=sampling, rollout=rollout, limits=limits),
+        pool=pool,
+        version=version,
+        executor=PatientExecutor(judge, patience=pool.times.patience),
+        seed=seed,
+        on_done=on_done,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        groups = []
+        for problem in problems:
+            prompt_ids = protocol.prompt_ids(problem.problem)
+            work.check_room(problem.id, len(prompt_ids))
+            groups.append([tasks.create_task(work.one(problem, prompt_ids, sample)) for sample in range(samples)])
+    return [[task.result() for task in group] for group in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """What all trajectories of one call share."""
+
+    agent: Agent
+    pool: EnginePool
+    version: str
+    executor: PatientExecutor
+    seed: tuple[int | str, ...]
+    on_done: Callable[[Trajectory], None] | None
+
+    def check_room(self, prompt_id: str, prompt_tokens: int) -> None:
+        """Raise ValueError unless the prompt and the whole budget fit an engine's longest sequence."""
+        budget = self.agent.sampling.max_response_tokens
+        longest = self.pool.max_model_len
+        if longest is not None and prompt_tokens + budget > longest:
+            raise ValueError(
+                f"problem {prompt_id}: {prompt_tokens} prompt tokens and maxResponseTokens {budget} are more than the "
+                f"engines' {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
+            )
+
+    async def one(self, problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
+        """One trajectory, run and scored, or marked as lost."""
+        sampling = self.agent.sampling
+        trajectory = Trajectory(
+            prompt_id=problem.id,
+            sample=sample,
+            prompt_ids=prompt_ids,
+            gold=problem.answer,
+            slice=problem.slice,
+            hard=problem.hard,
+        )
+        ticket = self.pool.admission.enter(tokens=len(prompt_ids) + sampling.max_response_tokens)
+        try:
+            seat = Seat(
+                pool=self.pool,
+                ticket=ticket,
+                sampling=sampling,
+                version=self.version,
+                stop_ids=self.agent.protocol.stop_ids,
+                seed=(*self.seed, problem.id, sample),
+            )
+            await seat.wait()
+            started = time.monotonic()
+            trajectory.started_at = time.time()
+            written = await self.agent.run(trajectory, generate=seat, executor=self.executor)
+            trajectory.seconds = time.monotonic() - started
+        except Infrastructure as error:
+            _lose(trajectory, error)
+        finally:
+            ticket.leave()
+        if not trajectory.failed:
+            await self._score(trajectory, written)
+        if self.on_done is not None:
+            self.on_done(trajectory)
+        return trajectory
+
+    async def _score(self, trajectory: Trajectory, written: str) -> None:
+        """Counts, verdict and penalties. A trajectory that a limit cut off has not answered (reward 0)."""
+        trajectory.answer_tags, trajectory.tags_balanced = count_answers(written)
+        trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)
+        trajectory.p_format = format_penalty(
+            answers=trajectory.answer_tags, turns=trajectory.turns, balanced=trajectory.tags_balanced
+        )
+        if trajectory.truncated:
+            return
+        try:
+            score = await verify(written, trajectory.gold, judge=self.executor)
+        except Infrastructure as error:
+            _lose(trajectory, error)
+            return
+        assert score.verdict is not None
+        trajectory.verdict, trajectory.answer, trajectory.reward = score.verdict, score.answer, score.reward
+
+
+def _lose(trajectory: Trajectory, error: Infrastructure) -> None:
+    trajectory.stop, trajectory.verdict, trajectory.error = "infrastructure", "internal", str(error)

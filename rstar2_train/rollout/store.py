@@ -1,0 +1,116 @@
+"""Trajectories on disk: one Parquet file a step, complete or absent.
+
+Written before the update that uses them; the resumed driver, the viewer, the analysis and the filter read these files
+and nothing else. Readable by any Parquet reader: segments and calls are lists of structs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+
+FORMAT = b"1"
+"""Version of the columns, in the file's metadata under `rstar2.trajectories`."""
+_KEY = b"rstar2.trajectories"
+_STEP = re.compile(r"step-(\d+)\.parquet")
+_TYPES: dict[str, pa.DataType] = {
+    "str": pa.string(),
+    "str | None": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "list[int]": pa.list_(pa.int32()),
+    "list[float]": pa.list_(pa.float32()),
+    "SegmentKind": pa.string(),
+    "CallStatus": pa.string(),
+    "StopReason": pa.string(),
+    "Verdict": pa.string(),
+}
+
+
+class StoreError(ValueError):
+    """A trajectory file that cannot be read."""
+
+
+def step_path(folder: Path, step: int) -> Path:
+    """File of the trajectories that lead to 1-based `step`."""
+    return folder / f"step-{step:06d}.parquet"
+
+
+def write(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Write a file whole or not at all, also under kill -9; an older one of that name is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist([asdict(trajectory) for trajectory in trajectories], schema=SCHEMA)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def read(path: Path) -> list[Trajectory]:
+    """The trajectories of a file, in the order they were written. Raises StoreError for another kind of file."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"{path} cannot be read as trajectories: {error}") from error
+    version = (table.schema.metadata or {}).get(_KEY)
+    if version != FORMAT:
+        raise StoreError(f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})")
+    return [_trajectory(row) for row in table.to_pylist()]
+
+
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Delete all step files of a folder but the newest `keep`; returns what was deleted."""
+    steps = sorted(
+        (int(match[1]), path) for path in folder.glob("step-*.parquet") if (match := _STEP.fullmatch(path.name))
+    )
+    old = [path for _, path in steps[: max(0, len(steps) - keep)]]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return old
+
+
+def _trajectory(row: dict[str, Any]) -> Trajectory:
+    row["segments"] = [Segment(**segment) for segment in row["segments"]]
+    row["calls"] = [ToolCall(**call) for call in row["calls"]]
+    return Trajectory(**row)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _schema() -> pa.Schema:
+    """Columns straight from the dataclasses, so that a new field is stored without being named here again."""
+    nested = {"list[Segment]": _struct(Segment), "list[ToolCall]": _struct(ToolCall)}
+    columns = [(field.name, nested.get(str(field.type)) or _TYPES[str(field.type)]) for field in fields(Trajectory)]
+    return pa.schema(columns, metadata={_KEY: FORMAT})
+
+
+def _struct(record: type[Segment] | type[ToolCall]) -> pa.DataType:
+    return pa.list_(pa.struct([(field.name, _TYPES[str(field.type)]) for field in fields(record)]))
+
+
+SCHEMA = _schema()
+"""The columns of a trajectory file."""
