@@ -1,0 +1,105 @@
+"""`python -m rstar2_train.judge api|worker`: the judge's two processes. Their ready lines are JSON on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rstar2_train.judge import api, worker
+from rstar2_train.judge.pool import PoolError
+from rstar2_train.judge.queue import PREFIX
+from rstar2_train.judge.rootfs import SetupError
+
+SECRETS = """Secrets come from the environment, never from the command line:
+  RSTAR2_REDIS_PASSWORD, RSTAR2_REDIS_PASSWORD_FILE   Redis password, or a file that holds it
+  RSTAR2_JUDGE_TOKEN, RSTAR2_JUDGE_TOKEN_FILE         bearer token that the API asks for"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="python -m rstar2_train.judge", description=__doc__, epilog=SECRETS)
+    top.formatter_class = formatter
+    roles = top.add_subparsers(dest="role", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--redis", required=True, metavar="URL", help="redis://HOST:PORT/DB, without a password")
+    common.add_argument("--prefix", default=PREFIX, help="prefix of all keys in Redis (default: %(default)s)")
+    common.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    one = roles.add_parser(
+        "api", parents=[common], help="the HTTP API", formatter_class=formatter, epilog=SECRETS, description=api.__doc__
+    )
+    one.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    one.add_argument("--port", type=int, default=0, help="port; 0 (default) takes a free one and prints it")
+    one.add_argument("--insecure", action="store_true", help="allow an open address without a token")
+    one.add_argument("--max-pending", type=int, default=8192, help="calls held before 503 (default: %(default)s)")
+    one.add_argument("--max-wait", type=float, default=900, help="seconds before a call is given up (default: 900)")
+    two = roles.add_parser(
+        "worker", parents=[common], help="runs calls in sandboxes", formatter_class=formatter, epilog=SECRETS,
+        description=worker.__doc__,
+    )  # fmt: skip
+    two.add_argument("--executors", type=int, required=True, help="sandboxes; one a core is best")
+    two.add_argument(
+        "--isolation", choices=["gvisor", "none"], default="gvisor",
+        help="gvisor (default), or none: run the model's code on this machine UNPROTECTED",
+    )  # fmt: skip
+    two.add_argument("--platform", choices=["systrap", "ptrace", "kvm"], default="systrap", help="gVisor's platform")
+    two.add_argument("--state", type=Path, help="folder for this worker alone (default: a temporary one)")
+    return top
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loops where it is installed: half the Python time of a call."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
+    given = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        if given.role == "api":
+            settings = api.ApiSettings(
+                redis=given.redis,
+                host=given.host,
+                port=given.port,
+                insecure=given.insecure,
+                max_pending=given.max_pending,
+                max_wait_seconds=given.max_wait,
+                prefix=given.prefix,
+            )
+            api.serve(settings)
+        else:
+            if given.executors < 1:
+                raise ValueError(f"--executors {given.executors}: at least 1 is needed")
+            runner = asyncio.Runner(loop_factory=loop_factory())
+            with runner:
+                runner.run(
+                    worker.serve(
+                        worker.WorkerSettings(
+                            redis=given.redis,
+                            executors=given.executors,
+                            isolation=given.isolation,
+                            state=given.state,
+                            platform=given.platform,
+                            prefix=given.prefix,
+                        )
+                    )
+                )
+    except (SetupError, PoolError, ValueError, OSError) as error:
+        print(f"judge {given.role}: {error}", file=sys.stderr)
+        return 78
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

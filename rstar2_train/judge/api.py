@@ -1,0 +1,237 @@
+"""The judge's HTTP API: takes calls, one or a batch, and answers each with how it ended.
+
+In front of `submit`. Says no early (503 with Retry-After) rather than late; never drops a call that it accepted.
+Binds to loopback unless a token is given or the operator of the service insists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.models import MAX_BATCH, CallResult, Status, check_request
+from rstar2_train.judge.queue import PREFIX, Names, connect, secret
+from rstar2_train.judge.submit import Submitter
+
+log = logging.getLogger("rstar2.judge.api")
+
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """What `python -m rstar2_train.judge api` was told."""
+
+    redis: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one, told in the ready line."""
+    insecure: bool = False
+    max_pending: int = 8192
+    """Calls accepted and not answered; above that, 503."""
+    max_wait_seconds: float = 900.0
+    """A call nobody ran in that time is answered `internal`."""
+    prefix: str = PREFIX
+
+
+class Call(BaseModel):
+    """One call."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    code: str
+    """Python source."""
+    stdin: str = ""
+    """What it may read from its standard input."""
+    limits: JudgeLimits = JudgeLimits()
+    """Limits; the defaults are the manifest's."""
+
+
+class Batch(BaseModel):
+    """Several calls, answered together, or one by one with `Accept: application/x-ndjson`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    calls: Annotated[list[Call], Field(min_length=1, max_length=MAX_BATCH)]
+    """At most 64 calls."""
+
+
+class Result(BaseModel):
+    """How a call ended (for the OpenAPI page)."""
+
+    status: Status
+    stdout: str
+    stderr: str
+    exit_code: int | None
+    queue_seconds: float
+    run_seconds: float
+
+
+class Results(BaseModel):
+    """Results in the order of the calls."""
+
+    results: list[Result]
+
+
+def check_bind(host: str, *, token: str | None, insecure: bool) -> None:
+    """Raises ValueError for an address that others reach, with no token asked of them."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback and not token and not insecure:
+        raise ValueError(
+            f"--host {host} would let anyone who reaches this machine run code on it. Give a token in "
+            "RSTAR2_JUDGE_TOKEN or RSTAR2_JUDGE_TOKEN_FILE, stay on 127.0.0.1, or pass --insecure."
+        )
+
+
+def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
+    """The application; it connects to Redis when it starts."""
+    names = Names(settings.prefix)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        redis = connect(settings.redis)
+        submitter = Submitter(redis, names, max_wait_seconds=settings.max_wait_seconds)
+        submitter.start()
+        app.state.redis, app.state.submitter = redis, submitter
+        yield
+        await submitter.stop()
+        await redis.aclose()
+
+    app = FastAPI(title="rStar2 Code Judge", version="v1", lifespan=lifespan)
+
+    @app.middleware("http")
+    async def authorise(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        if token and request.url.path != "/ping":
+            given = request.headers.get("authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+                return JSONResponse({"detail": "a valid bearer token is needed"}, status_code=401)
+        return await call_next(request)
+
+    def busy(count: int) -> JSONResponse | None:
+        """503 when `count` more calls are too many now."""
+        submitter: Submitter = app.state.submitter
+        if submitter.pending + count <= settings.max_pending:
+            return None
+        seconds = min(30, max(1, round(0.25 * submitter.pending / max(submitter.rate, 1.0))))
+        why = f"{submitter.pending} calls are waiting; at most {settings.max_pending} are taken"
+        return JSONResponse({"detail": why}, status_code=503, headers={"Retry-After": str(seconds)})
+
+    async def run(call: Call) -> CallResult:
+        problem = check_request(call.code, call.stdin, call.limits)
+        if problem:
+            return CallResult("invalid", stderr=problem + "\n")
+        submitter: Submitter = app.state.submitter
+        submitter.check()
+        return await submitter.submit(call.code, call.stdin, call.limits)
+
+    @app.get("/ping")
+    async def ping() -> dict[str, str]:
+        """Whether this process answers."""
+        return {"ping": "pong"}
+
+    @app.get("/status")
+    async def status() -> JSONResponse:
+        """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis."""
+        submitter: Submitter = app.state.submitter
+        submitter.check()
+        try:
+            async with asyncio.timeout(2):
+                queued, workers = await look_at_queue()
+        except Exception as error:
+            detail = {"ready": False, "detail": f"Redis does not answer: {error or type(error).__name__}"}
+            return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
+        executors = sum(worker["ready"] for worker in workers)
+        body: dict[str, Any] = {
+            "ready": executors > 0,
+            "queued": queued,
+            "pending": submitter.pending,
+            "resubmitted": submitter.resubmitted,
+            "executors": {
+                "ready": executors,
+                "configured": sum(worker["executors"] for worker in workers),
+                "busy": sum(worker["busy"] for worker in workers),
+            },
+            "workers": workers,
+        }
+        return JSONResponse(body)
+
+    async def look_at_queue() -> tuple[int, list[dict[str, Any]]]:
+        redis = app.state.redis
+        keys = [key async for key in redis.scan_iter(match=names.worker("*"), count=1000)]
+        values = await redis.mget(keys) if keys else []
+        workers = sorted((json.loads(value) for value in values if value), key=lambda worker: str(worker["name"]))
+        return await redis.xlen(names.tasks), workers
+
+    @app.post("/v1/run", response_model=Result)
+    async def run_one(call: Call) -> Response:
+        """Runs one call. Every outcome of the snippet is a 200 with a status."""
+        return busy(1) or JSONResponse((await run(call)).to_dict())
+
+    @app.post("/v1/batch", response_model=Results)
+    async def run_batch(batch: Batch, request: Request) -> Response:
+        """Runs up to 64 calls. With `Accept: application/x-ndjson` each result comes as a line, with its index."""
+        if refused := busy(len(batch.calls)):
+            return refused
+        runs = [asyncio.ensure_future(run(call)) for call in batch.calls]
+        if NDJSON in request.headers.get("accept", ""):
+            return StreamingResponse(as_lines(runs), media_type=NDJSON)
+        return JSONResponse({"results": [result.to_dict() for result in await asyncio.gather(*runs)]})
+
+    return app
+
+
+async def as_lines(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[str]:
+    """One JSON line a result, as they come, those that are there together in one chunk."""
+    index = {task: number for number, task in enumerate(runs)}
+    left = set(runs)
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        yield "".join(json.dumps({"index": index[task], **task.result().to_dict()}) + "\n" for task in done)
+
+
+class _Server(uvicorn.Server):
+    """Says on stdout where it listens, once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets and self.started:
+            host, port = sockets[0].getsockname()[:2]
+            print(json.dumps({"event": "ready", "role": "judge-api", "host": host, "port": port}), flush=True)
+
+
+def serve(settings: ApiSettings) -> None:
+    """Runs the API until SIGTERM. Raises ValueError for an unsafe address, OSError when the port is taken."""
+    token = secret("RSTAR2_JUDGE_TOKEN")
+    check_bind(settings.host, token=token, insecure=settings.insecure)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+    config = uvicorn.Config(
+        make_app(settings, token=token),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=30,
+        backlog=4096,
+    )
+    _Server(config).run(sockets=[listener])

@@ -1,0 +1,315 @@
+/* The trusted parent of every call, inside the sandbox: forks a process per call, feeds it, watches it, reports on it.
+ *
+ * Where it stands: `program.py` imports and warms up what snippets need, then hands the process over to serve() for
+ * good. serve() returns only in a child, which goes back to Python and runs one snippet. It is C, and keeps its state
+ * in a shared mapping, because every page of the Python heap that the parent writes while a child lives costs gVisor
+ * a copy of up to 2 MB.
+ *
+ * Wire format (little-endian, both ways over pipes, one call after another):
+ *   request:  struct request, code, stdin;   response: struct response, stdout, stderr.
+ * The child reads struct request and the code from its descriptor 0; what follows there is the snippet's stdin.
+ * A child is made ahead of its call. Its status is what wait() and the clock say, never what it prints.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3 };
+enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
+
+struct request {
+    uint64_t id;
+    uint32_t code_bytes, stdin_bytes, wall_ms, memory_mib, output_bytes, processes;
+};
+
+struct response {
+    uint64_t id;
+    int32_t wait_status;
+    uint32_t reason, run_us, stdout_bytes, stderr_bytes, reserved;
+};
+
+struct child {
+    pid_t pid;
+    int in, out, err;
+};
+
+/* Everything the parent writes while a child lives. Unmapped in the child before it sees a call. */
+struct state {
+    struct child next;
+    struct request request;
+    struct response response;
+    struct pollfd polls[4];
+    sigset_t mask;
+    size_t payload_bytes, sent, stored[2];
+    volatile int confined; /* the child's last word before it lets go of this mapping */
+    char scratch[65536];
+    char *payload, *outputs[2];
+};
+
+static struct state *state;
+static size_t payload_limit, output_limit;
+
+extern void PyOS_AfterFork_Child(void);
+
+static void die(const char *what) {
+    dprintf(2, "executor: %s: %s\n", what, strerror(errno));
+    _exit(70);
+}
+
+static void *shared(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) die("mmap");
+    return memory;
+}
+
+static int64_t microseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* 1: all read, 0: end of file before the first byte; anything else ends the process. */
+static int read_all(int fd, void *into, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(fd, (char *)into + done, bytes - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got == 0 && done == 0) return 0;
+        if (got <= 0) die("request");
+        done += (size_t)got;
+    }
+    return 1;
+}
+
+static void write_all(int fd, const void *from, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t put = write(fd, (const char *)from + done, bytes - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) die("response");
+        done += (size_t)put;
+    }
+}
+
+/* Where glibc caches the thread id: a raw clone() must have the kernel write the child's there. */
+static pid_t *cached_tid(void) {
+    const uint32_t *field = dlsym(RTLD_DEFAULT, "_thread_db_pthread_tid"); /* {bits, count, offset} */
+    return field ? (pid_t *)((char *)pthread_self() + field[2]) : NULL;
+}
+
+static void drop_capabilities(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0}};
+    for (int cap = 0; cap <= 40; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+    if (syscall(SYS_capset, &header, none) != 0) _exit(70);
+}
+
+/* In the child, still trusted code: its own mounts, no capability, no way to look at it, only descriptors 0-2. */
+static void confine(int namespaces) {
+    if (syscall(SYS_close_range, 3, ~0U, 0) != 0) _exit(70);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (namespaces) {
+        if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777") != 0) _exit(70);
+        if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) _exit(70);
+        if (chdir("/tmp") != 0) _exit(70);
+        drop_capabilities();
+    }
+    setsid();
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_DUMPABLE, 0);
+    sigprocmask(SIG_UNBLOCK, &state->mask, NULL);
+    state->confined = 1;
+    munmap(state->payload, payload_limit);
+    munmap(state->outputs[0], output_limit);
+    munmap(state->outputs[1], output_limit);
+    munmap(state, sizeof *state);
+}
+
+/* Makes the next child. 1 in the child, 0 in the parent. */
+static int spawn(int namespaces) {
+    int in[2], out[2], err[2];
+    if (pipe(in) || pipe(out) || pipe(err)) die("pipe");
+    pid_t *tid = cached_tid();
+    state->confined = 0;
+    unsigned long flags = (namespaces ? NAMESPACES : 0) | SIGCHLD | (tid ? CLONE_CHILD_SETTID : 0);
+    pid_t pid = (pid_t)syscall(SYS_clone, flags, NULL, NULL, tid, 0);
+    if (pid < 0) die("clone");
+    if (pid == 0) {
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        dup2(err[1], 2);
+        confine(namespaces);
+        return 1;
+    }
+    close(in[0]);
+    close(out[1]);
+    close(err[1]);
+    fcntl(in[1], F_SETFL, O_NONBLOCK);
+    fcntl(out[0], F_SETFL, O_NONBLOCK);
+    fcntl(err[0], F_SETFL, O_NONBLOCK);
+    state->next = (struct child){pid, in[1], out[0], err[0]};
+    return 0;
+}
+
+static void close_child(struct child *child) {
+    if (child->in >= 0) close(child->in);
+    if (child->out >= 0) close(child->out);
+    if (child->err >= 0) close(child->err);
+    child->in = child->out = child->err = -1;
+}
+
+static void finish(struct child *child) {
+    kill(child->pid, SIGKILL);
+    while (waitpid(child->pid, &state->response.wait_status, 0) < 0 && errno == EINTR) {}
+}
+
+/* Without a pid namespace the child's end does not end its descendants: they became ours (subreaper), so kill them. */
+static void sweep(pid_t child) {
+    char path[64];
+    kill(-child, SIGKILL);
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    for (int left = 1; left;) {
+        left = 0;
+        FILE *list = fopen(path, "r");
+        if (!list) die("/proc/self/task/children");
+        for (int pid; fscanf(list, "%d", &pid) == 1; left++) kill(pid, SIGKILL);
+        fclose(list);
+        while (left && waitpid(-1, NULL, 0) > 0) left--;
+    }
+}
+
+/* Reads what is there. 0: open, 1: end of file, -1: over the limit. */
+static int drain(int fd, int stream) {
+    for (;;) {
+        ssize_t got = read(fd, state->scratch, sizeof state->scratch);
+        if (got < 0) return errno == EINTR ? 0 : (errno == EAGAIN ? 0 : 1);
+        if (got == 0) return 1;
+        size_t room = state->request.output_bytes - state->stored[stream];
+        size_t take = (size_t)got < room ? (size_t)got : room;
+        memcpy(state->outputs[stream] + state->stored[stream], state->scratch, take);
+        state->stored[stream] += take;
+        if ((size_t)got > room) return -1;
+    }
+}
+
+static void feed(struct child *child) {
+    while (child->in >= 0 && state->sent < sizeof state->request + state->payload_bytes) {
+        size_t head = sizeof state->request;
+        const char *from = state->sent < head ? (char *)&state->request + state->sent : state->payload + state->sent - head;
+        size_t left = state->sent < head ? head - state->sent : head + state->payload_bytes - state->sent;
+        ssize_t put = write(child->in, from, left);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && errno == EAGAIN) return;
+        if (put < 0) break; /* the snippet closed its stdin */
+        state->sent += (size_t)put;
+    }
+    close(child->in);
+    child->in = -1;
+}
+
+/* Runs the call in state->request in the waiting child, up to its end. Fills state->response. */
+static void supervise(int signals) {
+    struct child *child = &state->next;
+    int64_t start = microseconds(), deadline = start + (int64_t)state->request.wall_ms * 1000;
+    state->response = (struct response){.id = state->request.id, .reason = EXITED};
+    state->sent = state->stored[0] = state->stored[1] = 0;
+    feed(child);
+    for (int ended = 0; !ended;) {
+        int64_t left = deadline - microseconds();
+        if (left <= 0) {
+            state->response.reason = TIMEOUT;
+            break;
+        }
+        state->polls[0] = (struct pollfd){signals, POLLIN, 0};
+        state->polls[1] = (struct pollfd){child->out, POLLIN, 0};
+        state->polls[2] = (struct pollfd){child->err, POLLIN, 0};
+        state->polls[3] = (struct pollfd){child->in, POLLOUT, 0};
+        if (poll(state->polls, 4, (int)((left + 999) / 1000)) < 0 && errno != EINTR) die("poll");
+        if (state->polls[3].revents) feed(child);
+        for (int stream = 0; stream < 2; stream++) {
+            int *fd = stream ? &child->err : &child->out;
+            int seen = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
+            if (seen > 0) {
+                close(*fd);
+                *fd = -1;
+            } else if (seen < 0) {
+                state->response.reason = OUTPUT_LIMIT;
+                ended = 1;
+            }
+        }
+        if (ended) break;
+        if (state->polls[0].revents) {
+            if (read(signals, state->scratch, sizeof state->scratch) < 0 && errno != EAGAIN) die("signalfd");
+            for (pid_t pid; (pid = waitpid(-1, &state->response.wait_status, WNOHANG)) > 0;)
+                if (pid == child->pid) {
+                    ended = 1;
+                    break;
+                }
+            if (ended && child->out >= 0 && drain(child->out, 0) < 0) state->response.reason = OUTPUT_LIMIT;
+            if (ended && child->err >= 0 && drain(child->err, 1) < 0) state->response.reason = OUTPUT_LIMIT;
+            if (ended) goto done;
+        }
+    }
+    finish(child);
+done:
+    if (!state->confined) state->response.reason = SETUP_FAILED;
+    state->response.run_us = (uint32_t)(microseconds() - start);
+    close_child(child);
+}
+
+/* The loop. Returns 1 in a child that is to run one snippet, 0 in the parent when the worker closed the pipe. */
+int serve(int requests, int responses, int namespaces, size_t payload_bytes, size_t output_bytes) {
+    payload_limit = payload_bytes;
+    output_limit = output_bytes;
+    state = shared(sizeof *state);
+    state->payload = shared(payload_limit);
+    state->outputs[0] = shared(output_limit);
+    state->outputs[1] = shared(output_limit);
+    sigemptyset(&state->mask);
+    sigaddset(&state->mask, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &state->mask, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    int signals = signalfd(-1, &state->mask, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (signals < 0) die("signalfd");
+    if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
+    for (;;) {
+        if (spawn(namespaces)) {
+            signal(SIGPIPE, SIG_DFL);
+            PyOS_AfterFork_Child();
+            return 1;
+        }
+        if (!read_all(requests, &state->request, sizeof state->request)) break;
+        state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
+        if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit) {
+            errno = EMSGSIZE;
+            die("request");
+        }
+        read_all(requests, state->payload, state->payload_bytes);
+        supervise(signals);
+        if (!namespaces) sweep(state->next.pid);
+        state->response.stdout_bytes = (uint32_t)state->stored[0];
+        state->response.stderr_bytes = (uint32_t)state->stored[1];
+        write_all(responses, &state->response, sizeof state->response);
+        write_all(responses, state->outputs[0], state->stored[0]);
+        write_all(responses, state->outputs[1], state->stored[1]);
+    }
+    finish(&state->next);
+    return 0;
+}

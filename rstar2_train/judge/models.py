@@ -1,0 +1,103 @@
+"""What travels through the judge: a task on its way in, a result on its way out. Pure data, read by every file here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from rstar2_train.job.roles import JudgeLimits
+
+Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "internal"]
+"""ok: ended with exit status 0. error: any other end of its own. timeout, memory, output_limit: over that limit.
+killed: it ended its sandbox each time it was run. invalid: never run, the request itself is wrong.
+internal: not the snippet's fault, and no answer."""
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+MAX_CODE_BYTES = 1 << 20
+MAX_STDIN_BYTES = 4 << 20
+MAX_OUTPUT_BYTES = 8 << 20
+MAX_BATCH = 64
+
+
+@dataclass(slots=True)
+class CallResult:
+    """How one call ended, as the trusted side saw it."""
+
+    status: Status
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None
+    """Exit status of the snippet's process, minus the signal number when a signal ended it; None: not known."""
+    queue_seconds: float = 0.0
+    """From the API's acceptance to the answer, less `run_seconds`."""
+    run_seconds: float = 0.0
+    """Wall time of the snippet's process."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready fields."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Task:
+    """One call in the queue."""
+
+    id: str
+    reply_to: str
+    """Redis list that its API process reads."""
+    code: str
+    stdin: str
+    wall_seconds: float
+    memory_mib: int
+    output_bytes: int
+    processes: int
+    deadline: float
+    """Unix time after which nobody waits for it any more."""
+
+    @classmethod
+    def build(cls, *, id: str, reply_to: str, code: str, stdin: str, limits: JudgeLimits, deadline: float) -> Task:
+        """A task with the limits of a manifest."""
+        return cls(
+            id=id,
+            reply_to=reply_to,
+            code=code,
+            stdin=stdin,
+            wall_seconds=limits.wall_seconds,
+            memory_mib=limits.memory_mib,
+            output_bytes=limits.output_bytes,
+            processes=limits.processes,
+            deadline=deadline,
+        )
+
+    def encode(self) -> str:
+        """One JSON array, in the order of the fields."""
+        return json.dumps(
+            [
+                self.id,
+                self.reply_to,
+                self.code,
+                self.stdin,
+                self.wall_seconds,
+                self.memory_mib,
+                self.output_bytes,
+                self.processes,
+                self.deadline,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Task:
+        """Reverse of `encode`."""
+        return cls(*json.loads(data))
+
+
+def check_request(code: str, stdin: str, limits: JudgeLimits) -> str | None:
+    """Why a call cannot be run at all, or None. Such calls get status `invalid`."""
+    for name, text, most in (("code", code, MAX_CODE_BYTES), ("stdin", stdin, MAX_STDIN_BYTES)):
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if size > most:
+            return f"{name} is {size} bytes long; at most {most} are allowed"
+    if limits.output_bytes > MAX_OUTPUT_BYTES:
+        return f"outputBytes is {limits.output_bytes}; at most {MAX_OUTPUT_BYTES} are allowed"
+    return None

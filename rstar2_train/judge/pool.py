@@ -1,0 +1,190 @@
+"""The sandboxes of one worker: keeps them alive, gives calls to them, retries what a dying one took with it.
+
+A sandbox takes calls only after its canary; one that dies or misbehaves is thrown away and replaced. A call whose
+sandbox died is run again: it is `killed` only when it was the one running in each of DEATHS sandboxes that died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from rstar2_train.judge.canary import Canary
+from rstar2_train.judge.imports import choose_lane
+from rstar2_train.judge.models import CallResult, Task
+from rstar2_train.judge.outcome import Outcome, to_result
+from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError, SandboxSettings
+
+log = logging.getLogger("rstar2.judge.pool")
+
+DEATHS = 3
+"""Sandboxes that a call must have ended before it is blamed."""
+DEPTH = 2
+"""Calls written to a sandbox at a time: one runs, the next is in its pipe, so that it never waits for us."""
+GRACE_SECONDS = 10.0
+"""How long beyond its own limits a call may take before its sandbox counts as stuck."""
+SETUP_TRIES = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    task: Task
+    lane: str
+    future: asyncio.Future[CallResult]
+    deaths: int = 0
+    setups: int = 0
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class PoolError(Exception):
+    """No sandbox could be started at all; the message says what runsc said."""
+
+
+class Pool:
+    """`start`, then `submit` calls; `ready` is how many sandboxes take them."""
+
+    def __init__(self, settings: SandboxSettings, size: int) -> None:
+        self.settings = settings
+        self.size = size
+        self.sandboxes: list[Sandbox] = []
+        self.recycled = 0
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets a PoolError when the first start of a sandbox fails for good."""
+        self.changed = asyncio.Event()
+        """Set whenever a sandbox begins or ends to take calls."""
+        self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in settings.lanes}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._canary = Canary(settings.state)
+
+    @property
+    def ready(self) -> int:
+        """Sandboxes that take calls."""
+        return len(self.sandboxes)
+
+    @property
+    def busy(self) -> int:
+        """Sandboxes with a call in them."""
+        return sum(1 for sandbox in self.sandboxes if sandbox.waiting)
+
+    def start(self) -> None:
+        """Begins to start the sandboxes."""
+        self._canary.__enter__()
+        self._keepers = [asyncio.create_task(self._keep()) for _ in range(self.size)]
+
+    async def stop(self) -> None:
+        """Kills all sandboxes."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._canary.__exit__(None, None, None)
+
+    def submit(self, task: Task) -> asyncio.Future[CallResult]:
+        """Queues a call. The future never fails; it may be cancelled."""
+        lane = choose_lane(task.code, self._waiting)
+        future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+        self._waiting[lane].append(_Call(task, lane, future))
+        self._assign()
+        return future
+
+    async def _keep(self) -> None:
+        """Keeps one sandbox alive, for ever."""
+        failures = 0
+        while True:
+            sandbox = Sandbox(self.settings)
+            lanes: asyncio.Task[None] | None = None
+            try:
+                await sandbox.start()
+                lanes = asyncio.create_task(self._open_lanes(sandbox))
+                await sandbox.dead.wait()
+                failures = (
+                    0 if any(lane.name for lane in sandbox.lanes.values() if sandbox in self.sandboxes) else failures
+                )
+                log.warning("sandbox %s ended; starting another", sandbox.id)
+            except SandboxError as error:
+                failures += 1
+                log.error("%s", error)
+                if failures >= SETUP_TRIES and not self.recycled and not self.sandboxes and not self.failed.done():
+                    self.failed.set_exception(PoolError(str(error)))
+            finally:
+                if sandbox in self.sandboxes:
+                    self.sandboxes.remove(sandbox)
+                    self.recycled += 1
+                if lanes is not None:
+                    lanes.cancel()
+                await sandbox.stop()
+                self.changed.set()
+            if failures:
+                await asyncio.sleep(min(10.0, 0.25 * 2**failures))
+
+    async def _open_lanes(self, sandbox: Sandbox) -> None:
+        """Lets calls into each lane once it is warmed up and has passed the canary."""
+        begun = time.monotonic()
+        while True:
+            for lane in sandbox.lanes.values():
+                if lane.ready and not lane.passed:
+                    await self._canary.check(sandbox, lane.name)
+                    lane.passed = True
+                    if sandbox not in self.sandboxes:
+                        self.sandboxes.append(sandbox)
+                    log.info("%s: lane %s after %.1f s", sandbox.id, lane.name, time.monotonic() - begun)
+                    self.changed.set()
+                    self._assign()
+            if all(lane.passed for lane in sandbox.lanes.values()):
+                return
+            sandbox.changed.clear()
+            await sandbox.changed.wait()
+
+    def _place(self, name: str) -> tuple[Sandbox, Lane] | None:
+        """Where the next call of a lane goes: an idle sandbox, else behind one call of the same lane."""
+        best: tuple[Sandbox, Lane] | None = None
+        for sandbox in self.sandboxes:
+            lane = sandbox.lanes[name]
+            if not lane.passed:
+                continue
+            waiting = sandbox.waiting
+            if waiting == 0:
+                return sandbox, lane
+            if waiting < DEPTH and len(lane.waiting) == waiting:
+                best = (sandbox, lane)
+        return best
+
+    def _assign(self) -> None:
+        """Hands waiting calls to free sandboxes."""
+        for name, queue in self._waiting.items():
+            while queue and (place := self._place(name)):
+                self._write(queue.popleft(), *place)
+
+    def _write(self, call: _Call, sandbox: Sandbox, lane: Lane) -> None:
+        if call.future.done():
+            return
+        ahead = len(lane.waiting)
+        patience = (ahead + 1) * call.task.wall_seconds + GRACE_SECONDS
+        call.timer = asyncio.get_running_loop().call_later(patience, self._stuck, sandbox)
+        lane.submit(call.task).add_done_callback(lambda done: self._done(call, done))
+
+    def _stuck(self, sandbox: Sandbox) -> None:
+        log.error("sandbox %s did not answer in time; throwing it away", sandbox.id)
+        sandbox.died()
+
+    def _done(self, call: _Call, done: asyncio.Future[Outcome]) -> None:
+        """A call ended, or its sandbox did."""
+        if call.timer is not None:
+            call.timer.cancel()
+        error = done.exception()
+        if error is None:
+            result = to_result(done.result())
+            call.setups += result.status == "internal"
+            if result.status == "internal" and call.setups < SETUP_TRIES:
+                self._waiting[call.lane].appendleft(call)
+            elif not call.future.done():
+                call.future.set_result(result)
+        else:
+            call.deaths += isinstance(error, SandboxError) and error.running
+            if call.deaths >= DEATHS and not call.future.done():
+                call.future.set_result(CallResult("killed", stderr="the call ended its sandbox each time it was run\n"))
+            else:
+                self._waiting[call.lane].appendleft(call)
+        self._assign()

@@ -1,0 +1,233 @@
+"""The queue between APIs and workers, on Redis Streams: nothing accepted is lost, nothing is answered twice.
+
+tasks go into one stream with one consumer group; a worker answers with one MULTI of RPUSH (to the list of the API
+process that asked), XACK and XDEL. A worker renews what it holds; what nobody renewed is claimed by another one;
+what was delivered too often is put aside. Delivery is at least once: the API keeps the first result of a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from rstar2_train.judge.models import CallResult, Task
+
+log = logging.getLogger("rstar2.judge.queue")
+
+PREFIX = "rstar2:judge"
+GROUP = "workers"
+MAX_DELIVERIES = 3
+RESULT_SECONDS = 900
+"""Life of a result list after the last result in it."""
+HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_LIFE_SECONDS = 5
+RENEW_SECONDS = 2.0
+CLAIM_IDLE_SECONDS = 10.0
+"""A task that its worker has not renewed for so long is another worker's to take."""
+DEAD_LETTERS = 1000
+"""Dead letters kept for people to look at."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Redis keys."""
+
+    prefix: str = PREFIX
+
+    @property
+    def tasks(self) -> str:
+        """The stream of tasks."""
+        return f"{self.prefix}:tasks"
+
+    @property
+    def dead(self) -> str:
+        """The stream of dead letters."""
+        return f"{self.prefix}:dead"
+
+    def results(self, api: str) -> str:
+        """The list that one API process reads."""
+        return f"{self.prefix}:results:{api}"
+
+    def worker(self, name: str) -> str:
+        """The heartbeat of a worker."""
+        return f"{self.prefix}:worker:{name}"
+
+
+def secret(name: str) -> str | None:
+    """A secret from the environment variable `name`, or from the file that `name`_FILE names."""
+    file = os.environ.get(f"{name}_FILE")
+    if file:
+        return Path(file).read_text().strip()
+    return os.environ.get(name) or None
+
+
+def connect(url: str, *, connections: int = 16) -> Redis:
+    """A client with its own small pool; the password comes from RSTAR2_REDIS_PASSWORD[_FILE].
+
+    Raises ValueError for a URL that holds a password: command lines are readable by everybody on the machine.
+    """
+    if urlsplit(url).password:
+        raise ValueError(
+            "the Redis URL holds a password; give it in RSTAR2_REDIS_PASSWORD or RSTAR2_REDIS_PASSWORD_FILE"
+        )
+    pool = BlockingConnectionPool.from_url(
+        url,
+        password=secret("RSTAR2_REDIS_PASSWORD"),
+        protocol=2,
+        max_connections=connections,
+        timeout=30,
+        socket_timeout=30,
+        socket_connect_timeout=5,
+        socket_keepalive=True,
+        health_check_interval=15,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return Redis(connection_pool=pool)
+
+
+async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
+    """Runs a Redis command until Redis answers it, however often Redis is restarted meanwhile.
+
+    An error of the command itself (not of the connection, loading or a full disk) is raised.
+    """
+    delay = 0.05
+    while True:
+        try:
+            return await action()
+        except ResponseError as error:
+            if not transient(error):
+                raise
+            reason: Exception = error
+        except (RedisError, OSError) as error:
+            reason = error
+        if stop is not None and stop.is_set():
+            raise RedisConnectionError(f"{what}: {reason}") from reason
+        log.warning("%s: %s; trying again in %.2f s", what, reason or type(reason).__name__, delay)
+        await asyncio.sleep(delay)
+        delay = min(1.0, delay * 2)
+
+
+def transient(error: ResponseError) -> bool:
+    """Whether Redis refuses only for now: full, loading, disk trouble, failing over."""
+    return str(error).startswith(
+        ("OOM", "LOADING", "MISCONF", "READONLY", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+    )
+
+
+async def ensure_group(redis: Redis, names: Names) -> None:
+    """Makes the stream and its group, if they are not there (any more)."""
+    try:
+        await redis.xgroup_create(names.tasks, GROUP, id="0", mkstream=True)
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+
+
+@dataclass(slots=True)
+class Held:
+    """A task that this worker was given."""
+
+    entry: bytes
+    task: Task
+
+
+class Consumer:
+    """The worker's side. Commands that fail raise; the worker decides how to go on."""
+
+    def __init__(self, redis: Redis, name: str, names: Names) -> None:
+        self._redis = redis
+        self._names = names
+        self.name = name
+
+    async def pull(self, count: int, *, block_ms: int) -> list[Held]:
+        """Up to `count` new tasks, waiting up to `block_ms` for the first."""
+        try:
+            answer = await self._redis.xreadgroup(
+                GROUP, self.name, {self._names.tasks: ">"}, count=count, block=block_ms
+            )
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            await ensure_group(self._redis, self._names)  # Redis came back empty
+            return []
+        return [held for _, entries in answer or [] for held in self._held(entries)]
+
+    @staticmethod
+    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[Held]:
+        return [Held(entry, Task.decode(fields[b"t"])) for entry, fields in entries if fields]
+
+    async def claim(self, count: int) -> tuple[list[Held], list[Held]]:
+        """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
+        try:
+            _, entries, *_ = await self._redis.xautoclaim(
+                self._names.tasks, GROUP, self.name, int(CLAIM_IDLE_SECONDS * 1000), "0-0", count=count
+            )
+        except ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            await ensure_group(self._redis, self._names)
+            return [], []
+        held = self._held(entries)
+        if not held:
+            return [], []
+        pipe = self._redis.pipeline(transaction=False)
+        for one in held:
+            pipe.xpending_range(self._names.tasks, GROUP, one.entry, one.entry, 1)
+        counts = [answer[0]["times_delivered"] if answer else 1 for answer in await pipe.execute()]
+        run = [one for one, times in zip(held, counts, strict=True) if times <= MAX_DELIVERIES]
+        dead = [one for one, times in zip(held, counts, strict=True) if times > MAX_DELIVERIES]
+        return run, dead
+
+    async def renew(self, entries: list[bytes]) -> None:
+        """Says that these tasks are still being worked on."""
+        await self._redis.xclaim(self._names.tasks, GROUP, self.name, 0, cast(Any, entries), justid=True)
+
+    async def finish(self, results: list[tuple[Held, CallResult]], *, dead: bool = False) -> None:
+        """Answers, acknowledges and deletes, all in one transaction."""
+        pipe = self._redis.pipeline(transaction=True)
+        for reply_to in {held.task.reply_to for held, _ in results}:
+            payloads = [encode_result(held.task.id, r) for held, r in results if held.task.reply_to == reply_to]
+            pipe.rpush(reply_to, *payloads)
+            pipe.expire(reply_to, RESULT_SECONDS)
+        entries = [held.entry for held, _ in results]
+        if dead:
+            for held, _ in results:
+                pipe.xadd(self._names.dead, {"t": held.task.encode()}, maxlen=DEAD_LETTERS, approximate=True)
+        pipe.xack(self._names.tasks, GROUP, *entries)
+        pipe.xdel(self._names.tasks, *entries)
+        await pipe.execute()
+
+    async def heartbeat(self, report: dict[str, Any]) -> None:
+        """Tells the APIs that this worker lives, and what it has."""
+        await self._redis.set(self._names.worker(self.name), json.dumps(report), ex=HEARTBEAT_LIFE_SECONDS)
+
+    async def leave(self) -> None:
+        """Takes this worker off the books; it must hold nothing."""
+        await self._redis.delete(self._names.worker(self.name))
+        await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, self.name)
+
+
+def encode_result(task: str, result: CallResult) -> str:
+    """One result as JSON."""
+    return json.dumps([task, result.status, result.stdout, result.stderr, result.exit_code, result.run_seconds])
+
+
+def decode_result(data: bytes) -> tuple[str, CallResult]:
+    """Reverse of `encode_result`: task id and result."""
+    task, status, stdout, stderr, exit_code, run_seconds = json.loads(data)
+    return task, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds)

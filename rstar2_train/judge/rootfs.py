@@ -1,0 +1,194 @@
+"""The root file system of a sandbox: a copy of just what Python needs, made once into the user's cache.
+
+A copy, not bind mounts: nothing else of the host is there to be seen, every file is readable by the snippet's
+unprivileged user even when the interpreter lies under a private home, and one folder serves all sandboxes.
+Keyed by everything that goes into it; made aside and renamed, so that two clones may make it at the same time.
+"""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import importlib.metadata
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+EXECUTOR = Path(__file__).parent / "executor"
+PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
+"""Distributions that snippets may import, copied when they are installed beside us."""
+LANE_PACKAGES = {"bare": None, "numpy": "numpy", "sympy": "sympy"}
+"""Lanes of the executor, and the distribution each one needs."""
+PYTHON = "/opt/python/bin/python3"
+PROGRAM = "/opt/executor/program.py"
+LIBRARY = "/opt/executor/forkserver.so"
+SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
+SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
+MOUNT_POINTS = ("proc", "tmp", "dev", "sys", "etc")
+LAYOUT = "4"
+"""Changed whenever this file lays the root out differently."""
+
+
+class SetupError(Exception):
+    """Something this machine lacks; the message says what to install."""
+
+
+def cache_folder() -> Path:
+    """Where compiled files and roots are kept: RSTAR2_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("RSTAR2_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "rstar2"
+
+
+def installed_packages() -> dict[str, importlib.metadata.Distribution]:
+    """Those of PACKAGES that are installed here."""
+    found = {}
+    for name in PACKAGES:
+        for distribution in importlib.metadata.distributions(name=name):
+            found[name] = distribution
+            break
+    return found
+
+
+def available_lanes() -> tuple[str, ...]:
+    """Lanes whose package is installed here; `bare` always is."""
+    installed = installed_packages()
+    return tuple(lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
+
+
+def _key() -> str:
+    """Hash of everything that goes into the root."""
+    digest = hashlib.sha256()
+    parts = [LAYOUT, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
+    parts += [f"{name}=={found.version}" for name, found in sorted(installed_packages().items())]
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    for source in sorted(EXECUTOR.iterdir()):
+        if source.suffix in (".c", ".py"):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compile_library(target: Path) -> None:
+    """Compiles forkserver.c to `target`. Raises SetupError when there is no compiler, or it fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise SetupError(
+            "no C compiler: the judge's executor has one small C file. Install one (Debian: apt install gcc libc6-dev)"
+        )
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(target), str(EXECUTOR / "forkserver.c"), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SetupError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+
+
+def _shared_libraries(binaries: Iterator[Path]) -> dict[str, Path]:
+    """What the loader would open for these binaries: name -> file, the loader itself included."""
+    found: dict[str, Path] = {}
+    paths = [str(path) for path in binaries]
+    listing = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=False).stdout
+    for line in listing.splitlines():
+        match = re.match(r"\s+(?:(\S+) => )?(/\S+) \(0x", line)
+        if match:
+            found[match[1] or match[2]] = Path(match[2])
+    return found
+
+
+def _copy(source: Path, target: Path, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(mode)
+
+
+def _copy_tree(source: Path, target: Path, skipped: set[str]) -> None:
+    """Copies the files below `source` that are not in a skipped folder, readable by all."""
+    for folder, folders, files in os.walk(source, followlinks=True):
+        folders[:] = [name for name in folders if name not in skipped and not name.startswith("config-")]
+        for name in files:
+            if not name.endswith((".pyc", ".a", ".whl")):
+                path = Path(folder, name)
+                _copy(path, target / path.relative_to(source), 0o644)
+
+
+def _build(root: Path) -> None:
+    """Fills an empty folder with the root."""
+    paths = sysconfig.get_paths()
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = root / "opt/python/lib" / version
+    executable = Path(os.path.realpath(sys.executable))
+    _copy(executable, root / PYTHON[1:], 0o755)
+    _copy_tree(Path(paths["stdlib"]), library, SKIPPED)
+    dynamic = Path(sysconfig.get_config_var("DESTSHARED") or Path(paths["stdlib"]) / "lib-dynload")
+    if not (library / "lib-dynload").exists() and dynamic.exists():
+        _copy_tree(dynamic, library / "lib-dynload", set())
+    for distribution in installed_packages().values():
+        for file in distribution.files or []:
+            source = Path(str(distribution.locate_file(file)))
+            inside = ".." not in file.parts and not SKIPPED.intersection(file.parts)
+            if inside and source.suffix != ".pyc" and source.exists():
+                _copy(source, library / "site-packages" / file, 0o644)
+    compile_library(root / LIBRARY[1:])
+    _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
+    binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]
+    for name, file in _shared_libraries(iter(binaries)).items():
+        if name.startswith("/"):  # the loader: where the binaries say it is
+            _copy(file, root / name[1:], 0o755)
+        elif not file.is_relative_to(root):
+            _copy(file, root / "lib" / name, 0o755)
+    for name in MOUNT_POINTS:
+        (root / name).mkdir(exist_ok=True)
+    (root / "etc/passwd").write_text("nobody:x:65534:65534:nobody:/tmp:/bin/false\n")
+    (root / "etc/group").write_text("nogroup:x:65534:\n")
+    compileall.compile_dir(
+        library,
+        quiet=2,
+        stripdir=str(root),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        workers=min(4, os.cpu_count() or 1),
+    )
+    for folder, _, files in os.walk(root):
+        os.chmod(folder, 0o755)
+        for file_name in files:
+            if file_name.endswith(".pyc"):
+                os.chmod(os.path.join(folder, file_name), 0o644)
+
+
+def prepare_root(cache: Path | None = None) -> Path:
+    """The root's folder, made first if this is the first time (seconds). Raises SetupError with what is missing."""
+    base = (cache or cache_folder()) / "sandbox"
+    final = base / f"root-{_key()}"
+    if final.exists():
+        return final
+    base.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
+        root = Path(aside) / "root"
+        root.mkdir()
+        _build(root)
+        try:
+            root.rename(final)
+        except OSError:
+            if not final.exists():  # else: another process was first, its copy is as good
+                raise
+    return final
+
+
+def prepare_library(cache: Path | None = None) -> Path:
+    """forkserver.so for `isolation: none`, where the program runs on the host itself. Raises SetupError."""
+    base = (cache or cache_folder()) / "sandbox"
+    final = base / f"forkserver-{_key()}.so"
+    if not final.exists():
+        base.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
+            compile_library(Path(aside) / "forkserver.so")
+            Path(aside, "forkserver.so").rename(final)
+    return final

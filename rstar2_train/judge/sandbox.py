@@ -1,0 +1,370 @@
+"""One sandbox: a `runsc` container with the executor in it, started, fed and thrown away by the worker.
+
+A sandbox has a lane for each zygote (bare, numpy, sympy): a pair of pipes straight to forkserver.c, on which calls are
+written and outcomes read, in order. Nothing here decides to retry: that is `pool`. With isolation `none` the same
+program runs on the host, without namespaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import struct
+import sys
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES, Task
+from rstar2_train.judge.outcome import Outcome
+from rstar2_train.judge.rootfs import (
+    LIBRARY,
+    PROGRAM,
+    PYTHON,
+    SetupError,
+    available_lanes,
+    prepare_library,
+    prepare_root,
+)
+
+Isolation = Literal["gvisor", "none"]
+REQUEST = struct.Struct("<QIIIIII")
+RESPONSE = struct.Struct("<QiIIIII")
+PIPE_BYTES = 1 << 20
+REASONS = ("exited", "timeout", "output_limit", "setup_failed")
+START_SECONDS = 120.0
+"""A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
+PR_SET_PDEATHSIG = 1
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+
+
+class SandboxError(Exception):
+    """The sandbox died, or never started. The message carries the end of what it printed."""
+
+    def __init__(self, message: str, *, running: bool = False) -> None:
+        super().__init__(message)
+        self.running = running
+        """Whether the call was the one being run, not one waiting behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """What all sandboxes of a worker share."""
+
+    isolation: Isolation
+    state: Path
+    """Folder of this worker: bundles and runsc's own state."""
+    platform: str = "systrap"
+    runsc: str | None = None
+    root: Path | None = None
+    """The root file system (gvisor)."""
+    library: Path | None = None
+    """forkserver.so (none)."""
+    lanes: tuple[str, ...] = field(default_factory=available_lanes)
+
+
+def find_runsc() -> str:
+    """Path of runsc: RSTAR2_RUNSC, beside the interpreter (a virtual environment), or on the PATH. Raises SetupError."""
+    chosen = os.environ.get("RSTAR2_RUNSC")
+    beside = Path(sys.executable).parent / "runsc"
+    found = chosen or (str(beside) if beside.exists() else None) or shutil.which("runsc")
+    if found and os.access(found, os.X_OK):
+        return found
+    raise SetupError(
+        "runsc (gVisor) was not found on the PATH nor beside the interpreter, so there is no sandbox to run code in. "
+        "Get it with `make setup` (builds the pinned version), from https://gvisor.dev/docs/user_guide/install/, or as "
+        "the Debian package `runsc`; or set RSTAR2_RUNSC to it. `isolation: none` runs the code unprotected instead."
+    )
+
+
+def prepare(*, isolation: Isolation, state: Path, platform: str = "systrap") -> SandboxSettings:
+    """Checks for runsc, makes the root, or compiles for the host. Slow only the first time. Raises SetupError."""
+    state.mkdir(parents=True, exist_ok=True)
+    if isolation == "none":
+        return SandboxSettings(isolation=isolation, state=state, library=prepare_library())
+    return SandboxSettings(isolation=isolation, state=state, platform=platform, runsc=find_runsc(), root=prepare_root())
+
+
+def huge_pages_active() -> bool:
+    """Whether this node gives gVisor's memory huge pages: forks are then two to three times cheaper."""
+    try:
+        return "[always]" in HUGE_PAGES.read_text() or "[within_size]" in HUGE_PAGES.read_text()
+    except OSError:
+        return False
+
+
+def environment() -> dict[str, str]:
+    """All that a snippet sees in its environment."""
+    values = {
+        "PATH": "/opt/python/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    if huge_pages_active():  # one contiguous heap; without huge pages it only costs
+        values |= {
+            "MALLOC_TOP_PAD_": str(64 << 20),
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+            "PYTHONMALLOC": "malloc",
+        }
+    return values
+
+
+def bundle_config(root: Path, arguments: list[str]) -> dict[str, Any]:
+    """The OCI runtime configuration: unprivileged user, no capability, read-only root, no network."""
+    nothing: list[str] = []
+    capabilities = {kind: nothing for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    return {
+        "ociVersion": "1.0.0",
+        "hostname": "sandbox",
+        "root": {"path": str(root), "readonly": True},
+        "process": {
+            "user": {"uid": 65534, "gid": 65534},
+            "args": arguments,
+            "env": [f"{name}={value}" for name, value in environment().items()],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "capabilities": capabilities,
+            "rlimits": [
+                {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
+                {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024},
+            ],
+        },
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "size=1m"]},
+        ],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+    }
+
+
+def _die_with_parent() -> None:
+    """In the new process, before it becomes runsc: a killed worker must not leave sandboxes behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Lane(asyncio.Protocol):
+    """The pipes of one zygote: outcomes come back in the order in which calls were written."""
+
+    def __init__(self, name: str, sandbox: Sandbox) -> None:
+        self.name = name
+        self.ready = False
+        """Its zygote is warmed up."""
+        self.passed = False
+        """It has passed the canary and may take calls (set by the pool)."""
+        self.waiting: deque[asyncio.Future[Outcome]] = deque()
+        self._sandbox = sandbox
+        self._buffer = bytearray()
+        self._writer: asyncio.WriteTransport | None = None
+        self._reader: asyncio.ReadTransport | None = None
+
+    async def open(self, read_fd: int, write_fd: int) -> None:
+        """Takes over the worker's ends of the pipes."""
+        loop = asyncio.get_running_loop()
+        self._reader, _ = await loop.connect_read_pipe(lambda: self, os.fdopen(read_fd, "rb", 0))
+        self._writer, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
+
+    def submit(self, task: Task) -> asyncio.Future[Outcome]:
+        """Writes a call; the future fails with SandboxError when the sandbox dies first."""
+        assert self._writer is not None
+        code = task.code.encode("utf-8", "surrogateescape" if task.code.isascii() else "replace")
+        stdin = task.stdin.encode("utf-8", "replace")
+        wall = max(1, round(task.wall_seconds * 1000))
+        head = REQUEST.pack(1, len(code), len(stdin), wall, task.memory_mib, task.output_bytes, task.processes)
+        self._writer.write(head + code + stdin)
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        """Cuts the stream into outcomes."""
+        self._buffer += data
+        while len(self._buffer) >= RESPONSE.size:
+            id_, wait_status, reason, run_us, out, err, _ = RESPONSE.unpack_from(self._buffer)
+            end = RESPONSE.size + out + err
+            if len(self._buffer) < end:
+                return
+            middle = RESPONSE.size + out
+            outcome = Outcome(
+                REASONS[reason],
+                wait_status,
+                run_us / 1e6,
+                bytes(self._buffer[RESPONSE.size : middle]),
+                bytes(self._buffer[middle:end]),
+            )
+            del self._buffer[:end]
+            if id_ == 0:
+                self.ready = True
+                self._sandbox.lane_ready(self)
+                continue
+            future = self.waiting.popleft()
+            if not future.done():
+                future.set_result(outcome)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The zygote ended, and so the whole sandbox is of no use."""
+        self._sandbox.died()
+
+    def close(self, message: str) -> None:
+        """Fails what is still waiting, the call that was running first."""
+        self.ready = self.passed = False
+        for transport in (self._reader, self._writer):
+            if transport is not None:
+                transport.close()
+        for index, future in enumerate(self.waiting):
+            if not future.done():
+                future.set_exception(SandboxError(message, running=index == 0))
+        self.waiting.clear()
+
+
+class Sandbox:
+    """A running sandbox. `start` it, `submit` to its lanes, `stop` it; `dead` is set when it ends for any reason."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self.settings = settings
+        self.id = f"rstar2-{uuid.uuid4().hex[:12]}"
+        self.lanes = {name: Lane(name, self) for name in settings.lanes}
+        self.dead = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set whenever a lane becomes ready or the sandbox dies."""
+        self.started = time.monotonic()
+        self._folder = settings.state / self.id
+        self._process: asyncio.subprocess.Process | None = None
+        self._said: deque[bytes] = deque(maxlen=40)
+        self._listener: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts it and waits for its first lane. Raises SandboxError."""
+        self._folder.mkdir(parents=True)
+        ends: dict[str, tuple[int, int]] = {}
+        passed: list[int] = []
+        numbers: dict[str, list[int]] = {}
+        for index, name in enumerate(self.lanes):
+            request_read, request_write = os.pipe()
+            response_read, response_write = os.pipe()
+            fcntl.fcntl(request_write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            ends[name] = (response_read, request_write)
+            passed += [request_read, response_write]
+            guest = [10 + 2 * index, 11 + 2 * index]
+            numbers[name] = guest if self.settings.isolation == "gvisor" else [request_read, response_write]
+        command = self._command(numbers, passed)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=passed,
+                cwd=self._folder,
+                env=environment() if self.settings.isolation == "none" else None,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        finally:
+            for fd in passed:
+                os.close(fd)
+        for name, lane in self.lanes.items():
+            await lane.open(*ends[name])
+        self._listener = asyncio.create_task(self._listen())
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not any(lane.ready for lane in self.lanes.values()):
+                    if self.dead.is_set():
+                        raise SandboxError(f"the sandbox did not start: {await self._last_words()}")
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise SandboxError(
+                f"the sandbox did not start in {START_SECONDS:.0f} s: {await self._last_words()}"
+            ) from None
+
+    def _command(self, numbers: dict[str, list[int]], passed: list[int]) -> list[str]:
+        settings = self.settings
+        config = {
+            "lanes": numbers,
+            "library": LIBRARY if settings.isolation == "gvisor" else str(settings.library),
+            "namespaces": int(settings.isolation == "gvisor"),
+            "payload_bytes": MAX_CODE_BYTES + MAX_STDIN_BYTES,
+            "output_bytes": MAX_OUTPUT_BYTES,
+            "others": 2 * len(numbers) + 2,
+        }
+        if settings.isolation == "none":
+            program = str(Path(__file__).parent / "executor" / "program.py")
+            return [sys.executable, "-P", "-s", program, json.dumps(config)]
+        assert settings.root is not None and settings.runsc is not None
+        arguments = [PYTHON, "-P", "-s", PROGRAM, json.dumps(config)]
+        (self._folder / "config.json").write_text(json.dumps(bundle_config(settings.root, arguments)))
+        guests = [number for pair in numbers.values() for number in pair]
+        command = [settings.runsc, "--root", str(settings.state / "runsc"), "--network=none", "--overlay2=none"]
+        command += [f"--platform={settings.platform}", "--ignore-cgroups"]
+        if os.geteuid() != 0:
+            command.append("--rootless")
+        command += ["run", "--bundle", str(self._folder)]
+        command += [f"--pass-fd={host}:{guest}" for host, guest in zip(passed, guests, strict=True)]
+        return [*command, self.id]
+
+    async def _listen(self) -> None:
+        """Keeps the end of what runsc and the executor print, for error messages."""
+        assert self._process is not None and self._process.stdout is not None
+        while data := await self._process.stdout.read(4096):
+            self._said.append(data)
+        await self._process.wait()
+        self.died()
+
+    async def _last_words(self) -> str:
+        if self._listener is not None:
+            await asyncio.wait([self._listener], timeout=2)
+        return b"".join(self._said).decode(errors="replace").strip()[-2000:] or "it said nothing"
+
+    def lane_ready(self, lane: Lane) -> None:
+        """Called by a lane when its zygote is warmed up."""
+        self.changed.set()
+
+    def died(self) -> None:
+        """Called by whoever notices first: fails all calls in it."""
+        if not self.dead.is_set():
+            self.dead.set()
+            said = b"".join(self._said).decode(errors="replace").strip()[-500:]
+            for lane in self.lanes.values():
+                lane.close(f"the sandbox ended during the call. {said}".strip())
+            self.changed.set()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of `runsc run` (its children are the sandbox and its file server)."""
+        return self._process.pid if self._process else None
+
+    @property
+    def waiting(self) -> int:
+        """Calls written and not yet answered."""
+        return sum(len(lane.waiting) for lane in self.lanes.values())
+
+    async def stop(self) -> None:
+        """Kills it and removes what it left on disk."""
+        self.died()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        if self._listener is not None:
+            await asyncio.wait([self._listener], timeout=5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for left in (self.settings.state / "runsc").glob(f"{self.id}*"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)

@@ -1,0 +1,215 @@
+"""The judge worker: takes tasks from Redis, has them run in its sandboxes, answers. The only part that has both.
+
+Loops: pull (as many as there is room for), flush results (whatever is done, in one transaction), renew and claim,
+heartbeat. Redis may vanish and come back at any time; a killed worker's tasks go to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.pool import DEPTH, Pool
+from rstar2_train.judge.queue import (
+    HEARTBEAT_SECONDS,
+    PREFIX,
+    RENEW_SECONDS,
+    Consumer,
+    Held,
+    Names,
+    connect,
+    ensure_group,
+    until_done,
+)
+from rstar2_train.judge.sandbox import Isolation, huge_pages_active, prepare
+
+log = logging.getLogger("rstar2.judge.worker")
+
+AHEAD = 4
+"""Tasks that a worker holds for each sandbox, beyond those written to it: fewer, larger pulls."""
+DRAIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What `python -m rstar2_train.judge worker` was told."""
+
+    redis: str
+    executors: int
+    isolation: Isolation
+    state: Path | None = None
+    """Folder for bundles and runsc's state; default: a temporary one."""
+    platform: str = "systrap"
+    prefix: str = PREFIX
+
+
+class Worker:
+    """One worker process. `run` it; `drain` ends it gently."""
+
+    def __init__(self, settings: WorkerSettings, redis: Redis, pool: Pool) -> None:
+        self.settings = settings
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._redis = redis
+        self._pool = pool
+        self._names = Names(settings.prefix)
+        self._consumer = Consumer(redis, self.name, self._names)
+        self._held: dict[bytes, Held] = {}
+        self._done: list[tuple[Held, CallResult]] = []
+        self._some_done = asyncio.Event()
+        self._room = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._calls = 0
+
+    def drain(self) -> None:
+        """Takes no further task; `run` returns when those it holds are answered."""
+        self._draining.set()
+        self._room.set()
+        self._pool.changed.set()
+
+    async def run(self) -> None:
+        """Works until drained. Raises PoolError when no sandbox can be started."""
+        await until_done("making the queue", lambda: ensure_group(self._redis, self._names), stop=self._draining)
+        self._pool.start()
+        loops = [asyncio.create_task(loop()) for loop in (self._flush, self._renew_and_claim, self._heartbeat)]
+        pulling = asyncio.create_task(self._pull())
+        try:
+            everything: list[asyncio.Future[None]] = [pulling, *loops, self._pool.failed]
+            done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a loop ends only by an error; pulling ends when drained
+            await self._finish_up()
+        finally:
+            for loop in (pulling, *loops):
+                loop.cancel()
+            await asyncio.gather(pulling, *loops, return_exceptions=True)
+            await self._pool.stop()
+
+    async def _finish_up(self) -> None:
+        """The drained worker's last steps: wait for what it holds, answer, take its name off."""
+        end = time.monotonic() + DRAIN_SECONDS
+        while self._held and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        if not self._held:
+            await self._consumer.leave()
+
+    async def _pull(self) -> None:
+        while not self._draining.is_set():
+            room = self._pool.ready * (DEPTH + AHEAD) - len(self._held)
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            pull = partial(self._consumer.pull, room, block_ms=500)
+            for held in await until_done("pulling", pull, stop=self._draining):
+                self._take(held)
+
+    def _take(self, held: Held) -> None:
+        """Begins a task, unless nobody waits for it any more."""
+        if held.entry in self._held:
+            return
+        self._held[held.entry] = held
+        if held.task.deadline < time.time():
+            self._finished(held, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
+            return
+        self._pool.submit(held.task).add_done_callback(lambda done: self._finished(held, done.result()))
+
+    def _finished(self, held: Held, result: CallResult) -> None:
+        self._calls += 1
+        self._done.append((held, result))
+        self._some_done.set()
+
+    async def _flush(self) -> None:
+        """Answers whatever is done, in one transaction a time."""
+        while True:
+            await self._some_done.wait()
+            self._some_done.clear()
+            batch, self._done = self._done, []
+            await until_done("answering", partial(self._consumer.finish, batch))
+            for held, _ in batch:
+                self._held.pop(held.entry, None)
+            self._room.set()
+
+    async def _renew_and_claim(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            if self._held:
+                await until_done("renewing", lambda: self._consumer.renew(list(self._held)))
+            if not self._draining.is_set() and self._pool.ready:
+                run, dead = await until_done("claiming", lambda: self._consumer.claim(64))
+                for held in run:
+                    self._take(held)
+                if dead:
+                    log.error("%d tasks were delivered too often: dead letters", len(dead))
+                    why = CallResult("internal", stderr="the call was given up: its workers died again and again\n")
+                    answers = [(held, why) for held in dead]
+                    await until_done("giving up", partial(self._consumer.finish, answers, dead=True))
+
+    def report(self) -> dict[str, object]:
+        """What the API's /status tells about this worker."""
+        return {
+            "name": self.name,
+            "executors": self.settings.executors,
+            "ready": self._pool.ready,
+            "busy": self._pool.busy,
+            "recycled": self._pool.recycled,
+            "isolation": self.settings.isolation,
+            "hugePages": huge_pages_active(),
+            "calls": self._calls,
+            "held": len(self._held),
+        }
+
+    async def _heartbeat(self) -> None:
+        """Tells Redis at once when a sandbox comes or goes, else every second; prints the ready line once."""
+        said = False
+        while True:
+            self._pool.changed.clear()
+            await until_done("heartbeat", lambda: self._consumer.heartbeat(self.report()))
+            self._room.set()
+            if not said and self._pool.ready == self.settings.executors:
+                said = True
+                print(json.dumps({"event": "ready", "role": "judge-worker", **self.report()}), flush=True)
+            try:
+                await asyncio.wait_for(self._pool.changed.wait(), HEARTBEAT_SECONDS)
+            except TimeoutError:
+                pass
+
+
+async def serve(settings: WorkerSettings) -> None:
+    """Runs a worker until SIGTERM or SIGINT. Raises SetupError or PoolError with what to do."""
+    if settings.isolation == "none":
+        print("WARNING: isolation none: the model's code runs on this machine unprotected", file=sys.stderr, flush=True)
+    made = settings.state is None
+    state = Path(tempfile.mkdtemp(prefix="rstar2-judge-")) if settings.state is None else settings.state
+    try:
+        shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform)
+        if settings.isolation == "gvisor" and not huge_pages_active():
+            log.info(
+                "huge pages for shared memory are off on this node: correct, but forks cost two to three times more"
+            )
+        redis = connect(settings.redis)
+        worker = Worker(settings, redis, Pool(shared, settings.executors))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.drain)
+        try:
+            await worker.run()
+        finally:
+            await redis.aclose()
+    finally:
+        if made:
+            shutil.rmtree(state, ignore_errors=True)
