@@ -111,12 +111,12 @@ class Protocol:
         self.system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
         self._template = chat_template
-        self._fast: Tokenizer = getattr(tokenizer, "backend_tokenizer", None)
-        if self._fast is None:
+        if not hasattr(tokenizer, "backend_tokenizer"):
             raise ProtocolError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
+        self._fast: Tokenizer = tokenizer.backend_tokenizer
         after_model = self._after_model_turn([{"role": "user", "content": _USER_MARK}])
         self.end_of_turn = self._closing_token(after_model)
-        self.end_of_turn_id: int = self._fast.token_to_id(self.end_of_turn)
+        self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
         head, mark, tail = after_model[len(self.end_of_turn) :].partition(_USER_MARK)
         if not mark:
             raise ProtocolError("the chat template drops a user turn that follows an assistant turn")

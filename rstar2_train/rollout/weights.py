@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,6 +45,11 @@ class _Target:
     number: int
     folder: Path
     version: str
+
+    @classmethod
+    def make(cls, number: int, folder: Path, version: str) -> _Target:
+        """The engines run elsewhere: they need the whole path."""
+        return cls(number, folder.absolute(), version)
 
 
 @dataclass(slots=True)
@@ -134,8 +138,7 @@ class EnginePool:
         for url, engine in self._engines.items():
             engine.confirmed, engine.rejected = 0, ""
             self.admission.remove_engine(url)
-        absolute = Path(os.path.abspath(folder))  # noqa: PTH100 - resolving would touch the disk
-        self._target = _Target(number, absolute, version)
+        self._target = _Target.make(number, folder, version)
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()

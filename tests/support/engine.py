@@ -1,0 +1,164 @@
+"""A real vLLM engine for tests, and a tiny model that has learnt one conversation by heart.
+
+`Engine` starts, kills and restarts the server on one port, as a supervisor would. `memorising_model` gives a model
+that, sampled greedily, calls the tool as it was shown: several calls in a turn, a malformed one, an answer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.rollout.protocol import Protocol, render_call
+
+BOOT_SECONDS = 300
+SYSTEM = "Tool: execute_python_code_with_standard_io"
+QUESTION = "Find the sum of 12 and 30."
+FIRST_TURN = "\n".join(
+    [
+        render_call("print(12+30)"),
+        '<tool_call>\n{"name": "execute_python_code_with_standard_io", "arguments": {"code": "1"}\n</tool_call>',
+        render_call("print(6*7)"),
+    ]
+)
+FIRST_REPLY = ["42", "error: invalid tool call: not valid JSON (Expecting ',' delimiter)", "42"]
+LAST_TURN = "<answer>\\boxed{42}</answer>"
+RESPONSE_TOKENS = 200
+JOB = {
+    "metadata": {"name": "test"},
+    "spec": {
+        "model": {"source": "m", "systemPrompt": SYSTEM, "promptPrefix": ""},
+        "accelerator": {"vendor": "none", "resource": ""},
+        "rollout": {"engineArgs": {"kv-cache-memory-bytes": 64 * 2**20}},
+        "stages": [
+            {
+                "name": "rl",
+                "type": "GRPO",
+                "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 64, "maxResponseTokens": RESPONSE_TOKENS},
+            }
+        ],
+    },
+}
+
+
+def why_not() -> str:
+    """Why no engine can run here; empty when one can."""
+    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)} (make setup)" if missing else ""
+
+
+def test_job() -> AgenticRLJob:
+    """The job of the test's engine."""
+    return AgenticRLJob.model_validate(JOB)
+
+
+def conversation() -> list[dict[str, str]]:
+    """The conversation that the memorising model knows."""
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": FIRST_TURN},
+        *({"role": "tool", "content": text} for text in FIRST_REPLY),
+        {"role": "assistant", "content": LAST_TURN},
+    ]
+
+
+def load_protocol(folder: Path) -> Protocol:
+    """The protocol of the test's job."""
+    return Protocol.load(folder, system_prompt=SYSTEM, prompt_prefix="")
+
+
+def random_model(folder: Path, *, seed: int) -> Path:
+    """A tiny policy with random weights and the tied head of the real one."""
+    from rstar2_train.data.tiny.policy import write_policy
+
+    texts = [message["content"] for message in conversation()] * 50
+    write_policy(folder, texts=texts, seed=seed)
+    return folder
+
+
+def memorising_model(folder: Path, *, base: Path) -> Path:
+    """`base` trained until it repeats the conversation by heart."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    encoded = load_protocol(base).conversation(conversation())
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    ids = torch.tensor([encoded.token_ids])
+    labels = torch.where(torch.tensor([encoded.mask]) == 1, ids, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(300):
+        loss = model(input_ids=ids, labels=labels).loss
+        if loss.item() < 0.01:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    else:
+        raise AssertionError(f"the tiny model did not learn one conversation: loss {loss.item():.3f}")
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    return folder
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Engine:
+    """One vLLM server, on one port for its life; `start` again after `kill` is what a supervisor does."""
+
+    def __init__(self, model: Path, *, folder: Path, port: int | None = None) -> None:
+        self.model = model
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = secrets.token_urlsafe(24)
+        self.log = folder / f"engine-{self.port}.log"
+        self._job = folder / "job.json"
+        self._job.write_text(test_job().model_dump_json(), encoding="utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the server in a process group of its own."""
+        argv = [sys.executable, "-m", "rstar2_train.rollout.serve", "--job", str(self._job)]
+        argv += ["--model", str(self.model), "--port", str(self.port)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, stdout=log, stderr=log, env=os.environ | {"RSTAR2_ENGINE_TOKEN": self.token}, start_new_session=True
+            )
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers; AssertionError with the end of its log when it does not."""
+        deadline = time.monotonic() + BOOT_SECONDS
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.3)
+        raise AssertionError(f"the engine did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+
+    def kill(self) -> None:
+        """kill -9 of the server and its workers."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
