@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,9 @@ TOOL = "execute_python_code_with_standard_io"
 SYSTEM_PROMPT = f"Tool: {TOOL}"
 """`spec.model.systemPrompt` of the tiny manifests: the signature in one line keeps a prompt below 20 tokens."""
 
-MISSING_IMPORT = "error: line 1: NameError: name 'math' is not defined"
-MISSING_PRINT = "error: line 1: NameError: name 'prnt' is not defined"
-MISSING_PARENTHESIS = "error: line 1: SyntaxError: '(' was never closed"
 MALFORMED = "error: invalid tool call: not valid JSON (Expecting ',' delimiter)"
-"""What the model is shown for its mistakes; a test holds these against the real parser and judge."""
+"""What the model is shown for its broken JSON; tests hold it, and `complaint`, against the real parser and tool."""
+
 
 CONFUSABLE: dict[str, tuple[str, str]] = {
     "sum": ("difference", "product"),
@@ -84,15 +83,23 @@ def _failing(expression: str, rng: random.Random) -> list[dict[str, str]]:
     """A call that fails, in one of three ways, and what the tool says to it."""
     kind = rng.random()
     if kind < 0.4:
-        uses_math = "math." in expression
-        code = f"print({expression})" if uses_math else f"prnt({expression})"
-        return [_call(code), {"role": "tool", "content": MISSING_IMPORT if uses_math else MISSING_PRINT}]
+        code = f"print({expression})" if "math." in expression else f"prnt({expression})"
+        return [_call(code), {"role": "tool", "content": complaint(code)}]
     if kind < 0.7:
-        # The unclosed call is in the first line of what is left when the import is forgotten as well.
-        return [_call(f"print({expression}"), {"role": "tool", "content": MISSING_PARENTHESIS}]
+        code = f"print({expression}"
+        return [_call(code), {"role": "tool", "content": complaint(code)}]
     call = _call(_program(expression))
     broken = call["content"].replace('""}}', '""}')
     return [{"role": "assistant", "content": broken}, {"role": "tool", "content": MALFORMED}]
+
+
+def complaint(code: str) -> str:
+    """What the model is shown for one of our own lines that fails: in the words of this very Python version."""
+    try:
+        exec(compile(code, "<snippet>", "exec"), {})
+    except Exception as error:
+        return f"error: line 1: {traceback.format_exception_only(error)[-1].strip()}"
+    raise AssertionError(f"{code!r} was meant to fail")
 
 
 def _program(expression: str) -> str:

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import io
 import random
+import subprocess
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 
 from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
-from rstar2_train.data.tiny.demos import SYSTEM_PROMPT, Flaws, demonstrate
+from rstar2_train.data.tiny.demos import SYSTEM_PROMPT, Flaws, complaint, demonstrate
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, Chain, draw_chain
 from rstar2_train.job.load import read_manifest
 from rstar2_train.job.spec import AgenticRLJob
@@ -83,6 +85,15 @@ def _run(code: str) -> str:
     except Exception as error:
         stderr, status = "".join(traceback.format_exception(error)), "error"
     return render_result(status=status, stdout=printed.getvalue(), stderr=stderr)
+
+
+@pytest.mark.parametrize("code", ["print(math.gcd(3,4))", "prnt(3+4)", "print(3+4"])
+def test_errors_read_as_in_the_executor(code: str) -> None:
+    """The judge's own program runs the line, in a process of its own as it does in the sandbox."""
+    script = "import sys; from rstar2_train.judge.executor.program import run_call; sys.exit(run_call(sys.argv[1]))"
+    run = subprocess.run([sys.executable, "-c", script, code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert complaint(code) == render_result(status="error", stdout=run.stdout, stderr=run.stderr, exit_code=1)
 
 
 def test_every_tool_turn_says_what_parser_and_tool_would_say(tiny: Path) -> None:
