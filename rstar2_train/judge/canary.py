@@ -46,7 +46,9 @@ open("/tmp/canary", "w").write("here")
 print(json.dumps(seen))
 """
 
-EXPECTED = {
+UNWALLED = """import json\nprint(json.dumps({"sum of squares": sum(i * i for i in range(1000))}))"""
+
+EXPECTED: dict[str, object] = {
     "sum of squares": 332833500,
     "process id": 1,
     "processes": ["1"],
@@ -86,8 +88,8 @@ class Canary:
     async def check(self, sandbox: Sandbox, lane: str) -> None:
         """Raises SandboxError, with what was seen and what should have been, unless the lane passes twice."""
         walled = sandbox.settings.isolation == "gvisor"
-        code = self.program() if walled else "print(sum(i * i for i in range(1000)))"
-        expected = EXPECTED if walled else EXPECTED["sum of squares"]
+        code = self.program() if walled else UNWALLED
+        expected = EXPECTED if walled else {"sum of squares": EXPECTED["sum of squares"]}
         for _ in range(2):
             limits = CANARY_LIMITS
             task = Task.build(id="canary", reply_to="", code=code, stdin="", limits=limits, deadline=0)
@@ -100,5 +102,5 @@ class Canary:
                 raise SandboxError(f"canary of lane {lane}: {result.status}: {result.stderr.strip()}")
             seen = json.loads(result.stdout)
             if seen != expected:
-                wrong = {k: v for k, v in seen.items() if v != expected.get(k)} if isinstance(seen, dict) else seen
+                wrong = {what: value for what, value in seen.items() if value != expected.get(what)}
                 raise SandboxError(f"canary of lane {lane}: this sandbox is not tight, or miscalculates: {wrong}")

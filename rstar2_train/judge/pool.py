@@ -50,7 +50,10 @@ class Pool:
         self.settings = settings
         self.size = size
         self.sandboxes: list[Sandbox] = []
+        self.opened = 0
+        """Sandboxes that ever took calls."""
         self.recycled = 0
+        """Those of them that ended and were replaced."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets a PoolError when the first start of a sandbox fails for good."""
         self.changed = asyncio.Event()
@@ -94,48 +97,43 @@ class Pool:
         failures = 0
         while True:
             sandbox = Sandbox(self.settings)
-            lanes: asyncio.Task[None] | None = None
             try:
                 await sandbox.start()
-                lanes = asyncio.create_task(self._open_lanes(sandbox))
-                await sandbox.dead.wait()
-                failures = (
-                    0 if any(lane.name for lane in sandbox.lanes.values() if sandbox in self.sandboxes) else failures
-                )
-                log.warning("sandbox %s ended; starting another", sandbox.id)
+                await self._attend(sandbox)
             except SandboxError as error:
-                failures += 1
-                log.error("%s", error)
-                if failures >= SETUP_TRIES and not self.recycled and not self.sandboxes and not self.failed.done():
-                    self.failed.set_exception(PoolError(str(error)))
+                served = sandbox in self.sandboxes
+                log.error("sandbox %s is replaced: %s", sandbox.id, error)
+                failures = 0 if served else failures + 1
+                if failures >= SETUP_TRIES and not self.opened and not self.failed.done():
+                    self.failed.set_exception(PoolError(f"no sandbox could be started here: {error}"))
             finally:
                 if sandbox in self.sandboxes:
                     self.sandboxes.remove(sandbox)
                     self.recycled += 1
-                if lanes is not None:
-                    lanes.cancel()
                 await sandbox.stop()
                 self.changed.set()
-            if failures:
-                await asyncio.sleep(min(10.0, 0.25 * 2**failures))
+            await asyncio.sleep(min(10.0, 0.25 * 2**failures) if failures else 0.0)
 
-    async def _open_lanes(self, sandbox: Sandbox) -> None:
-        """Lets calls into each lane once it is warmed up and has passed the canary."""
-        begun = time.monotonic()
+    async def _attend(self, sandbox: Sandbox) -> None:
+        """Lets calls into each lane once it is warmed up and has passed the canary. Raises SandboxError at its end."""
         while True:
+            sandbox.changed.clear()
+            if sandbox.dead.is_set():
+                raise SandboxError(f"it ended. {sandbox.said()}")
             for lane in sandbox.lanes.values():
                 if lane.ready and not lane.passed:
                     await self._canary.check(sandbox, lane.name)
-                    lane.passed = True
-                    if sandbox not in self.sandboxes:
-                        self.sandboxes.append(sandbox)
-                    log.info("%s: lane %s after %.1f s", sandbox.id, lane.name, time.monotonic() - begun)
-                    self.changed.set()
-                    self._assign()
-            if all(lane.passed for lane in sandbox.lanes.values()):
-                return
-            sandbox.changed.clear()
+                    self._open(sandbox, lane)
             await sandbox.changed.wait()
+
+    def _open(self, sandbox: Sandbox, lane: Lane) -> None:
+        lane.passed = True
+        if sandbox not in self.sandboxes:
+            self.sandboxes.append(sandbox)
+            self.opened += 1
+        log.info("sandbox %s: lane %s after %.1f s", sandbox.id, lane.name, time.monotonic() - sandbox.started)
+        self.changed.set()
+        self._assign()
 
     def _place(self, name: str) -> tuple[Sandbox, Lane] | None:
         """Where the next call of a lane goes: an idle sandbox, else behind one call of the same lane."""

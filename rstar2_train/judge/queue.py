@@ -157,7 +157,7 @@ class Consumer:
     async def pull(self, count: int, *, block_ms: int) -> list[Held]:
         """Up to `count` new tasks, waiting up to `block_ms` for the first."""
         try:
-            answer = await self._redis.xreadgroup(
+            answer: Any = await self._redis.xreadgroup(
                 GROUP, self.name, {self._names.tasks: ">"}, count=count, block=block_ms
             )
         except ResponseError as error:
@@ -174,7 +174,7 @@ class Consumer:
     async def claim(self, count: int) -> tuple[list[Held], list[Held]]:
         """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
         try:
-            _, entries, *_ = await self._redis.xautoclaim(
+            answer: Any = await self._redis.xautoclaim(
                 self._names.tasks, GROUP, self.name, int(CLAIM_IDLE_SECONDS * 1000), "0-0", count=count
             )
         except ResponseError as error:
@@ -182,7 +182,7 @@ class Consumer:
                 raise
             await ensure_group(self._redis, self._names)
             return [], []
-        held = self._held(entries)
+        held = self._held(answer[1])
         if not held:
             return [], []
         pipe = self._redis.pipeline(transaction=False)

@@ -45,8 +45,8 @@ def cache_folder() -> Path:
     chosen = os.environ.get("RSTAR2_CACHE")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "rstar2"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "rstar2"
 
 
 def installed_packages() -> dict[str, importlib.metadata.Distribution]:
@@ -132,21 +132,21 @@ def _build(root: Path) -> None:
     if not (library / "lib-dynload").exists() and dynamic.exists():
         _copy_tree(dynamic, library / "lib-dynload", set())
     for distribution in installed_packages().values():
-        for file in distribution.files or []:
-            source = Path(str(distribution.locate_file(file)))
-            inside = ".." not in file.parts and not SKIPPED.intersection(file.parts)
+        for name in distribution.files or []:
+            source = Path(str(distribution.locate_file(name)))
+            inside = ".." not in name.parts and not SKIPPED.intersection(name.parts)
             if inside and source.suffix != ".pyc" and source.exists():
-                _copy(source, library / "site-packages" / file, 0o644)
+                _copy(source, library / "site-packages" / name, 0o644)
     compile_library(root / LIBRARY[1:])
     _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
     binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]
-    for name, file in _shared_libraries(iter(binaries)).items():
-        if name.startswith("/"):  # the loader: where the binaries say it is
-            _copy(file, root / name[1:], 0o755)
+    for needed, file in _shared_libraries(iter(binaries)).items():
+        if needed.startswith("/"):  # the loader: where the binaries say it is
+            _copy(file, root / needed[1:], 0o755)
         elif not file.is_relative_to(root):
-            _copy(file, root / "lib" / name, 0o755)
-    for name in MOUNT_POINTS:
-        (root / name).mkdir(exist_ok=True)
+            _copy(file, root / "lib" / needed, 0o755)
+    for folder in MOUNT_POINTS:
+        (root / folder).mkdir(exist_ok=True)
     (root / "etc/passwd").write_text("nobody:x:65534:65534:nobody:/tmp:/bin/false\n")
     (root / "etc/group").write_text("nogroup:x:65534:\n")
     compileall.compile_dir(
@@ -156,11 +156,11 @@ def _build(root: Path) -> None:
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         workers=min(4, os.cpu_count() or 1),
     )
-    for folder, _, files in os.walk(root):
-        os.chmod(folder, 0o755)
-        for file_name in files:
-            if file_name.endswith(".pyc"):
-                os.chmod(os.path.join(folder, file_name), 0o644)
+    for path in (root, *root.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+        elif path.suffix == ".pyc":
+            path.chmod(0o644)
 
 
 def prepare_root(cache: Path | None = None) -> Path:

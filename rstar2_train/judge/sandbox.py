@@ -73,7 +73,7 @@ class SandboxSettings:
 
 
 def find_runsc() -> str:
-    """Path of runsc: RSTAR2_RUNSC, beside the interpreter (a virtual environment), or on the PATH. Raises SetupError."""
+    """Path of runsc: RSTAR2_RUNSC, beside the interpreter (a venv), or on the PATH. Raises SetupError."""
     chosen = os.environ.get("RSTAR2_RUNSC")
     beside = Path(sys.executable).parent / "runsc"
     found = chosen or (str(beside) if beside.exists() else None) or shutil.which("runsc")
@@ -328,6 +328,10 @@ class Sandbox:
     async def _last_words(self) -> str:
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=2)
+        return self.said()
+
+    def said(self) -> str:
+        """The end of what runsc and the executor printed."""
         return b"".join(self._said).decode(errors="replace").strip()[-2000:] or "it said nothing"
 
     def lane_ready(self, lane: Lane) -> None:
@@ -338,9 +342,8 @@ class Sandbox:
         """Called by whoever notices first: fails all calls in it."""
         if not self.dead.is_set():
             self.dead.set()
-            said = b"".join(self._said).decode(errors="replace").strip()[-500:]
             for lane in self.lanes.values():
-                lane.close(f"the sandbox ended during the call. {said}".strip())
+                lane.close(f"the sandbox ended during the call. {self.said()}")
             self.changed.set()
 
     @property

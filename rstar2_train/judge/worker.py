@@ -7,6 +7,7 @@ heartbeat. Redis may vanish and come back at any time; a killed worker's tasks g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -101,11 +102,12 @@ class Worker:
 
     async def _finish_up(self) -> None:
         """The drained worker's last steps: wait for what it holds, answer, take its name off."""
-        end = time.monotonic() + DRAIN_SECONDS
-        while self._held and time.monotonic() < end:
-            await asyncio.sleep(0.02)
-        if not self._held:
-            await self._consumer.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._held:
+                    self._room.clear()
+                    await self._room.wait()
+                await self._consumer.leave()
 
     async def _pull(self) -> None:
         while not self._draining.is_set():
@@ -183,10 +185,8 @@ class Worker:
             if not said and self._pool.ready == self.settings.executors:
                 said = True
                 print(json.dumps({"event": "ready", "role": "judge-worker", **self.report()}), flush=True)
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pool.changed.wait(), HEARTBEAT_SECONDS)
-            except TimeoutError:
-                pass
 
 
 async def serve(settings: WorkerSettings) -> None:

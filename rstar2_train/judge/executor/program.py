@@ -7,6 +7,7 @@ loop between them. Nothing here decides a call's status: that is forkserver.c's 
 
 from __future__ import annotations
 
+import _ast
 import _thread
 import atexit
 import builtins
@@ -16,6 +17,7 @@ import io
 import json
 import linecache
 import os
+import pathlib
 import resource
 import signal
 import struct
@@ -32,6 +34,9 @@ MEMORY_EXIT = 85
 MAX_FILE_BYTES = 32 << 20
 MAX_OPEN_FILES = 64
 AST_ONLY = 0x400
+"""PyCF_ONLY_AST: `compile` to a tree (the module `ast` is not needed)."""
+FUTURE_FLAGS = 0x1FE0000
+"""What `from __future__ import` switches on in a code object's flags."""
 
 # Typical programs of each lane. Run once in the zygote, they fill caches that every child then has.
 WARM_UP = {
@@ -41,11 +46,13 @@ WARM_UP = {
     "print(fractions.Fraction(3, 4) + 1, collections.Counter('abca').most_common(1), re.findall('[0-9]+', 'a12'))\n"
     "7 * 3\n",
     "numpy": "import numpy as np\na = np.arange(9.0).reshape(3, 3) + np.eye(3)\n"
-    "print(np.linalg.inv(a), np.linalg.det(a), a @ a, a.sum(axis=0), np.roots([1, -3, 2]), np.random.default_rng(1).random())\n",
+    "print(np.linalg.inv(a), np.linalg.det(a), a @ a, a.sum(axis=0), np.roots([1, -3, 2]))\n"
+    "print(np.random.default_rng(1).random(), np.array([[1, 2]]) * 2.5)\n",
     "sympy": "from sympy import *\nx, y, n = symbols('x y n')\n"
     "print(factor(x**3 - 8), expand((x + y)**3), solve(x**2 - 5*x + 6, x), simplify(sin(x)**2 + cos(x)**2))\n"
     "print(diff(x**2 * exp(x), x), integrate(x**2, (x, 0, 3)), limit(sin(x)/x, x, 0), Rational(3, 6), isprime(97))\n"
-    "print(factorint(360), binomial(7, 3), summation(n, (n, 1, 9)), sqrt(12), N(pi, 8), Matrix([[1, 2], [3, 4]]).det())\n"
+    "print(factorint(360), binomial(7, 3), summation(n, (n, 1, 9)), sqrt(12), N(pi, 8))\n"
+    "print(Matrix([[1, 2], [3, 4]]).det())\n"
     "print(solve([x + y - 3, x - y - 1], [x, y]), divisors(28), totient(36), gcd(12, 18), series(cos(x), x, 0, 4))\n",
 }
 
@@ -53,17 +60,12 @@ WARM_UP = {
 def run_source(source: str, namespace: dict[str, object]) -> None:
     """Runs a program as a notebook cell: the value of a last expression statement is shown by `sys.displayhook`."""
     tree = compile(source, FILENAME, "exec", AST_ONLY)
-    last = None
-    if tree.body and type(tree.body[-1]).__name__ == "Expr":
-        last = type(tree)([tree.body.pop()], [])
-    flags = 0
-    if tree.body:
-        code = compile(tree, FILENAME, "exec", 0, True)
-        flags = code.co_flags & 0x1FF0000  # what `from __future__ import` switched on
-        exec(code, namespace)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
+    body = compile(tree, FILENAME, "exec", 0, True)
+    exec(body, namespace)
     if last is not None:
-        interactive = builtins.__import__("_ast").Interactive(last.body)
-        exec(compile(interactive, FILENAME, "single", flags, True), namespace)
+        flags = body.co_flags & FUTURE_FLAGS
+        exec(compile(_ast.Interactive([last]), FILENAME, "single", flags, True), namespace)
 
 
 def report_exception(source: str) -> int:
@@ -118,8 +120,7 @@ def read_exactly(count: int) -> bytes:
 
 def limit_call(memory_mib: int, processes: int) -> None:
     """Sets the limits of this process, for good: address space is counted beyond what the zygote already maps."""
-    with open("/proc/self/statm") as statm:
-        mapped = int(statm.read().split()[0]) * 4096
+    mapped = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * 4096
     for what, value in (
         (resource.RLIMIT_AS, mapped + (memory_mib << 20)),
         (resource.RLIMIT_NPROC, processes),
