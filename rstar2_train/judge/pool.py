@@ -12,11 +12,12 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from rstar2_train.judge.bundle import SandboxSettings
 from rstar2_train.judge.canary import Canary
 from rstar2_train.judge.imports import choose_lane
 from rstar2_train.judge.models import CallResult, Task
 from rstar2_train.judge.outcome import Outcome, to_result
-from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError, SandboxSettings
+from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError
 
 log = logging.getLogger("rstar2.judge.pool")
 

@@ -20,23 +20,17 @@ import sys
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
+from rstar2_train.judge.bundle import NAME_PREFIX, SandboxSettings, bundle_config, environment
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES, Task
 from rstar2_train.judge.outcome import Outcome
 from rstar2_train.judge.rootfs import (
     LIBRARY,
     PROGRAM,
     PYTHON,
-    SetupError,
-    available_lanes,
-    prepare_library,
-    prepare_root,
 )
 
-Isolation = Literal["gvisor", "none"]
 REQUEST = struct.Struct("<QIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
 PIPE_BYTES = 1 << 20
@@ -44,7 +38,6 @@ REASONS = ("exited", "timeout", "output_limit", "setup_failed")
 START_SECONDS = 120.0
 """A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
 PR_SET_PDEATHSIG = 1
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 class SandboxError(Exception):
@@ -54,102 +47,6 @@ class SandboxError(Exception):
         super().__init__(message)
         self.running = running
         """Whether the call was the one being run, not one waiting behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxSettings:
-    """What all sandboxes of a worker share."""
-
-    isolation: Isolation
-    state: Path
-    """Folder of this worker: bundles and runsc's own state."""
-    platform: str = "systrap"
-    runsc: str | None = None
-    root: Path | None = None
-    """The root file system (gvisor)."""
-    library: Path | None = None
-    """forkserver.so (none)."""
-    lanes: tuple[str, ...] = field(default_factory=available_lanes)
-
-
-def find_runsc() -> str:
-    """Path of runsc: RSTAR2_RUNSC, beside the interpreter (a venv), or on the PATH. Raises SetupError."""
-    chosen = os.environ.get("RSTAR2_RUNSC")
-    beside = Path(sys.executable).parent / "runsc"
-    found = chosen or (str(beside) if beside.exists() else None) or shutil.which("runsc")
-    if found and os.access(found, os.X_OK):
-        return found
-    raise SetupError(
-        "runsc (gVisor) was not found on the PATH nor beside the interpreter, so there is no sandbox to run code in. "
-        "Get it with `make setup` (builds the pinned version), from https://gvisor.dev/docs/user_guide/install/, or as "
-        "the Debian package `runsc`; or set RSTAR2_RUNSC to it. `isolation: none` runs the code unprotected instead."
-    )
-
-
-def prepare(*, isolation: Isolation, state: Path, platform: str = "systrap") -> SandboxSettings:
-    """Checks for runsc, makes the root, or compiles for the host. Slow only the first time. Raises SetupError."""
-    state.mkdir(parents=True, exist_ok=True)
-    if isolation == "none":
-        return SandboxSettings(isolation=isolation, state=state, library=prepare_library())
-    return SandboxSettings(isolation=isolation, state=state, platform=platform, runsc=find_runsc(), root=prepare_root())
-
-
-def huge_pages_active() -> bool:
-    """Whether this node gives gVisor's memory huge pages: forks are then two to three times cheaper."""
-    try:
-        return "[always]" in HUGE_PAGES.read_text() or "[within_size]" in HUGE_PAGES.read_text()
-    except OSError:
-        return False
-
-
-def environment() -> dict[str, str]:
-    """All that a snippet sees in its environment."""
-    values = {
-        "PATH": "/opt/python/bin",
-        "HOME": "/tmp",
-        "LANG": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    if huge_pages_active():  # one contiguous heap; without huge pages it only costs
-        values |= {
-            "MALLOC_TOP_PAD_": str(64 << 20),
-            "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-            "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-            "PYTHONMALLOC": "malloc",
-        }
-    return values
-
-
-def bundle_config(root: Path, arguments: list[str]) -> dict[str, Any]:
-    """The OCI runtime configuration: unprivileged user, no capability, read-only root, no network."""
-    nothing: list[str] = []
-    capabilities = {kind: nothing for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
-    return {
-        "ociVersion": "1.0.0",
-        "hostname": "sandbox",
-        "root": {"path": str(root), "readonly": True},
-        "process": {
-            "user": {"uid": 65534, "gid": 65534},
-            "args": arguments,
-            "env": [f"{name}={value}" for name, value in environment().items()],
-            "cwd": "/",
-            "noNewPrivileges": True,
-            "capabilities": capabilities,
-            "rlimits": [
-                {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
-                {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024},
-            ],
-        },
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "size=1m"]},
-        ],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
-    }
 
 
 def _die_with_parent() -> None:
@@ -236,7 +133,7 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self.id = f"rstar2-{uuid.uuid4().hex[:12]}"
+        self.id = f"{NAME_PREFIX}{uuid.uuid4().hex[:12]}"
         self.lanes = {name: Lane(name, self) for name in settings.lanes}
         self.dead = asyncio.Event()
         self.changed = asyncio.Event()

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from rstar2_train.judge.sandbox import Isolation
+from rstar2_train.judge.bundle import Isolation
 
 READY_SECONDS = 180.0
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
+from rstar2_train.judge.bundle import Isolation, huge_pages_active, own_state, prepare
 from rstar2_train.judge.models import CallResult
 from rstar2_train.judge.pool import DEPTH, Pool
 from rstar2_train.judge.queue import (
@@ -37,7 +37,6 @@ from rstar2_train.judge.queue import (
     ensure_group,
     until_done,
 )
-from rstar2_train.judge.sandbox import Isolation, huge_pages_active, prepare
 
 log = logging.getLogger("rstar2.judge.worker")
 
@@ -193,13 +192,15 @@ async def serve(settings: WorkerSettings) -> None:
     """Runs a worker until SIGTERM or SIGINT. Raises SetupError or PoolError with what to do."""
     if settings.isolation == "none":
         print("WARNING: isolation none: the model's code runs on this machine unprotected", file=sys.stderr, flush=True)
-    made = settings.state is None
-    state = Path(tempfile.mkdtemp(prefix="rstar2-judge-")) if settings.state is None else settings.state
-    try:
+    with contextlib.ExitStack() as cleanup:
+        state = settings.state
+        if state is None:
+            state = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-judge-")))
+        cleanup.enter_context(own_state(state))
         shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform)
         if settings.isolation == "gvisor" and not huge_pages_active():
             log.info(
-                "huge pages for shared memory are off on this node: correct, but forks cost two to three times more"
+                "huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more"
             )
         redis = connect(settings.redis)
         worker = Worker(settings, redis, Pool(shared, settings.executors))
@@ -210,6 +211,3 @@ async def serve(settings: WorkerSettings) -> None:
             await worker.run()
         finally:
             await redis.aclose()
-    finally:
-        if made:
-            shutil.rmtree(state, ignore_errors=True)

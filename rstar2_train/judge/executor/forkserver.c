@@ -286,6 +286,7 @@ int serve(int requests, int responses, int namespaces, size_t payload_bytes, siz
     sigaddset(&state->mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &state->mask, NULL);
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     int signals = signalfd(-1, &state->mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) die("signalfd");
     if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
