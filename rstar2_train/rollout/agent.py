@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 from typing import Protocol as Interface
 
 from rstar2_train.job.roles import JudgeLimits, Rollout
@@ -43,7 +44,7 @@ class Result(Interface):
 class Executor(Interface):
     """Runs a program: a judge client, or what stands before one."""
 
-    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Awaitable[Result]:
+    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, Result]:
         """Run it. Raises when the infrastructure fails; a program's own failure is a result."""
 
 

@@ -15,11 +15,12 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
 from rstar2_train.job.roles import JudgeLimits, Rollout
 from rstar2_train.job.stages import Sampling
+from rstar2_train.judge.client import JudgeUnavailable
 from rstar2_train.reward.extract import count_answers
 from rstar2_train.reward.verify import verify
 from rstar2_train.rollout.agent import Agent, Executor
 from rstar2_train.rollout.protocol import Protocol
-from rstar2_train.rollout.seat import Infrastructure, PatientExecutor, Seat
+from rstar2_train.rollout.seat import Infrastructure, Seat
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.weights import EnginePool
 
@@ -29,7 +30,6 @@ async def collect(
     *,
     samples: int,
     sampling: Sampling,
-    version: str,
     pool: EnginePool,
     judge: Executor,
     protocol: Protocol,
@@ -41,18 +41,21 @@ async def collect(
     """`samples` trajectories of each problem, a list a problem in the order of `problems`.
 
     Args:
-        version: weights that must sample all of it; what `pool.update_weights` was given last.
+        pool: its present version must sample all of it; pushing another one meanwhile loses what still runs.
+        judge: runs the tool calls; it is patient itself, and raises JudgeUnavailable when the judge stays away.
         seed: names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request.
         on_done: called with each trajectory as it ends, scored.
 
     Raises EngineRejected when an engine refuses a request (a defect), ValueError for a prompt that leaves an engine
-    no room. Cancelling it stops every request.
+    no room, or when no weights were pushed. Cancelling it stops every request.
     """
+    if pool.version is None:
+        raise ValueError("no weights were pushed to the engines: call pool.update_weights first")
     work = _Collection(
         agent=Agent(protocol=protocol, sampling=sampling, rollout=rollout, limits=limits),
         pool=pool,
-        version=version,
-        executor=PatientExecutor(judge, patience=pool.times.patience),
+        version=pool.version,
+        executor=judge,
         seed=seed,
         on_done=on_done,
     )
@@ -72,7 +75,7 @@ class _Collection:
     agent: Agent
     pool: EnginePool
     version: str
-    executor: PatientExecutor
+    executor: Executor
     seed: tuple[int | str, ...]
     on_done: Callable[[Trajectory], None] | None
 
@@ -112,7 +115,7 @@ class _Collection:
             trajectory.started_at = time.time()
             written = await self.agent.run(trajectory, generate=seat, executor=self.executor)
             trajectory.seconds = time.monotonic() - started
-        except Infrastructure as error:
+        except (Infrastructure, JudgeUnavailable) as error:
             _lose(trajectory, error)
         finally:
             ticket.leave()
@@ -133,12 +136,14 @@ class _Collection:
             return
         try:
             score = await verify(written, trajectory.gold, judge=self.executor)
-        except Infrastructure as error:
+        except JudgeUnavailable as error:
             _lose(trajectory, error)
             return
         assert score.verdict is not None
         trajectory.verdict, trajectory.answer, trajectory.reward = score.verdict, score.answer, score.reward
 
 
-def _lose(trajectory: Trajectory, error: Infrastructure) -> None:
-    trajectory.stop, trajectory.verdict, trajectory.error = "infrastructure", "internal", str(error)
+def _lose(trajectory: Trajectory, error: Infrastructure | JudgeUnavailable) -> None:
+    """Mark a trajectory as lost, and to what."""
+    role = "judge" if isinstance(error, JudgeUnavailable) else "engine"
+    trajectory.stop, trajectory.verdict, trajectory.error = "infrastructure", "internal", f"{role}: {error}"

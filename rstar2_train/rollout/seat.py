@@ -1,31 +1,25 @@
-"""What a trajectory holds while it runs: its place in an engine, and patience with what fails under it.
+"""What a trajectory holds while it runs: its place in an engine, and patience when that engine fails.
 
-An engine or judge that fails is no fault of the model: the turn, or the call, is done again, elsewhere or later, a
-bounded number of times. Turns that were sampled stay: they were sampled by the same weights, and repeating only those
-that fail keeps long trajectories from being sampled more rarely than short ones. What cannot be saved raises
+An engine that fails is no fault of the model: the turn is sampled again, elsewhere or later, a bounded number of times
+(the judge's client does the same for calls). Turns that were sampled stay: the same weights sampled them, and repeating
+only what failed keeps long trajectories from being sampled more rarely than short ones. What cannot be saved raises
 `Infrastructure`, and the trajectory is excluded, never scored.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.job.stages import Sampling
-from rstar2_train.judge.client import JudgeUnavailable
 from rstar2_train.rollout.admission import Ticket
-from rstar2_train.rollout.agent import Executor, Result
 from rstar2_train.rollout.engine import EngineUnavailable, Generation
 from rstar2_train.rollout.seeds import derive
 from rstar2_train.rollout.weights import EnginePool
 
 MAX_TRIES = 12
 """Of one turn. Waiting for a lost engine is not a try: that ends by the pool's patience."""
-MAX_INTERNAL = 3
-"""Of a call that the judge itself could not do."""
 
 
 class Infrastructure(Exception):
@@ -112,34 +106,3 @@ class Seat:
                 f"{url} sampled with weights {generation.weight_version!r}, not {self.version!r}: it was restarted"
             )
         return generation
-
-
-@dataclass(frozen=True, slots=True)
-class PatientExecutor:
-    """A judge that is waited for while it is away."""
-
-    judge: Executor
-    patience: float = 180.0
-    """Seconds from a call's first failure to giving up."""
-    backoff: Backoff = Backoff()
-
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Result:
-        """Run a call until it has an outcome of its own. Raises Infrastructure when the judge stays away."""
-        since: float | None = None
-        failures = internal = 0
-        while True:
-            why: object
-            try:
-                result = await self.judge.run(code, stdin, limits=limits)
-            except JudgeUnavailable as error:
-                why = error
-            else:
-                if result.status != "internal":
-                    return result
-                internal += 1
-                why = f"the judge could not run a call ({internal} times): {result.stderr[:200]}"
-            failures += 1
-            since = since or time.monotonic()
-            if internal >= MAX_INTERNAL or time.monotonic() - since > self.patience:
-                raise Infrastructure(str(why))
-            await asyncio.sleep(self.backoff.seconds(failures))
