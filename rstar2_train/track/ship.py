@@ -131,24 +131,11 @@ def ship(state: Path, *, timeout: float) -> Shipped:
     return shipper.stop(timeout=timeout)
 
 
-def follow(state: Path, *, parent: int | None) -> None:
-    """Send the journal as it grows, until the parent process is gone. Waits while another shipper has it."""
-    target = read_target(state)
-    with _only_one(JobState(state).track / "ship.lock"):
-        orphaned_at: float | None = None
-        wait = _POLL_SECONDS
-        while True:
-            done = _try_send(state, target)
-            wait = _POLL_SECONDS if done else min(2 * wait, _MAX_WAIT_SECONDS)
-            if parent is not None and os.getppid() != parent:
-                orphaned_at = orphaned_at or time.monotonic()
-                if done or time.monotonic() > orphaned_at + _LAST_TRY_SECONDS:
-                    return
-            time.sleep(wait)
+def send(state: Path, target: Target) -> bool:
+    """Send all there is, here and now; False when MLflow would not have it. Imports mlflow (seconds) where needed.
 
-
-def _try_send(state: Path, target: Target) -> bool:
-    """Send all there is; False when MLflow would not have it now. The only place that knows of its failures."""
+    The only place that knows of MLflow's failures: a server that is away is noted and tried again by `follow`.
+    """
     position = _load(state, target)
     if position.offset >= _size(state):
         return True
@@ -179,6 +166,22 @@ def _try_send(state: Path, target: Target) -> bool:
         _save(state, position)
         return False
     return True
+
+
+def follow(state: Path, *, parent: int | None) -> None:
+    """Send the journal as it grows, until the parent process is gone. Waits while another shipper has it."""
+    target = read_target(state)
+    with _only_one(JobState(state).track / "ship.lock"):
+        orphaned_at: float | None = None
+        wait = _POLL_SECONDS
+        while True:
+            done = send(state, target)
+            wait = _POLL_SECONDS if done else min(2 * wait, _MAX_WAIT_SECONDS)
+            if parent is not None and os.getppid() != parent:
+                orphaned_at = orphaned_at or time.monotonic()
+                if done or time.monotonic() > orphaned_at + _LAST_TRY_SECONDS:
+                    return
+            time.sleep(wait)
 
 
 def _one_by_one(sink: object, events: list[Event]) -> int:
