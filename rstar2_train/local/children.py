@@ -79,13 +79,18 @@ class Supervisor:
     async def run(self, child: Child) -> int:
         """Run a child once to its end and return its exit code; it is not restarted."""
         process = await self._spawn(child)
-        self._running[child.name] = _Running(child, process)
+        self._running[child.name] = _Running(child, process, ready=True)
         try:
             return await process.wait()
         finally:
             if process.returncode is not None:
                 del self._running[child.name]
                 self._write_register()
+
+    def give_up(self, error: ChildFailed) -> None:
+        """Say that the run cannot go on."""
+        if not self.given_up.done():
+            self.given_up.set_result(error)
 
     def signal(self, name: str, signum: signal.Signals) -> None:
         """Send a signal to a child, if it is running."""
@@ -140,9 +145,13 @@ class Supervisor:
         process = running.process
         while child.ready is not None and not await child.ready():
             if process.returncode is not None:
-                raise ChildFailed(self._last_words(child.name, f"exited with {process.returncode} before it was ready"))
+                raise ChildFailed(
+                    f"{child.name} exited with {process.returncode} before it was ready; {self.last_words(child.name)}"
+                )
             if time.monotonic() > deadline:
-                raise ChildFailed(self._last_words(child.name, f"was not ready after {child.ready_seconds:.0f} s"))
+                raise ChildFailed(
+                    f"{child.name} was not ready after {child.ready_seconds:.0f} s; {self.last_words(child.name)}"
+                )
             await asyncio.sleep(0.1)
         running.ready = True
 
@@ -158,9 +167,10 @@ class Supervisor:
             now = time.monotonic()
             running.restarts = [*(t for t in running.restarts if now - t < 600), now]
             if len(running.restarts) > child.max_restarts:
-                words = self._last_words(child.name, f"died {len(running.restarts)} times, last with {code}")
-                if not self.given_up.done():
-                    self.given_up.set_result(ChildFailed(words))
+                words = (
+                    f"{child.name} died {len(running.restarts)} times, last with {code}; {self.last_words(child.name)}"
+                )
+                self.give_up(ChildFailed(words))
                 return
             await asyncio.sleep(min(0.2 * 2 ** (len(running.restarts) - 1), 5))
             if self._stopping or self._running.get(child.name) is not running:
@@ -174,10 +184,11 @@ class Supervisor:
                 if not running.ready and running.process.returncode is None:
                     await _end(running.process, child.stop_seconds)
 
-    def _last_words(self, name: str, what: str) -> str:
+    def last_words(self, name: str) -> str:
+        """Where a child's log is, and its last lines."""
         log = self.log(name)
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:] if log.exists() else []
-        return f"{name} {what}. Its log is {log}; it ends with:\n" + "\n".join(f"  {line}" for line in lines)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:] if log.exists() else []
+        return f"its log is {log} and ends with:\n" + "\n".join(f"  {line}" for line in lines)
 
     def _write_register(self, *starting: asyncio.subprocess.Process) -> None:
         alive = [r.process for r in self._running.values() if r.process.returncode is None] + list(starting)

@@ -7,10 +7,12 @@ out), `watch` is the thin loop: a live picture on a terminal, one line a step wh
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -19,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rstar2_train.job.contracts import Outcome, Progress
-from rstar2_train.job.state import JobState
+from rstar2_train.job.stages import Stage
+from rstar2_train.job.state import JobState, StageState
 
 _REFRESH_SECONDS = 0.5
 _MARKS = {
@@ -47,6 +50,8 @@ class StageView:
     name: str
     type: str
     outcome: Outcome | None
+    pass_at_1: float | None = None
+    """What its model reached on the held-out set, once that was measured."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def read_view(
     now = time.time()
     return View(
         job=job.metadata.name,
-        stages=[StageView(one.name, one.type, state.stage(one.name).outcome()) for one in job.spec.stages],
+        stages=[_read_stage(state.stage(one.name), one) for one in job.spec.stages],
         progress=state.progress(),
         elapsed=now - started,
         now=now,
@@ -95,13 +100,22 @@ def read_view(
     )
 
 
+def _read_stage(folder: StageState, stage: Stage) -> StageView:
+    score = None
+    if folder.evaluation_file.exists():
+        score = json.loads(folder.evaluation_file.read_text(encoding="utf-8"))["pass_at_1"]
+    return StageView(stage.name, stage.type, folder.outcome(), score)
+
+
 def render(view: View) -> RenderableType:
     """The picture: stages, the running one's bar and figures, health."""
     rows: list[RenderableType] = [_stages(view)]
     progress = view.progress
     if progress is not None and view.current is not None:
         rows += [Text(""), _bar(progress), *([_figures(progress, view)] if progress.metrics else [])]
-    rows += [Text(""), _footer(view)]
+    rows += [Text(""), _times(view)]
+    if view.health:
+        rows.append(_health(view.health))
     return Panel(Group(*rows), title=f"rstar2 run: {view.job}", title_align="left", border_style="dim")
 
 
@@ -194,7 +208,10 @@ def _stages(view: View) -> Table:
         elif stage.outcome is not None:
             mark, style = _MARKS[stage.outcome.outcome]
             note = _ending(stage.outcome)
-        table.add_row(Text(mark, style), Text(stage.name, style), Text(stage.type, "dim"), Text(note, style))
+        score = "" if stage.pass_at_1 is None else f"pass@1 {stage.pass_at_1:.3f}"
+        table.add_row(
+            Text(mark, style), Text(stage.name, style), Text(stage.type, "dim"), Text(score), Text(note, style)
+        )
     return table
 
 
@@ -229,17 +246,24 @@ def _figures(progress: Progress, view: View) -> Table:
     return table
 
 
-def _footer(view: View) -> Text:
+def _times(view: View) -> Text:
     text = Text.assemble(("elapsed", "dim"), f" {clock(view.elapsed)}")
     left = _left(view.progress, view.now) if view.progress is not None and view.current is not None else None
     if left is not None:
         text.append_text(Text.assemble(("   left in this stage", "dim"), f" {clock(left)}"))
-    for name, word in view.health.items():
-        good = word == "ready"
-        text.append_text(Text.assemble("   ", ("●" if good else "○", "green" if good else "yellow"), f" {name}"))
-        if not good:
-            text.append(f" {word}", "yellow")
     return text
+
+
+def _health(health: Mapping[str, str]) -> Columns:
+    """The children, each with a mark; more than a name only where there is something to say."""
+    cells = []
+    for name, word in health.items():
+        good = word == "ready"
+        style = "green" if word.startswith("ready") else "yellow"
+        cells.append(
+            Text.assemble(("●" if style == "green" else "○", style), f" {name}", ("" if good else f" {word}", style))
+        )
+    return Columns(cells, padding=(0, 3))
 
 
 def sparkline(values: Sequence[float]) -> str:
