@@ -124,7 +124,7 @@ def line(view: View) -> str:
     progress = view.progress
     if progress is None or view.current is None:
         return ""
-    parts = [f"[{clock(view.elapsed)}] {progress.stage}: {progress.phase.lower()}"]
+    parts = [f"{progress.stage}: {progress.phase.lower()}"]
     if progress.step or progress.total_steps:
         parts.append(f"step {_steps(progress)}")
     parts += [f"{label} {value}" for label, value in _named(progress)]
@@ -132,6 +132,14 @@ def line(view: View) -> str:
     if left is not None:
         parts.append(f"{clock(left)} left in this stage")
     return ", ".join(parts)
+
+
+def ending_line(stage: StageView) -> str:
+    """How a stage ended, in one line of plain text; empty when it has not."""
+    if stage.outcome is None:
+        return ""
+    score = "" if stage.pass_at_1 is None else f", pass@1 {stage.pass_at_1:.3f}"
+    return f"{stage.name}: {_ending(stage.outcome)}{score}"
 
 
 async def watch(
@@ -157,18 +165,27 @@ async def watch(
                 if ending:
                     return
                 await _pause(stop)
-    said = ""
+    said = {""}
     while True:
         ending = stop.is_set()
         view = read_view(state, started=began, health=health())
         if view is not None:
-            key = _change_key(view)
-            if key != said and line(view):
-                out.print(line(view), markup=False, highlight=False, soft_wrap=True)
-                said = key
+            for key, text in _news(view):
+                if key not in said and text:
+                    out.print(f"[{clock(view.elapsed)}] {text}", markup=False, highlight=False, soft_wrap=True)
+                    said.add(key)
         if ending:
             return
         await _pause(stop)
+
+
+def _news(view: View) -> list[tuple[str, str]]:
+    """What there is to say, each with a key that changes when it is news."""
+    news = [(ending_line(stage), ending_line(stage)) for stage in view.stages]
+    progress = view.progress
+    if progress is not None:
+        news.append((f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}", line(view)))
+    return news
 
 
 def clock(seconds: float) -> str:
@@ -218,7 +235,7 @@ def _stages(view: View) -> Table:
 def _ending(outcome: Outcome) -> str:
     steps = f"{outcome.checkpoint.step} steps" if outcome.checkpoint is not None and outcome.checkpoint.step else ""
     if outcome.outcome == "completed":
-        return steps or "done"
+        return f"completed, {steps}" if steps else "completed"
     words = f"{outcome.outcome}: {outcome.reason}"
     if outcome.outcome == "failed" and outcome.message:
         words += f", {outcome.message}"
@@ -290,11 +307,6 @@ def _left(progress: Progress, now: float) -> float | None:
     if progress.estimated_remaining_seconds is None:
         return None
     return max(0.0, progress.estimated_remaining_seconds - (now - progress.updated_at))
-
-
-def _change_key(view: View) -> str:
-    progress = view.progress
-    return "" if progress is None else f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}"
 
 
 async def _pause(stop: asyncio.Event) -> None:
