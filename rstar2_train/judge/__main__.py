@@ -12,7 +12,7 @@ from pathlib import Path
 from rstar2_train.judge import api, worker
 from rstar2_train.judge.pool import PoolError
 from rstar2_train.judge.queue import PREFIX
-from rstar2_train.judge.rootfs import SetupError
+from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
 
 SECRETS = """Secrets come from the environment, never from the command line:
   RSTAR2_REDIS_PASSWORD, RSTAR2_REDIS_PASSWORD_FILE   Redis password, or a file that holds it
@@ -47,6 +47,10 @@ def parser() -> argparse.ArgumentParser:
         help="gvisor (default), or none: run the model's code on this machine UNPROTECTED",
     )  # fmt: skip
     two.add_argument("--platform", choices=["systrap", "ptrace", "kvm"], default="systrap", help="gVisor's platform")
+    two.add_argument(
+        "--lanes", nargs="+", choices=list(LANE_PACKAGES), default=None,
+        help="what the sandboxes have ready (default: all whose packages are installed); bare is always there",
+    )  # fmt: skip
     two.add_argument("--state", type=Path, help="folder for this worker alone (default: a temporary one)")
     return top
 
@@ -92,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
                             state=given.state,
                             platform=given.platform,
                             prefix=given.prefix,
+                            lanes=tuple(given.lanes) if given.lanes else None,
                         )
                     )
                 )

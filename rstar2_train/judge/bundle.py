@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ class SandboxSettings:
     """The root file system (gvisor)."""
     library: Path | None = None
     """forkserver.so (none)."""
-    lanes: tuple[str, ...] = field(default_factory=available_lanes)
+    lanes: tuple[str, ...] = ("bare",)
 
 
 def find_runsc() -> str:
@@ -53,11 +53,25 @@ def find_runsc() -> str:
     )
 
 
-def prepare(*, isolation: Isolation, state: Path, platform: str = "systrap") -> SandboxSettings:
+def prepare(
+    *, isolation: Isolation, state: Path, platform: str = "systrap", lanes: tuple[str, ...] | None = None
+) -> SandboxSettings:
     """Checks for runsc, makes the root, or compiles for the host. Slow only the first time. Raises SetupError."""
-    if isolation == "none":
-        return SandboxSettings(isolation=isolation, state=state, library=prepare_library())
-    return SandboxSettings(isolation=isolation, state=state, platform=platform, runsc=find_runsc(), root=prepare_root())
+    installed = available_lanes()
+    missing = set(lanes or ()) - set(installed)
+    if missing:
+        raise SetupError(f"--lanes {' '.join(sorted(missing))}: the package of that name is not installed")
+    chosen = tuple(lane for lane in installed if lane == "bare" or lanes is None or lane in lanes)
+    runsc = find_runsc() if isolation == "gvisor" else None
+    return SandboxSettings(
+        isolation=isolation,
+        state=state,
+        platform=platform,
+        lanes=chosen,
+        runsc=runsc,
+        root=prepare_root() if runsc else None,
+        library=None if runsc else prepare_library(),
+    )
 
 
 def huge_pages_active() -> bool:

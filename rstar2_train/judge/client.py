@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import MAX_BATCH, CallResult
+from rstar2_train.judge.models import MAX_BATCH, CallResult, check_request
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
@@ -87,6 +87,9 @@ class JudgeClient:
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         """Runs one snippet. Raises JudgeUnavailable when there is no answer; never returns status `internal`."""
+        problem = check_request(code, stdin, limits or JudgeLimits())
+        if problem:
+            return CallResult("invalid", stderr=problem + "\n")
         body: dict[str, Any] = {"code": code, "stdin": stdin}
         if limits is not None:
             body["limits"] = limits.model_dump(mode="json", by_alias=True)

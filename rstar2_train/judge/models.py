@@ -95,7 +95,10 @@ class Task:
 def check_request(code: str, stdin: str, limits: JudgeLimits) -> str | None:
     """Why a call cannot be run at all, or None. Such calls get status `invalid`."""
     for name, text, most in (("code", code, MAX_CODE_BYTES), ("stdin", stdin, MAX_STDIN_BYTES)):
-        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        try:
+            size = len(text) if text.isascii() else len(text.encode())
+        except UnicodeEncodeError as error:
+            return f"{name} is not Unicode text: {error}"
         if size > most:
             return f"{name} is {size} bytes long; at most {most} are allowed"
     if limits.output_bytes > MAX_OUTPUT_BYTES:

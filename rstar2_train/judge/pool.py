@@ -28,6 +28,9 @@ DEPTH = 2
 GRACE_SECONDS = 10.0
 """How long beyond its own limits a call may take before its sandbox counts as stuck."""
 SETUP_TRIES = 3
+WATCH_SECONDS = 0.2
+MEMORY_FACTOR = 2
+"""A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +80,7 @@ class Pool:
         """Begins to start the sandboxes."""
         self._canary.__enter__()
         self._keepers = [asyncio.create_task(self._keep()) for _ in range(self.size)]
+        self._keepers.append(asyncio.create_task(self._watch_memory()))
 
     async def stop(self) -> None:
         """Kills all sandboxes."""
@@ -127,8 +131,23 @@ class Pool:
                     self._open(sandbox, lane)
             await sandbox.changed.wait()
 
+    async def _watch_memory(self) -> None:
+        """Throws away a sandbox whose call takes more memory, all its processes together, than it may."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            for sandbox in list(self.sandboxes):
+                held = sandbox.memory_bytes()
+                if held is None or not all(lane.passed for lane in sandbox.lanes.values()):
+                    continue  # zygotes that still import take memory of their own
+                if not sandbox.waiting:
+                    sandbox.idle_bytes = held
+                elif held > sandbox.idle_bytes + MEMORY_FACTOR * sandbox.allowed_bytes:
+                    sandbox.over_memory = True
+                    sandbox.died()
+
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
         lane.passed = True
+        sandbox.idle_bytes = sandbox.memory_bytes() or 0
         if sandbox not in self.sandboxes:
             self.sandboxes.append(sandbox)
             self.opened += 1
@@ -160,15 +179,16 @@ class Pool:
         if call.future.done():
             return
         ahead = len(lane.waiting)
+        sandbox.allowed_bytes = max(call.task.memory_mib << 20, sandbox.allowed_bytes if ahead else 0)
         patience = (ahead + 1) * call.task.wall_seconds + GRACE_SECONDS
         call.timer = asyncio.get_running_loop().call_later(patience, self._stuck, sandbox)
-        lane.submit(call.task).add_done_callback(lambda done: self._done(call, done))
+        lane.submit(call.task).add_done_callback(lambda done: self._done(call, sandbox, done))
 
     def _stuck(self, sandbox: Sandbox) -> None:
         log.error("sandbox %s did not answer in time; throwing it away", sandbox.id)
         sandbox.died()
 
-    def _done(self, call: _Call, done: asyncio.Future[Outcome]) -> None:
+    def _done(self, call: _Call, sandbox: Sandbox, done: asyncio.Future[Outcome]) -> None:
         """A call ended, or its sandbox did."""
         if call.timer is not None:
             call.timer.cancel()
@@ -181,8 +201,11 @@ class Pool:
             elif not call.future.done():
                 call.future.set_result(result)
         else:
-            call.deaths += isinstance(error, SandboxError) and error.running
-            if call.deaths >= DEATHS and not call.future.done():
+            running = isinstance(error, SandboxError) and error.running
+            call.deaths += running
+            if running and sandbox.over_memory and not call.future.done():
+                call.future.set_result(CallResult("memory", stderr="its processes together took too much memory\n"))
+            elif call.deaths >= DEATHS and not call.future.done():
                 call.future.set_result(CallResult("killed", stderr="the call ended its sandbox each time it was run\n"))
             else:
                 self._waiting[call.lane].appendleft(call)

@@ -20,6 +20,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from rstar2_train.judge.bundle import NAME_PREFIX, SandboxSettings, bundle_config, environment
@@ -54,6 +55,17 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _memory_files(pid: int) -> Iterator[Path]:
+    """The memfd that holds a sandbox's memory, looked for in all descendants of `runsc run`."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            for link in Path(f"/proc/{child}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    if link.readlink().name.startswith("memfd:runsc-memory"):
+                        yield link
+            yield from _memory_files(int(child))
+
+
 class Lane(asyncio.Protocol):
     """The pipes of one zygote: outcomes come back in the order in which calls were written."""
 
@@ -78,8 +90,7 @@ class Lane(asyncio.Protocol):
     def submit(self, task: Task) -> asyncio.Future[Outcome]:
         """Writes a call; the future fails with SandboxError when the sandbox dies first."""
         assert self._writer is not None
-        code = task.code.encode("utf-8", "surrogateescape" if task.code.isascii() else "replace")
-        stdin = task.stdin.encode("utf-8", "replace")
+        code, stdin = task.code.encode(), task.stdin.encode()
         wall = max(1, round(task.wall_seconds * 1000))
         head = REQUEST.pack(1, len(code), len(stdin), wall, task.memory_mib, task.output_bytes, task.processes)
         self._writer.write(head + code + stdin)
@@ -143,6 +154,13 @@ class Sandbox:
         self._process: asyncio.subprocess.Process | None = None
         self._said: deque[bytes] = deque(maxlen=40)
         self._listener: asyncio.Task[None] | None = None
+        self._memory: Path | None = None
+        self.idle_bytes = 0
+        """Memory it held when no call ran (kept by the pool)."""
+        self.allowed_bytes = 0
+        """Memory that one process of the calls in it may take (kept by the pool)."""
+        self.over_memory = False
+        """It was thrown away because the call in it took too much memory (set by the pool)."""
 
     async def start(self) -> None:
         """Starts it and waits for its first lane. Raises SandboxError."""
@@ -188,6 +206,9 @@ class Sandbox:
             raise SandboxError(
                 f"the sandbox did not start in {START_SECONDS:.0f} s: {await self._last_words()}"
             ) from None
+
+        if self.settings.isolation == "gvisor":
+            self._memory = next(_memory_files(self._process.pid), None)
 
     def _command(self, numbers: dict[str, list[int]], passed: list[int]) -> list[str]:
         settings = self.settings
@@ -252,6 +273,16 @@ class Sandbox:
     def waiting(self) -> int:
         """Calls written and not yet answered."""
         return sum(len(lane.waiting) for lane in self.lanes.values())
+
+    def memory_bytes(self) -> int | None:
+        """Memory that everything inside holds now, as the host counts it; None where it cannot be told.
+
+        gVisor keeps the memory of all its processes in one memfd: the size of that is exact, shared pages once.
+        """
+        try:
+            return self._memory.stat().st_blocks * 512 if self._memory else None
+        except OSError:  # it has just ended
+            return None
 
     async def stop(self) -> None:
         """Kills it and removes what it left on disk."""

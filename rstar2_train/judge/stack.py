@@ -43,6 +43,8 @@ class JudgeStack:
     folder: Path
     executors: int = 2
     isolation: Isolation = "gvisor"
+    lanes: tuple[str, ...] = ()
+    """Lanes of the sandboxes; empty: all. A judge with `bare` alone starts much faster."""
     api_arguments: tuple[str, ...] = ()
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     port: int = 0
@@ -115,6 +117,8 @@ class JudgeStack:
         """Starts a worker; several may run, each under a name of its own."""
         arguments = ["worker", "--redis", self.redis_url, "--executors", str(self.executors)]
         arguments += ["--isolation", self.isolation, "--state", str(self.folder / f"{name}-state")]
+        if self.lanes:
+            arguments += ["--lanes", *self.lanes]
         self._spawn(name, [sys.executable, "-m", "rstar2_train.judge", *arguments])
 
     def status(self) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class WorkerSettings:
     """Folder for bundles and runsc's state; default: a temporary one."""
     platform: str = "systrap"
     prefix: str = PREFIX
+    lanes: tuple[str, ...] | None = None
+    """Lanes of the sandboxes; None: all whose packages are installed."""
 
 
 class Worker:
@@ -197,7 +199,7 @@ async def serve(settings: WorkerSettings) -> None:
         if state is None:
             state = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-judge-")))
         cleanup.enter_context(own_state(state))
-        shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform)
+        shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
         if settings.isolation == "gvisor" and not huge_pages_active():
             log.info(
                 "huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more"

@@ -84,25 +84,24 @@ def report_exception(source: str) -> int:
     return MEMORY_EXIT if isinstance(error, MemoryError) else 1
 
 
-def run_call(source: str) -> int:
-    """Runs one snippet to its end, threads and exit functions included. Returns the exit status."""
+def run_call(source: str, *, to_the_end: bool = True) -> int:
+    """Runs one snippet; `to_the_end`: with its threads and exit functions, once a process. Returns the exit status."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
+    status = 0
     try:
         try:
             run_source(source, module.__dict__)
-        finally:
+        except BaseException:
+            status = report_exception(source)
+        if to_the_end:
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-        status = 0
-    except BaseException:
-        status = report_exception(source)
-    try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError):  # the snippet closed them
-        status = status or 1
+    except BaseException:  # an exit function, or closed streams: as an interpreter, not more than that
+        status = status or report_exception(source)
     return status
 
 
@@ -134,7 +133,7 @@ def limit_call(memory_mib: int, processes: int) -> None:
 def child_main(others: int) -> None:
     """Runs in the process of one call, made ahead of it: waits for the snippet, runs it, ends."""
     _, code_bytes, _, _, memory_mib, _, processes = REQUEST.unpack(read_exactly(REQUEST.size))
-    source = read_exactly(code_bytes).decode("utf-8", "surrogateescape")
+    source = read_exactly(code_bytes).decode()
     limit_call(memory_mib, processes + others)
     gc.enable()
     os._exit(run_call(source))
@@ -145,11 +144,11 @@ def warm_up(lane: str) -> None:
     kept = sys.stdout, sys.stderr, sys.modules["__main__"]
     sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
     for name in {"bare", lane}:
-        if run_call(WARM_UP[name]) != 0:
+        if run_call(WARM_UP[name], to_the_end=False) != 0:
             os.write(2, f"executor: warm-up of {name}: {sys.stderr.getvalue()}\n".encode())
             os._exit(70)
-    run_call("def f(n):\n    return n / 0\nf(3)")
-    run_call("x = (")
+    run_call("def f(n):\n    return n / 0\nf(3)", to_the_end=False)
+    run_call("x = (", to_the_end=False)
     sys.stdout, sys.stderr, sys.modules["__main__"] = kept
     linecache.clearcache()
 

@@ -1,0 +1,186 @@
+"""Parts killed in the middle of calls: every call is answered, once, and right."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.client import JudgeClient, JudgeUnavailable
+from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.queue import GROUP, Names
+from rstar2_train.judge.stack import JudgeStack
+
+SLOW = JudgeLimits(wall_seconds=60)
+
+
+def slow_square(n: int) -> str:
+    """Long enough that a kill hits many of them half-way."""
+    return f"import time\ntime.sleep(0.1)\nprint({n} * {n})"
+
+
+def assert_all_right(results: list[CallResult]) -> None:
+    assert [result.status for result in results] == ["ok"] * len(results)
+    assert [result.stdout for result in results] == [f"{n * n}\n" for n in range(len(results))]
+
+
+async def start_calls(client: JudgeClient, count: int) -> list[asyncio.Task[CallResult]]:
+    """Starts calls and returns when the first is answered."""
+    calls = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(count)]
+    await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    return calls
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of all descendants."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def kill_sandboxes(judge: JudgeStack) -> None:
+    """Kills every sandbox, as a crash of gVisor would."""
+    for pid in children(judge.processes["worker"].pid):
+        with contextlib.suppress(ProcessLookupError):  # it went with its parent
+            os.kill(pid, signal.SIGKILL)
+
+
+def recycled(judge: JudgeStack) -> int:
+    """Sandboxes that the one living worker threw away so far; its report is a second old at most."""
+    time.sleep(1.5)
+    (worker,) = judge.status()["workers"]
+    return int(worker["recycled"])
+
+
+async def test_worker_killed_mid_call(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        calls = await start_calls(client, 12)
+        left = children(own_judge.processes["worker"].pid)
+        own_judge.kill("worker")
+        own_judge.start_worker()
+        assert_all_right(await asyncio.gather(*calls))
+    for pid in left:  # its sandboxes died with it
+        state = Path(f"/proc/{pid}/stat")
+        assert not state.exists() or b"runsc" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_redis_killed_and_restarted(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        calls = await start_calls(client, 20)
+        own_judge.kill("redis")
+        more = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(3)]
+        await asyncio.sleep(0.5)
+        own_judge.start_redis()
+        assert_all_right(await asyncio.gather(*calls))
+        assert_all_right(await asyncio.gather(*more))
+
+
+async def test_redis_that_comes_back_empty(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        before = own_judge.status()["resubmitted"]
+        calls = await start_calls(client, 20)
+        own_judge.kill("redis")
+        for file in (own_judge.folder / "redis" / "appendonlydir").iterdir():
+            file.unlink()
+        own_judge.start_redis()
+        assert_all_right(await asyncio.gather(*calls))
+    assert own_judge.status()["resubmitted"] > before
+
+
+async def test_sandbox_killed_mid_call(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        before = recycled(own_judge)
+        calls = await start_calls(client, 8)
+        kill_sandboxes(own_judge)
+        assert_all_right(await asyncio.gather(*calls))
+        assert recycled(own_judge) == before + 1
+
+
+async def test_api_killed_and_restarted(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        calls = await start_calls(client, 8)
+        own_judge.kill("api")
+        own_judge.start_api()
+        assert_all_right(await asyncio.gather(*calls))
+
+
+async def test_worker_drains_on_sigterm(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client:
+        calls = await start_calls(client, 4)
+        own_judge.processes["worker"].terminate()
+        assert own_judge.processes.pop("worker").wait(60) == 0
+        redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
+        assert redis.xinfo_consumers(Names().tasks, GROUP) == []  # it held nothing and took its name off
+        own_judge.start_worker()
+        assert_all_right(await asyncio.gather(*calls))
+
+
+async def test_task_delivered_too_often_is_put_aside(own_judge: JudgeStack) -> None:
+    """A call whose workers die each time ends as `internal`, which the client reports as the judge's failure."""
+    own_judge.kill("worker")
+    redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
+    async with httpx.AsyncClient(trust_env=False, timeout=120) as http:
+        call = asyncio.create_task(http.post(f"{own_judge.url}/v1/run", json={"code": "print(1)"}))
+        while not redis.xlen(Names().tasks):
+            await asyncio.sleep(0.02)
+        redis.xreadgroup(GROUP, "dead", {Names().tasks: ">"})
+        entry = redis.xpending_range(Names().tasks, GROUP, "-", "+", 1)[0]["message_id"]
+        redis.xclaim(Names().tasks, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
+        own_judge.start_worker()
+        answer = (await call).json()
+    assert answer["status"] == "internal" and "given up" in answer["stderr"]
+    assert redis.xlen(Names().dead) == 1 and redis.xlen(Names().tasks) == 0
+
+
+async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: JudgeStack) -> None:
+    """Something outside kills each sandbox as soon as this call is in it: after three it is the call's fault."""
+    async with JudgeClient(own_judge.url) as client:
+        call = asyncio.create_task(client.run("import time\ntime.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
+        while not call.done():
+            if own_judge.status()["executors"]["busy"]:
+                kill_sandboxes(own_judge)
+            await asyncio.wait([call], timeout=0.2)
+        assert (await call).status == "killed"
+        assert (await client.run("print(1)")).stdout == "1\n"
+
+
+async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: JudgeStack) -> None:
+    """More calls than the API takes: 503 with Retry-After; the client waits and gets them all answered."""
+    command = [sys.executable, "-m", "rstar2_train.judge", "api", "--redis", judge.redis_url, "--max-pending", "4"]
+    environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as api:
+        try:
+            assert api.stdout is not None
+            url = f"http://127.0.0.1:{json.loads(api.stdout.readline())['port']}"
+            body = {"calls": [{"code": "1"}] * 5}
+            answer = httpx.post(f"{url}/v1/batch", json=body, trust_env=False)
+            assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
+            async with JudgeClient(url) as client:
+                blocker = asyncio.create_task(client.run("import time\ntime.sleep(1)", limits=SLOW))
+                await asyncio.sleep(0.3)
+                results = []
+                for n in range(6):
+                    results.append(asyncio.create_task(client.run(f"print({n} * {n})")))
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.01)
+                assert_all_right(await asyncio.gather(*results))
+                assert (await blocker).status == "ok"
+        finally:
+            api.terminate()
+
+
+async def test_client_gives_up_with_a_reason() -> None:
+    async with JudgeClient("http://127.0.0.1:9", patience_seconds=0.5) as client:
+        with pytest.raises(JudgeUnavailable, match=r"127\.0\.0\.1:9"):
+            await client.run("print(1)")

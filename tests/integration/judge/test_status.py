@@ -1,0 +1,141 @@
+"""Each status of a call, from snippets that earn it, through HTTP, Redis and a real gVisor sandbox."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from rstar2_train.judge.models import MAX_CODE_BYTES, CallResult
+from rstar2_train.judge.stack import JudgeStack
+
+Run = Callable[..., CallResult]
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin", "stdout"),
+    [
+        ("print(12 * 17)", "", "204\n"),
+        ("12 * 17", "", "204\n"),
+        ("x = 5\nx * 2", "", "10\n"),
+        ("None", "", ""),
+        ("from __future__ import annotations\ndef f(a: b): pass\n'shown'", "", "'shown'\n"),
+        ("print(input(), input())", "a\nb\n", "a b\n"),
+        ("import sys\nprint(len(sys.stdin.read()))", "x" * 300_000, "300000\n"),
+        ("print('\\u00e9\\u4e2d')", "", "\u00e9\u4e2d\n"),
+        ("import sys\nsys.stdout.buffer.write(b'\\xff\\n')\nNone", "", "\ufffd\n"),
+        ("if __name__ == '__main__': print('main')", "", "main\n"),
+        ("import atexit\natexit.register(print, 'last')\nprint('first')", "", "first\nlast\n"),
+        ("import threading\nthreading.Timer(0.05, lambda: print('thread')).start()", "", "thread\n"),
+        ("raise SystemExit(0)", "", ""),
+        ("import os\nos._exit(0)", "", ""),
+        ("import numpy as np\nprint(np.linalg.inv(np.eye(2) * 2).tolist())", "", "[[0.5, 0.0], [0.0, 0.5]]\n"),
+        ("from sympy import symbols, factor\nx = symbols('x')\nfactor(x**2 - 1)", "", "(x - 1)*(x + 1)\n"),
+        ("def f():\n    import sympy\n    return sympy.Rational(1, 3)\nprint(f())", "", "1/3\n"),
+        ("import math_verify as m\nm.verify(m.parse('$1/2$'), m.parse('$0.5$'))", "", "True\n"),
+    ],
+)
+def test_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
+    result = run(code, stdin)
+    assert (result.status, result.stdout, result.stderr, result.exit_code) == ("ok", stdout, "", 0)
+    assert result.run_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "last_line"),
+    [
+        ("import math\nmath.sqroot(4)", 1, "AttributeError: module 'math' has no attribute 'sqroot'"),
+        ("print(undefined_name)", 1, "NameError: name 'undefined_name' is not defined"),
+        ("x = (", 1, "SyntaxError: '(' was never closed"),
+        ("def f(n):\n    return f(n)\nf(1)", 1, "RecursionError: maximum recursion depth exceeded"),
+        ("import sys\nsys.exit(3)", 3, ""),
+        ("import sys\nsys.exit('bad end')", 1, "bad end"),
+        ("import ctypes\nctypes.string_at(0)", -11, "ended by signal 11 (SIGSEGV)"),
+        ("import os\nos.abort()", -6, "ended by signal 6 (SIGABRT)"),
+        ("input()", 1, "EOFError: EOF when reading a line"),
+        ("import scapy_is_not_here", 1, "ModuleNotFoundError: No module named 'scapy_is_not_here'"),
+    ],
+)
+def test_error(run: Run, code: str, exit_code: int, last_line: str) -> None:
+    result = run(code)
+    assert (result.status, result.exit_code) == ("error", exit_code)
+    assert result.stderr.strip().endswith(last_line)
+
+
+def test_traceback_shows_the_snippet_alone(run: Run) -> None:
+    result = run("def half(n):\n    return n / 0\nhalf(1)")
+    assert result.stderr == (
+        'Traceback (most recent call last):\n  File "<snippet>", line 3, in <module>\n    half(1)\n'
+        '  File "<snippet>", line 2, in half\n    return n / 0\n           ~~^~~\nZeroDivisionError: division by zero\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time\nprint('before', flush=True)\ntime.sleep(60)",
+        "print('before', flush=True)\nwhile True: pass",
+        "import signal, time\nprint('before', flush=True)\n"
+        "for n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except OSError: pass\n"
+        "signal.alarm(0)\nwhile True: time.sleep(1)",
+    ],
+)
+def test_timeout(run: Run, code: str) -> None:
+    result = run(code, wall_seconds=1.5)
+    assert (result.status, result.stdout, result.exit_code) == ("timeout", "before\n", None)
+
+
+def test_memory_of_one_process(run: Run) -> None:
+    assert run("x = bytearray(10**10)").status == "memory"
+    assert run("print(len(bytearray(60 << 20)))", memory_mib=96, wall_seconds=60).status == "ok"
+    assert run("print(len(bytearray(60 << 20)))", memory_mib=48).status == "memory"
+
+
+def test_caught_memory_error_is_the_snippets_own_affair(run: Run) -> None:
+    assert run("try:\n    bytearray(10**10)\nexcept MemoryError:\n    print('caught')").stdout == "caught\n"
+
+
+def test_output_limit(run: Run) -> None:
+    result = run("while True: print('x' * 999)", output_bytes=4096)
+    assert (result.status, len(result.stdout)) == ("output_limit", 4096)
+    assert run("import sys\nsys.stderr.write('x' * 5000)", output_bytes=4096).status == "output_limit"
+    assert run("print('x' * 4095)", output_bytes=4096).status == "ok"
+
+
+def test_invalid_is_never_run(run: Run) -> None:
+    result = run("#" * (MAX_CODE_BYTES + 1))
+    assert (result.status, result.run_seconds) == ("invalid", 0.0)
+    assert "at most" in result.stderr
+
+
+def test_lone_surrogates_and_null_bytes_are_not_accidents(run: Run) -> None:
+    assert run("print('\udc80')").status == "invalid"
+    assert run("print('\\ud800')").status == "error"
+    assert run("x = 1\0").status == "error"
+    assert run("print(1)").status == "ok"
+
+
+def test_status_page_and_single_call(judge: JudgeStack) -> None:
+    status = judge.status()
+    assert status["ready"] and status["executors"]["ready"] == 1
+    assert status["workers"][0]["isolation"] == "gvisor"
+    answer = httpx.post(f"{judge.url}/v1/run", json={"code": "print(input())", "stdin": "hi"}, trust_env=False)
+    assert answer.json()["stdout"] == "hi\n" and answer.json()["status"] == "ok"
+    assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == {"ping": "pong"}
+
+
+def test_wrong_requests_are_told_which_field(judge: JudgeStack) -> None:
+    for body, field in (
+        ({"code": 5}, "code"),
+        ({"code": "", "colour": 1}, "colour"),
+        ({"code": "", "limits": {"wallSeconds": -1}}, "wallSeconds"),
+    ):
+        answer = httpx.post(f"{judge.url}/v1/run", json=body, trust_env=False)
+        assert answer.status_code == 422 and field in answer.text
+    answer = httpx.post(f"{judge.url}/v1/batch", json={"calls": [{"code": ""}] * 65}, trust_env=False)
+    assert answer.status_code == 422
+
+
+def test_batch_as_one_answer_keeps_the_order(judge: JudgeStack) -> None:
+    calls = [{"code": f"print({n})"} for n in range(8)]
+    answer = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
+    assert [result["stdout"] for result in answer.json()["results"]] == [f"{n}\n" for n in range(8)]
