@@ -1,8 +1,8 @@
 """Checkpoint folders: complete or absent, verified before use, pruned, never left half-written.
 
-A checkpoint is written into a hidden folder aside, sealed with a manifest of sizes and SHA-256 hashes, fsynced, and only
-then renamed to `step-000040`. One writer a directory: the current attempt of the stage. No torch: the drivers use this to
-look for something to resume from before any rank exists.
+A checkpoint is written into a hidden folder aside, sealed with a manifest of sizes and SHA-256 hashes, fsynced, and
+only then renamed to `step-000040`. One writer a directory: the current attempt of the stage. No torch: the drivers use
+this to look for something to resume from before any rank exists.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
     for file, names in files.items():
         gathered = {}
         for name in names:
-            whole = shards[name].detach().full_tensor()
+            whole = shards[name].full_tensor().detach()
             if dist.get_rank() == 0:
                 gathered[name] = whole.to(device="cpu", dtype=dtype).contiguous()
         if dist.get_rank() == 0:

@@ -80,9 +80,7 @@ class TrainerGroup:
         """
         started = time.perf_counter()
         rows = sft_rows(sequences)
-        shares = share_out(
-            rows, ranks=self._ranks.count, tokens_per_micro_batch=self._config.tokens_per_micro_batch
-        )
+        shares = share_out(rows, ranks=self._ranks.count, tokens_per_micro_batch=self._config.tokens_per_micro_batch)
         tally = self._merge(self._ranks.call_each("sft", [(share, lr) for share in shares]))
         metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
         return metrics | {"sequences": float(len(rows))}
@@ -155,9 +153,7 @@ class TrainerGroup:
         checkpoints.remove_asides(checkpoint_dir.parent)
         with checkpoints.write_folder(checkpoint_dir, durable=True) as folder:
             files = {name: seal for part in self._ranks.call("save", folder) for name, seal in part.items()}
-            checkpoints.write_manifest(
-                folder, Manifest(step=step, extra=extra, ranks=self._ranks.count, files=files)
-            )
+            checkpoints.write_manifest(folder, Manifest(step=step, extra=extra, ranks=self._ranks.count, files=files))
 
     def export(self, model_dir: Path, *, durable: bool = True) -> None:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.

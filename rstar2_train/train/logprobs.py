@@ -30,7 +30,8 @@ def token_logprobs(
     for start in range(0, len(targets), chunk):
         rows = slice(start, start + chunk)
         inputs = (hidden[rows], head, targets[rows], temperature)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and len(targets) > chunk:
+            # A single chunk may stay until the backward pass: it is as large as what one recomputation would hold.
             # Nothing here draws random numbers, so there is no generator state to keep for the second pass.
             parts.append(checkpoint(_chunk, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
@@ -40,10 +41,9 @@ def token_logprobs(
 
 
 def _chunk(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    logits = (hidden @ head.t()).float() / temperature
-    normaliser = logits.logsumexp(dim=-1)
-    logprobs = logits.gather(1, targets[:, None]).squeeze(1) - normaliser
+    logits = (hidden @ head.t()).float()
+    log_p = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
+    logprobs = log_p.gather(1, targets[:, None]).squeeze(1)
     with torch.no_grad():
-        log_p = logits.detach() - normaliser.detach()[:, None]
         entropies = -(log_p.exp() * log_p).sum(dim=-1)
     return logprobs, entropies

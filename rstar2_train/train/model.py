@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +34,9 @@ class Policy(nn.Module):
     The output projection runs inside this forward, where its parameters are gathered.
     """
 
-    def __init__(self, model: nn.Module, *, chunk: int) -> None:
+    def __init__(self, model: Any, *, chunk: int) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.chunk = chunk
 
     def forward(
@@ -91,7 +92,7 @@ def load_policy(model_dir: Path, *, compute: Compute, chunk: int, activation_che
 
 def named_shards(policy: Policy) -> dict[str, DTensor]:
     """Every parameter once (tied ones under their first name), by its name in the model folder."""
-    shards = {}
+    shards: dict[str, DTensor] = {}
     for name, parameter in policy.named_parameters():
         assert isinstance(parameter, DTensor), name
         shards[name.replace(WRAPPER, "").removeprefix("model.")] = parameter

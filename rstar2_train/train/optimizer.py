@@ -18,7 +18,12 @@ from rstar2_train.train.model import Policy, named_shards
 def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW with zero moments over every parameter; each rank updates its own shards."""
     optimizer = torch.optim.AdamW(
-        policy.parameters(), lr=0.0, betas=config.betas, eps=config.epsilon, weight_decay=config.weight_decay, fused=True
+        policy.parameters(),
+        lr=0.0,
+        betas=config.betas,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
     )
     for parameter in policy.parameters():
         optimizer.state[parameter] = {

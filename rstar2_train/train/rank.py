@@ -18,13 +18,12 @@ from rstar2_train.train.batching import MicroBatch
 from rstar2_train.train.config import OptimizerConfig, TrainConfig
 from rstar2_train.train.model import Policy, load_policy
 from rstar2_train.train.optimizer import make_optimizer, update
+from rstar2_train.train.ray_runtime import LOOPBACK
 from rstar2_train.train.steps import Objective, Tally
-
-LOOPBACK = "127.0.0.1"
 
 
 class Rank:
-    """One of `ranks` processes; all methods but the first two are collective."""
+    """One of `ranks` processes. From `connect` on, all methods are collective."""
 
     def __init__(self, *, rank: int, ranks: int, config: TrainConfig) -> None:
         self.rank = rank
@@ -35,18 +34,21 @@ class Rank:
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
 
-    def address(self) -> tuple[str, int]:
-        """Where rank 0 will wait for the others: a port that is bound here and now, so that nobody can take it."""
+    def host(self) -> str:
+        """Address of the machine that this rank runs on."""
         import ray
 
-        host = ray.util.get_node_ip_address()
-        self.listener = socket.socket()
+        return str(ray.util.get_node_ip_address())
+
+    def listen(self, host: str) -> int:
+        """On rank 0: take the port where it will wait for the others; bound here, so that nobody else can take it."""
+        self.listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.listener.bind((host, 0))
         self.listener.listen()
-        return host, self.listener.getsockname()[1]
+        return int(self.listener.getsockname()[1])
 
-    def connect(self, *, host: str, port: int, ranks_here: int) -> int:
-        """Join the process group; returns the process id."""
+    def connect(self, host: str, port: int, ranks_here: int) -> int:
+        """Join the process group; returns the process id. `ranks_here`: ranks on this machine, for its cores."""
         if host == LOOPBACK:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         torch.set_num_threads(device.threads(self.config.threads, ranks_here))

@@ -1,7 +1,7 @@
 """A rank's part of a checkpoint: shards of the weights, the optimiser's moments, the generator's state.
 
-Written and read with torch.distributed.checkpoint, so that a checkpoint of N ranks can be read by M. Whether a folder is
-complete is the business of `checkpoints`.
+Written and read with torch.distributed.checkpoint, so that a checkpoint of N ranks can be read by M. Whether a folder
+is complete is the business of `checkpoints`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rstar2_train.grpo_roc.loss import grpo_loss
@@ -118,11 +120,12 @@ def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, tempera
 
 def _backward(loss: Tensor) -> None:
     # FSDP divides the summed gradient by the ranks; the weights already hold the true, global denominators.
-    (loss * dist.get_world_size()).backward()  # type: ignore[no-untyped-call]
+    (loss * dist.get_world_size()).backward()
 
 
-def _to(array: object, device: torch.device) -> Tensor:
-    return torch.as_tensor(array).to(device)
+def _to(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    # Arrays that came through Ray are read-only views of its store, which torch does not want to alias.
+    return torch.tensor(array, device=device)
 
 
 def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> Tally:

@@ -1,0 +1,115 @@
+"""Joins a Ray cluster, or starts a private one on the loopback interface of this machine.
+
+Ray is imported here and late: some of its settings are read from the environment once, at import.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 256 * 2**20
+"""Room for the sequences of one step on one machine."""
+PREFIX = "rstar2-ray-"
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
+PRIVATE = {
+    # Ray's name for "one machine only", on any system: all its ports are then bound to the loopback interface.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Otherwise a fixed port, which a second Ray on this machine could not have.
+    "AUTOSCALER_METRIC_PORT": "0",
+}
+
+
+@dataclass(slots=True)
+class Runtime:
+    """Ray, joined."""
+
+    ray: Any
+    """The module."""
+    folder: Path | None = None
+    """The private Ray's folder."""
+    lock: IO[str] | None = None
+    """Held while the private Ray lives: other starts leave its folder alone."""
+
+    def stop(self) -> None:
+        """Leave the cluster; a private Ray ends with all its processes."""
+        self.ray.shutdown()
+        if self.folder is not None and self.lock is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.lock.close()
+            self.folder = None
+
+
+def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
+    """Join the cluster at `address`, or start a private one with `cpus` and `gpus` to give to actors."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if address is not None:
+        import ray
+
+        with _signals_kept():
+            ray.init(address=address, logging_level="warning")
+        return Runtime(ray=ray)
+    for name, value in PRIVATE.items():
+        os.environ[name] = value
+    # Else Ray leaves a token in the home directory, for all clusters of this user.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    import ray
+
+    folder, lock = _folder()
+    with _signals_kept():
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            num_gpus=gpus,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            logging_level="error",
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(folder),
+        )
+    return Runtime(ray=ray, folder=folder, lock=lock)
+
+
+class _signals_kept:
+    """Ray puts its own SIGTERM handler in place of the program's, which must go on deciding how it ends."""
+
+    def __enter__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before = signal.getsignal(signal.SIGTERM)
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _folder() -> tuple[Path, IO[str]]:
+    """A new folder for a private Ray, locked; those of programs that were killed are deleted.
+
+    Under /tmp whatever TMPDIR says: Ray's sockets lie below it, and a socket's path may have 107 characters.
+    """
+    root = Path("/tmp")
+    for stale in root.glob(f"{PREFIX}*/lock"):
+        try:
+            with stale.open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(stale.parent, ignore_errors=True)
+        except OSError:
+            continue  # alive, another user's, or gone meanwhile
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    fresh = folder / "lock.new"
+    lock = fresh.open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Under its real name only when locked, so that no other start takes it for stale in between.
+    fresh.rename(folder / "lock")
+    return folder, lock
