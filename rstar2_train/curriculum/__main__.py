@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import importlib
 import logging
-import signal
 import sys
 import traceback
 from pathlib import Path
 
-from rstar2_train.curriculum import evaluate, filter, grpo, sft
 from rstar2_train.curriculum.context import Context, Endpoints, Suspend
 from rstar2_train.job.contracts import ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.job.state import JobState
@@ -24,7 +23,8 @@ from rstar2_train.track.tracker import Tracker
 
 log = logging.getLogger("rstar2.driver")
 
-DRIVERS = {"SFT": sft.run, "GRPO": grpo.run, "Filter": filter.run, "Evaluate": evaluate.run}
+DRIVERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evaluate"}
+"""Stage type -> the module of this package whose `run` does it; only that one is imported."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +42,9 @@ def parser() -> argparse.ArgumentParser:
 async def drive(ctx: Context) -> Outcome:
     """Run the stage and say how it ended. Every exception becomes an outcome; none escapes."""
     try:
-        return await DRIVERS[ctx.stage.type](ctx)
+        driver = importlib.import_module(f"rstar2_train.curriculum.{DRIVERS[ctx.stage.type]}")
+        outcome: Outcome = await driver.run(ctx)
+        return outcome
     except Suspend:
         return ctx.outcome("suspended", "Suspended", "asked to stop; run again to go on")
     except StageFailed as error:
@@ -80,9 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run(ctx: Context) -> int:
     job, stage, tracker = ctx.job, ctx.stage, ctx.tracker
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, ctx.stopping.set)
+    ctx.watch_signals()
     member = getattr(stage, stage.type.lower())
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else member
     tracker.start_stage(stage.name, type=stage.type, attempt=ctx.attempt, params=settings.model_dump(by_alias=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,12 @@ class Context:
         """Change fields of the progress and write it."""
         self.progress = self.progress.model_copy(update=changes | {"updated_at": time.time()})
         write_model(self.state.progress_file, self.progress)
+
+    def watch_signals(self) -> None:
+        """Let SIGTERM and SIGINT ask for a suspension. Again after Ray has started: it puts in handlers of its own."""
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self.stopping.set)
 
     def rollouts_done(self, done: int, total: int) -> None:
         """Show how many rollouts of the present batch have ended; written at most twice a second."""

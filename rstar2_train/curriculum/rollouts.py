@@ -88,12 +88,12 @@ class Rollouts:
                 problems,
                 samples=samples,
                 sampling=sampling,
-                seed=seed,
-                protocol=self._protocol,
                 pool=self._pool,
                 judge=self._judge,
+                protocol=self._protocol,
                 rollout=ctx.job.spec.rollout,
                 limits=ctx.job.spec.judge.limits,
+                seed=seed,
                 on_done=count,
             )
         )

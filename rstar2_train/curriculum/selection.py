@@ -1,4 +1,4 @@
-"""From a step's rollouts to what the trainer learns from: penalties, Resample-on-Correct, advantages. Pure.
+"""From a step's rollouts to what the trainer learns from: Resample-on-Correct, then advantages. Pure.
 
 Marks every trajectory with what became of it (kept or not, and why), so that the Parquet file of the step says all.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rstar2_train.grpo_roc.advantage import group_advantages
-from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
 from rstar2_train.job.stages import GRPOSettings
 from rstar2_train.rollout.trajectory import Trajectory
@@ -27,7 +26,7 @@ class Selected:
 
 
 def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int) -> Selected:
-    """Mark the trajectories in place and return the training sequences. Paper §2.2.3, eqs. 4, 5 and 7."""
+    """Mark the trajectories in place and return the training sequences. Paper §2.2.3, eq. 7."""
     trained = []
     for group in groups:
         stats = [_stats(trajectory) for trajectory in group]
@@ -49,18 +48,13 @@ def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, se
 
 
 def _stats(trajectory: Trajectory) -> RolloutStats:
-    calls, errors = len(trajectory.calls), trajectory.call_errors
-    answers, turns, balanced = trajectory.answer_tags, trajectory.turns, trajectory.tags_balanced
-    if not trajectory.failed:
-        trajectory.p_err = error_penalty(calls=calls, errors=errors)
-        trajectory.p_format = format_penalty(answers=answers, turns=turns, balanced=balanced)
     return RolloutStats(
         reward=trajectory.reward,
-        calls=calls,
-        errors=errors,
-        answers=answers,
-        turns=turns,
-        balanced=balanced,
+        calls=len(trajectory.calls),
+        errors=trajectory.call_errors,
+        answers=trajectory.answer_tags,
+        turns=trajectory.turns,
+        balanced=trajectory.tags_balanced,
         failed=trajectory.failed,
     )
 

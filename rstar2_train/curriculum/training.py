@@ -53,6 +53,7 @@ class Training:
             ray_address=self._ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )
+        self._ctx.watch_signals()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -104,6 +104,7 @@ class _Run:
         )
         ending: Ending = "failed"
         try:
+            await self._supervisor.start(self._services.shipper())
             ending = await self._until_end(left)
         except ChildFailed as error:
             self._why_failed = str(error)
@@ -136,7 +137,6 @@ class _Run:
                 self._supervisor.signal(name, signal.SIGTERM)
 
     async def _stages(self, left: list[Stage]) -> Ending:
-        await self._supervisor.start(self._services.shipper())
         serving: asyncio.Task[None] | None = None
         if any(needs_engines(stage) for stage in left):
             serving = asyncio.create_task(self._serve())  # engines boot while SFT trains
@@ -144,30 +144,33 @@ class _Run:
             for stage in left:
                 if serving is not None and needs_engines(stage):
                     await self._interruptible(serving)
+                    if self._stop.is_set():
+                        break
                 ending = await self._one_stage(stage)
                 if ending != "completed":
                     return ending
+            return "suspended" if self._stop.is_set() else "completed"
         finally:
             if serving is not None and not serving.done():
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-        return "completed"
 
     async def _interruptible(self, serving: asyncio.Task[None]) -> None:
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if serving.done():
-            serving.result()
 
     async def _serve(self) -> None:
-        """Start everything that sampling needs."""
+        """Start everything that sampling needs. What cannot be started is a child given up, which ends the run."""
         services, supervisor = self._services, self._supervisor
-        await supervisor.start(services.redis())
-        await supervisor.start(services.judge_api())
         source = Path(self._job.spec.model.source)
         engines = (services.engine(index, source) for index in range(self._job.spec.rollout.replicas))
-        await asyncio.gather(supervisor.start(services.judge_worker()), *(supervisor.start(one) for one in engines))
+        try:
+            await supervisor.start(services.redis())
+            await supervisor.start(services.judge_api())
+            await asyncio.gather(supervisor.start(services.judge_worker()), *(supervisor.start(one) for one in engines))
+        except ChildFailed as error:
+            supervisor.give_up(error)
 
     # -- stages -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class _Run:
                 return "completed"
             if decision.action == "Suspend":
                 return "suspended"
-            where = f"stage {stage.name}, attempt {attempt}: {decision.why}\nlog: {self._supervisor.log(child.name)}"
+            where = f"stage {stage.name}, attempt {attempt}: {decision.why}\n{self._supervisor.last_words(child.name)}"
             if decision.action == "FailJob":
                 self._why_failed = where
                 return "failed"

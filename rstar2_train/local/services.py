@@ -93,6 +93,7 @@ class Services:
         judge = self.job.spec.judge
         argv = [sys.executable, "-m", "rstar2_train.judge", "worker", "--redis", self._redis_url]
         argv += ["--executors", str(judge.executors), "--isolation", judge.isolation]
+        argv += ["--state", str(self.state.root / "judge")]
         return Child("judge-worker", argv, env=self._judge_env, ready=self._executors_ready, stop_seconds=10)
 
     def engine(self, index: int, model: Path) -> Child:
@@ -128,7 +129,7 @@ class Services:
     async def _executors_ready(self) -> bool:
         headers = {"Authorization": f"Bearer {self.judge_token}"}
         status = await _get_json(f"{self.judge_url}/status", headers)
-        return status is not None and status.get("executors", 0) >= 1
+        return status is not None and bool(status["ready"])
 
 
 def needs_engines(stage: Stage) -> bool:
