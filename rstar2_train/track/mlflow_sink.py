@@ -136,7 +136,13 @@ class MlflowSink:
 
     def _create_run(self, key: str, created: int | None) -> str:
         job = self._target["job"]
-        tags = {"rstar2.job": job, "rstar2.job_uid": self._target["uid"], "rstar2.stage": key or "-"}
+        tags = {
+            "rstar2.job": job,
+            "rstar2.job_uid": self._target["uid"],
+            "rstar2.stage": key or "-",
+            "mlflow.source.name": "rstar2",
+            "mlflow.source.type": "JOB",
+        }
         if key != JOB:
             tags["mlflow.parentRunId"] = self._run(JOB, created)
         name = job if key == JOB else f"{job} / {key}"
@@ -157,7 +163,9 @@ class MlflowSink:
         name = self._target["experiment"]
         found: Experiment | None = self._client.get_experiment_by_name(name)
         if found is None:
-            return str(self._client.create_experiment(name, artifact_location=self._target["artifacts"]))
+            # The kind makes MLflow show runs and charts first, not prompts and judges.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return str(self._client.create_experiment(name, artifact_location=self._target["artifacts"], tags=kind))
         return str(found.experiment_id)
 
 

@@ -7,6 +7,7 @@ Ids are derived from what the trace is of, so that sending one twice makes one t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -14,6 +15,7 @@ from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 MAX_TEXT = 20_000
 """Characters kept of any one text: a trace is for reading; the trajectory file has everything."""
+_USER = re.compile(r".*(?:<\|im_start\|>|^|\n)user\n(.*?)(?:<\|im_end\|>)?\n(?:<\|im_start\|>)?assistant\b", re.DOTALL)
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -86,7 +88,7 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
     return Trace(
         id=trace_id(uid, stage, step, trajectory.prompt_id, trajectory.sample),
         name=root["name"],
-        request=prompt,
+        request=question(prompt),
         response=f"{trajectory.verdict}: {answer}",
         tags={
             "stage": stage,
@@ -102,6 +104,12 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
         },
         spans=spans,
     )
+
+
+def question(prompt: str) -> str:
+    """The last user message of a rendered ChatML prompt, with or without its special tokens; else all of it."""
+    found = _USER.search(prompt)
+    return found.group(1).strip() if found else prompt
 
 
 def pick(groups: Sequence[Sequence[Trajectory]], count: int) -> list[Trajectory]:

@@ -8,6 +8,9 @@ a stage that is restarted goes on in the same run.
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -133,11 +136,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def ui_command(state: Path) -> str:
-    """The command that shows a job's tracking in a browser."""
+    """What to do to see a job's tracking in a browser: a command for a local file, else the server's address."""
     target = read_target(state)
     if target["artifacts"] is None:
         return f"open {target['uri']}"
-    return f"mlflow ui --backend-store-uri {target['uri']}"
+    program = os.path.relpath(Path(sys.executable).parent / "mlflow")
+    return f"{shlex.quote(program)} ui --backend-store-uri {shlex.quote(target['uri'])}"
 
 
 def _own_uid(path: Path) -> str:

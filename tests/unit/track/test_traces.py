@@ -3,7 +3,7 @@
 import pytest
 
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
-from rstar2_train.track.traces import MAX_TEXT, Trace, build_trace, pick
+from rstar2_train.track.traces import MAX_TEXT, Trace, build_trace, pick, question
 
 
 def decode(ids: list[int]) -> str:
@@ -129,3 +129,19 @@ def test_pick_takes_every_kind_in_turn() -> None:
     assert pick(groups, 4)[2:] == [groups[1][1], groups[1][2]]
     assert len(pick(groups, 99)) == 5
     assert pick(groups, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        (
+            "<|im_start|>system\nTool: x<|im_end|>\n<|im_start|>user\nFind\nit.<|im_end|>\n<|im_start|>assistant\n",
+            "Find\nit.",
+        ),
+        ("system\nTool: x\nuser\nFind it.\nassistant\n<reason>", "Find it."),
+        ("user\nold\nassistant\nsaid\nuser\nnew\nassistant\n", "new"),
+        ("Find it.", "Find it."),
+    ],
+)
+def test_a_trace_is_listed_by_its_question(prompt: str, text: str) -> None:
+    assert question(prompt) == text
