@@ -112,7 +112,7 @@ def render(view: View) -> RenderableType:
     rows: list[RenderableType] = [_stages(view)]
     progress = view.progress
     if progress is not None and view.current is not None:
-        rows += [Text(""), _bar(progress), *([_figures(progress, view)] if progress.metrics else [])]
+        rows += [Text(""), _bar(progress), *([_figures(progress, view)] if _named(progress) else [])]
     rows += [Text(""), _times(view)]
     if view.health:
         rows.append(_health(view.health))
@@ -294,6 +294,8 @@ def sparkline(values: Sequence[float]) -> str:
 def _named(progress: Progress) -> list[tuple[str, str]]:
     known = [(label, form.format(progress.metrics[key])) for key, label, form in _METRICS if key in progress.metrics]
     names = {key for key, _, _ in _METRICS}
+    if progress.rollouts_total and progress.phase != "Training":
+        known.insert(0, ("rollouts", f"{progress.rollouts_done}/{progress.rollouts_total}"))
     rest = [(key.replace("_", " "), f"{value:.4g}") for key, value in progress.metrics.items() if key not in names]
     return known + rest
 

@@ -98,6 +98,14 @@ def test_the_next_attempt_runs_although_the_last_one_ended(state: JobState) -> N
     assert view_of(state).current == "rl-1"
 
 
+def test_rollouts_are_counted_while_they_are_made(state: JobState) -> None:
+    write_model(
+        state.progress_file, Progress(stage="rl-1", attempt=2, phase="Rollout", rollouts_done=7, rollouts_total=64)
+    )
+    view = view_of(state)
+    assert "rollouts 7/64" in line(view) and "rollouts 7/64" in picture(view)
+
+
 def test_nothing_to_show_before_the_job_is_there(tmp_path: Path) -> None:
     assert read_view(JobState(tmp_path), started=0.0, health={}) is None
     picture(View(job="tiny", stages=[StageView("sft", "SFT", None)], progress=None, elapsed=1, now=1))
