@@ -127,6 +127,13 @@ def read_stamp() -> dict[str, str]:
     return json.loads(STAMP.read_text()) if STAMP.exists() else {}
 
 
+def write_stamp() -> None:
+    """Note that all is done; the last act of a set-up."""
+    fresh = STAMP.with_suffix(".new")
+    fresh.write_text(json.dumps({"fingerprint": fingerprint(), "root": str(ROOT)}))
+    fresh.replace(STAMP)
+
+
 def ready() -> bool:
     """Whether the last complete set-up still stands."""
     return (
@@ -171,7 +178,7 @@ def apt_install(packages: list[str]) -> None:
     if shutil.which("apt-get") is None:
         raise CannotSetUp(f"This machine lacks what Debian packages as: {names}\nInstall them, then run this again.")
     if os.geteuid() != 0:
-        raise CannotSetUp(f"Missing system packages. Run this as root, then start again:\n  apt-get install {names}")
+        raise CannotSetUp(f"Missing system packages. As root (sudo), then start again:\n  apt-get install {names}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
     with only_one(CACHE / "apt.lock", "apt-get"):
@@ -346,10 +353,7 @@ def set_up() -> None:
     with step(f"Python packages into {VENV} (about {INSTALLED_GB} GB, some minutes the first time)"):
         install_python_packages(uv)
     link_runsc(find_runsc(uv))
-    stamp = {"fingerprint": fingerprint(), "root": str(ROOT)}
-    fresh = STAMP.with_suffix(".new")
-    fresh.write_text(json.dumps(stamp))
-    fresh.replace(STAMP)
+    write_stamp()
     say(f"set-up: complete in {time.monotonic() - started:.0f} s; the next run starts at once")
 
 
