@@ -16,8 +16,8 @@ MEMBERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evalua
 
 RESERVED_ENGINE_ARGS = frozenset(
     {
-        *("model", "host", "port", "api-key", "dtype", "middleware", "served-model-name", "tensor-parallel-size"),
-        *("worker-extension-cls", "weight-transfer-config", "enable-scale-out", "logprobs-mode"),
+        *("model", "served-model-name", "host", "port", "uds", "root-path", "api-key", "middleware"),
+        *("tensor-parallel-size", "worker-extension-cls", "enable-scale-out", "logprobs-mode"),
     }
 )
 """vLLM arguments that the builder sets itself."""
