@@ -133,6 +133,8 @@ def _cpu(
         # A seeded request whose prefill is split kills the engine on CPU (its generators have no offset).
         "enable-chunked-prefill": False,
         "max-num-batched-tokens": max(4096, max_model_len),
+        # Prompts and turns of a small model are short: blocks of 128 (the default) would leave the prefix cache idle.
+        "block-size": 32,
     }
     env |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker inside the engine core: half the boot time and memory

@@ -40,6 +40,7 @@ TOOLS: list[dict[str, Any]] = [
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DECODER = json.JSONDecoder()
 
 
@@ -172,10 +173,11 @@ def _check(value: Any) -> ParsedCall:
     if unknown:
         return ParsedCall(name=name, fault="malformed", why=f"unknown argument {unknown[0]!r}")
     code, stdin = arguments.get("code"), arguments.get("input", "")
-    if not isinstance(code, str):
-        return ParsedCall(name=name, fault="malformed", why='"code" must be a string')
-    if not isinstance(stdin, str):
-        return ParsedCall(name=name, fault="malformed", why='"input" must be a string')
+    for argument, value in (("code", code), ("input", stdin)):
+        if not isinstance(value, str):
+            return ParsedCall(name=name, fault="malformed", why=f'"{argument}" must be a string')
+        if _SURROGATE.search(value):
+            return ParsedCall(name=name, fault="malformed", why=f'"{argument}" holds half a surrogate pair')
     return ParsedCall(name=name, code=code, stdin=stdin)
 
 
