@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
