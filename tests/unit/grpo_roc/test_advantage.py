@@ -1,0 +1,29 @@
+"""Eq. 7 by hand, and what must hold of any group."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.grpo_roc.advantage import group_advantages
+
+
+def test_three_of_four_correct_by_hand() -> None:
+    # mean 3/4, squared deviations 3/16 + 9/16 = 3/4, variance (3/4)/3 = 1/4, std 1/2
+    assert group_advantages([1, 1, 1, 0]) == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-5)
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=32))
+def test_mean_zero_and_unit_spread(rewards: list[float]) -> None:
+    advantages = group_advantages(rewards)
+    assert sum(advantages) == pytest.approx(0, abs=1e-9)
+    spread = math.sqrt(sum(value**2 for value in advantages) / (len(rewards) - 1))
+    assert spread == pytest.approx(1 if len(set(rewards)) > 1 else 0, abs=1e-4)
+
+
+@pytest.mark.parametrize("rewards", [[], [1.0], [1.0, 1.0], [0.0] * 5])
+def test_no_variance_no_advantage(rewards: list[float]) -> None:
+    assert group_advantages(rewards) == [0.0] * len(rewards)

@@ -1,0 +1,163 @@
+"""Eq. 6 by hand, and value and gradient against a naive implementation that loops over groups and tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rstar2_train.grpo_roc.loss import LossParts, group_token_weights, grpo_loss
+
+LOW, HIGH = 0.2, 0.28
+
+
+def one_token(
+    *, ratio: float, advantage: float, engine_ratio: float | None = None, cap: float | None = None
+) -> tuple[LossParts, float]:
+    """The loss parts of a single token with this ratio, and the gradient of its log-probability."""
+    old = torch.tensor([-1.0])
+    new = (old + math.log(ratio)).requires_grad_()
+    parts = grpo_loss(
+        logprobs=new,
+        old_logprobs=old,
+        advantages=torch.tensor([advantage]),
+        weights=torch.tensor([1.0]),
+        clip_low=LOW,
+        clip_high=HIGH,
+        engine_logprobs=None if engine_ratio is None else old - math.log(engine_ratio),
+        correction_cap=cap,
+    )
+    parts.loss.backward()
+    assert new.grad is not None
+    return parts, new.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "objective", "gradient", "clipped"),
+    [
+        (1.0, 2.0, 2.0, 2.0, 0),  # on policy
+        (1.2, 1.0, 1.2, 1.2, 0),  # inside the range
+        (1.5, 1.0, 1.28, 0.0, 1),  # above: clip-higher
+        (1.5, -1.0, -1.5, -1.5, 0),  # above with a negative advantage: not clipped, as eq. 6 takes the minimum
+        (0.5, 1.0, 0.5, 0.5, 0),  # below with a positive advantage: not clipped
+        (0.5, -1.0, -0.8, 0.0, 1),  # below: clip-low
+    ],
+)
+def test_one_token_by_hand(ratio: float, advantage: float, objective: float, gradient: float, clipped: int) -> None:
+    parts, slope = one_token(ratio=ratio, advantage=advantage)
+    assert parts.loss.item() == pytest.approx(-objective, rel=1e-5)
+    assert slope == pytest.approx(-gradient, rel=1e-5)
+    assert parts.sums["clipped"].item() == clipped
+    assert parts.sums["ratio"].item() == pytest.approx(ratio, rel=1e-5)
+    assert parts.sums["kl"].item() == pytest.approx(ratio - 1 - math.log(ratio), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize(("engine_ratio", "weight"), [(0.5, 0.5), (1.0, 1.0), (1.5, 1.5), (8.0, 2.0)])
+def test_importance_correction_is_truncated_from_above(engine_ratio: float, weight: float) -> None:
+    """The token counts min(cap, p_trainer / p_engine) times."""
+    parts, slope = one_token(ratio=1.0, advantage=3.0, engine_ratio=engine_ratio, cap=2.0)
+    assert slope == pytest.approx(-3.0 * weight, rel=1e-5)
+    assert parts.sums["correction"].item() == pytest.approx(weight, rel=1e-5)
+    assert parts.maxima["mismatch_max"].item() == pytest.approx(abs(math.log(engine_ratio)), abs=1e-6)
+
+
+def test_without_correction_the_engine_only_shows_in_metrics() -> None:
+    plain, slope = one_token(ratio=1.0, advantage=3.0)
+    measured, same = one_token(ratio=1.0, advantage=3.0, engine_ratio=4.0)
+    assert slope == same
+    assert plain.loss == measured.loss
+    assert measured.sums["mismatch"].item() == pytest.approx(math.log(4), rel=1e-5)
+
+
+def test_correction_needs_the_engines_logprobs() -> None:
+    with pytest.raises(ValueError, match="engine"):
+        one_token(ratio=1.0, advantage=1.0, cap=2.0)
+
+
+def naive(
+    logprobs: list[torch.Tensor],
+    old: list[torch.Tensor],
+    masks: list[list[int]],
+    advantages: list[float],
+    sizes: list[int],
+) -> torch.Tensor:
+    """Eq. 6 as it is written: per group a sum over tokens over the group's tokens; then the mean over groups."""
+    objectives = []
+    start = 0
+    for size in sizes:
+        members = range(start, start + size)
+        start += size
+        tokens = sum(sum(masks[member]) for member in members)
+        total = torch.zeros(())
+        for member in members:
+            for position, trained in enumerate(masks[member]):
+                if trained:
+                    ratio = torch.exp(logprobs[member][position] - old[member][position])
+                    low = ratio if ratio > 1 - LOW else torch.tensor(1 - LOW)
+                    bounded = low if low < 1 + HIGH else torch.tensor(1 + HIGH)
+                    first, second = ratio * advantages[member], bounded * advantages[member]
+                    total = total + (first if first <= second else second)
+        objectives.append(total / tokens)
+    return -sum(objectives, torch.zeros(())) / len(sizes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [3, 5, 2]
+    lengths = torch.randint(2, 9, (sum(sizes),), generator=generator).tolist()
+    masks = [[1, *torch.randint(0, 2, (length - 1,), generator=generator).tolist()] for length in lengths]
+    advantages = torch.randn(len(lengths), generator=generator).tolist()
+    old = [torch.randn(length, generator=generator) - 3 for length in lengths]
+    moved = [values + 0.4 * torch.randn(len(values), generator=generator) for values in old]
+
+    reference = [values.clone().requires_grad_() for values in moved]
+    expected = naive(reference, old, masks, advantages, sizes)
+    expected.backward()
+
+    longest = max(lengths)
+    new = torch.zeros(len(lengths), longest)
+    before = torch.full((len(lengths), longest), float("nan"))  # what lies in padding must not matter
+    weights = torch.zeros(len(lengths), longest)
+    tokens = [sum(sum(masks[n]) for n in range(sum(sizes[:g]), sum(sizes[: g + 1]))) for g in range(len(sizes))]
+    by_group = group_token_weights(tokens)
+    group_of = [g for g, size in enumerate(sizes) for _ in range(size)]
+    for row, length in enumerate(lengths):
+        new[row, :length] = moved[row]
+        before[row, :length] = old[row]
+        weights[row, :length] = torch.tensor(masks[row]) * by_group[group_of[row]]
+    new.requires_grad_()
+    # In two micro-batches, as a trainer would: the parts add up.
+    total = torch.zeros(())
+    clipped = 0.0
+    for rows in (slice(0, 4), slice(4, None)):
+        parts = grpo_loss(
+            logprobs=new[rows],
+            old_logprobs=before[rows],
+            advantages=torch.tensor(advantages)[rows, None],
+            weights=weights[rows],
+            clip_low=LOW,
+            clip_high=HIGH,
+        )
+        total = total + parts.loss
+        clipped += parts.sums["clipped"].item()
+    total.backward()
+
+    assert total.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert clipped > 0
+    assert new.grad is not None
+    for row, length in enumerate(lengths):
+        slope = reference[row].grad
+        # None: each of its tokens is clipped or masked.
+        torch.testing.assert_close(new.grad[row, :length], torch.zeros(length) if slope is None else slope)
+        assert not new.grad[row, length:].any()
+
+
+def test_weights_are_a_token_mean_in_the_group_and_a_mean_over_groups() -> None:
+    assert group_token_weights([10, 40]) == pytest.approx([1 / 20, 1 / 80])
+
+
+def test_a_group_without_trained_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="no trained token"):
+        group_token_weights([3, 0])

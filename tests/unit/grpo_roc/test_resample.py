@@ -1,0 +1,215 @@
+"""Resample-on-Correct: counts by hand and by property, drawing laws by counting, reasons, repeatability."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rstar2_train.grpo_roc.resample import DELTA, Mode, RolloutStats, class_counts, resample, stable_hash
+
+MODES: tuple[Mode, ...] = ("paper", "rank", "uniform")
+WRONG = RolloutStats(reward=0.0, calls=1)
+CLEAN = RolloutStats(reward=1.0, calls=1)
+FAULTY = RolloutStats(reward=1.0, calls=1, errors=1)
+LOST = RolloutStats(reward=0.0, failed=True)
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> RolloutStats:
+    calls = draw(st.integers(0, 4))
+    turns = draw(st.integers(1, 5))
+    return RolloutStats(
+        reward=float(draw(st.booleans())),
+        calls=calls,
+        errors=draw(st.integers(0, calls)),
+        answers=draw(st.integers(0, 3)),
+        turns=turns,
+        balanced=draw(st.booleans()),
+        failed=draw(st.integers(0, 9)) == 0,
+    )
+
+
+groups = st.lists(rollouts(), min_size=0, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "positives", "expected"),
+    [(0, 32, (0, 16)), (1, 31, (0, 16)), (2, 30, (1, 15)), (7, 25, (3, 13)), (16, 16, (8, 8)), (17, 15, (8, 8)),
+     (31, 1, (15, 1)), (32, 0, (16, 0)), (7, 23, (3, 13)), (10, 10, (8, 8)), (5, 15, (4, 12)), (3, 12, (3, 12)),
+     (0, 0, (0, 0))],
+)  # fmt: skip
+def test_the_papers_counts_of_a_group_of_sixteen(negatives: int, positives: int, expected: tuple[int, int]) -> None:
+    assert class_counts(negatives=negatives, positives=positives, keep=16) == expected
+
+
+@pytest.mark.parametrize(
+    ("negatives", "positives", "least", "expected"),
+    [(1, 31, 1, (1, 15)), (31, 1, 1, (15, 1)), (2, 30, 2, (2, 14)), (30, 2, 2, (14, 2)), (0, 32, 2, (0, 16)),
+     (31, 1, 2, (15, 1)), (1, 31, 2, (1, 15)), (16, 16, 8, (8, 8)), (28, 4, 8, (12, 4))],
+)  # fmt: skip
+def test_minimum_of_either_class(negatives: int, positives: int, least: int, expected: tuple[int, int]) -> None:
+    assert class_counts(negatives=negatives, positives=positives, keep=16, min_per_class=least) == expected
+
+
+@pytest.mark.parametrize(("negatives", "positives", "keep"), [(7, 23, 15), (7, 7, 7)])
+def test_odd_group_sizes_add_up_too(negatives: int, positives: int, keep: int) -> None:
+    assert sum(class_counts(negatives=negatives, positives=positives, keep=keep)) == keep
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 40), st.data())
+def test_counts_always_sum_to_g_and_fit_their_classes(
+    negatives: int, positives: int, keep: int, data: st.DataObject
+) -> None:
+    least = data.draw(st.integers(0, keep // 2))
+    wanted = data.draw(st.none() | st.integers(0, 60))
+    kept = class_counts(
+        negatives=negatives, positives=positives, keep=keep, min_per_class=least, wanted_negatives=wanted
+    )
+    assert sum(kept) == min(keep, negatives + positives)
+    assert 0 <= kept[0] <= negatives
+    assert 0 <= kept[1] <= positives
+    assert kept[0] >= min(least, negatives)
+    assert kept[1] >= min(least, positives)
+
+
+@given(groups, st.integers(1, 20), st.sampled_from(MODES), st.data())
+def test_a_selection_is_whole(group: list[RolloutStats], keep: int, mode: Mode, data: st.DataObject) -> None:
+    least = data.draw(st.integers(0, keep // 2))
+    chosen = resample(group, keep=keep, mode=mode, min_per_class=least, seed=(1, 2, "p"))
+    alive = [index for index, rollout in enumerate(group) if not rollout.failed]
+    assert len(chosen.kept) == min(keep, len(alive))
+    assert chosen.kept == sorted(set(chosen.kept))
+    assert set(chosen.kept) <= set(alive)
+    assert len(chosen.reasons) == len(group)
+    assert chosen.trainable == (len({group[index].reward for index in chosen.kept}) > 1)
+    for index, (rollout, reason) in enumerate(zip(group, chosen.reasons, strict=True)):
+        assert (reason == "dropped: infrastructure") == rollout.failed
+        assert reason.startswith("dropped") == (index not in chosen.kept)
+        assert reason.startswith("kept") == (index in chosen.kept and chosen.trainable)
+
+
+@given(groups, st.integers(1, 20), st.sampled_from(MODES), st.integers(0, 2**31))
+def test_the_same_seed_draws_the_same(group: list[RolloutStats], keep: int, mode: Mode, seed: int) -> None:
+    first = resample(group, keep=keep, mode=mode, seed=(seed, 3, "problem-7"))
+    assert first == resample(list(group), keep=keep, mode=mode, seed=(seed, 3, "problem-7"))
+
+
+def test_another_step_or_prompt_draws_anew() -> None:
+    group = [CLEAN, WRONG] * 16
+    drawn = {tuple(resample(group, keep=16, seed=(0, step, prompt)).kept) for step in range(4) for prompt in ("a", "b")}
+    assert len(drawn) == 8
+
+
+def test_the_seed_hash_is_the_same_in_every_process() -> None:
+    code = "from rstar2_train.grpo_roc.resample import stable_hash; print(stable_hash((7, 3, 'problem')))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(other.stdout) == stable_hash((7, 3, "problem"))
+    assert stable_hash((7, 3, "problem")) != stable_hash((73, "problem"))
+
+
+@given(st.lists(rollouts(), min_size=2, max_size=32), st.sampled_from(MODES))
+@settings(max_examples=50)
+def test_fewer_survivors_than_g_are_all_kept(group: list[RolloutStats], mode: Mode) -> None:
+    alive = [index for index, rollout in enumerate(group) if not rollout.failed]
+    assert resample(group, keep=32, mode=mode, seed=0).kept == alive
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_kind_of_failure_can_survive_where_two_or_more_failed(mode: Mode) -> None:
+    timed_out = RolloutStats(reward=0.0, calls=1, errors=1)
+    unanswered = RolloutStats(reward=0.0, answers=0)
+    group = [timed_out, unanswered] + [CLEAN] * 6
+    survivors = set(itertools.chain.from_iterable(resample(group, keep=4, mode=mode, seed=s).kept for s in range(60)))
+    assert {0, 1} <= survivors
+
+
+def test_failures_are_drawn_uniformly_whatever_their_penalties() -> None:
+    group = [RolloutStats(reward=0.0, calls=4, errors=errors) for errors in range(4)] + [CLEAN] * 4
+    draws = 4000
+    counts = [0] * 4
+    for seed in range(draws):
+        for index in resample(group, keep=4, seed=seed).kept:
+            if index < 4:
+                counts[index] += 1
+    # Two of four are kept: each with probability 1/2; five standard errors.
+    assert all(abs(count / draws - 0.5) < 5 * (0.25 / draws) ** 0.5 for count in counts)
+
+
+def test_successes_are_drawn_by_the_inverse_of_their_penalty() -> None:
+    """One of two successes: the chance of each is its weight's share, 1/(p + delta), by the law of the draw."""
+    group = [CLEAN, RolloutStats(reward=1.0, calls=4, errors=1)]
+    weights = [1 / DELTA, 1 / (0.25 + DELTA)]
+    share = weights[0] / sum(weights)
+    draws = 4000
+    hits = sum(resample(group, keep=1, seed=seed).kept == [0] for seed in range(draws))
+    assert abs(hits / draws - share) < 5 * (share * (1 - share) / draws) ** 0.5
+
+
+def test_lower_penalties_survive_more_often_in_their_order() -> None:
+    group = [RolloutStats(reward=1.0, calls=4, errors=errors) for errors in range(5)] * 2 + [WRONG] * 10
+    counts = [0] * 5
+    for seed in range(1500):
+        for index in resample(group, keep=10, seed=seed).kept:
+            if index < 10:
+                counts[index % 5] += 1
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[4]
+
+
+def test_rank_keeps_the_lowest_penalties_in_the_order_they_came() -> None:
+    group = [FAULTY, CLEAN, RolloutStats(reward=1.0), CLEAN, WRONG, WRONG, WRONG, WRONG]
+    for seed in range(20):
+        assert [index for index in resample(group, keep=4, mode="rank", seed=seed).kept if index < 4] == [1, 3]
+
+
+def test_uniform_is_a_plain_draw_that_ignores_reward_and_penalty() -> None:
+    group = [CLEAN, FAULTY, WRONG, WRONG]
+    pairs = {pair: 0 for pair in itertools.combinations(range(4), 2)}
+    draws = 6000
+    for seed in range(draws):
+        pairs[tuple(resample(group, keep=2, mode="uniform", seed=seed).kept)] += 1  # type: ignore[index]
+    share = 1 / 6
+    assert all(abs(count / draws - share) < 5 * (share * (1 - share) / draws) ** 0.5 for count in pairs.values())
+
+
+def test_reasons_say_why() -> None:
+    group = [LOST, WRONG, WRONG, CLEAN, FAULTY]
+    chosen = resample(group, keep=2, mode="rank", seed=0)
+    assert chosen.kept[-1] == 3
+    assert chosen.reasons[0] == "dropped: infrastructure"
+    assert sorted(chosen.reasons[1:3]) == ["dropped: negative", "kept: negative"]
+    assert chosen.reasons[3:] == ["kept: positive", "dropped: penalty"]
+    assert chosen.trainable
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [([CLEAN] * 4, "untrained: all correct"), ([WRONG] * 4, "untrained: all wrong"), ([WRONG], "untrained: alone")],
+)
+def test_a_group_without_variance_is_not_trainable(group: list[RolloutStats], reason: str) -> None:
+    chosen = resample(group, keep=2, seed=0)
+    assert not chosen.trainable
+    assert {chosen.reasons[index] for index in chosen.kept} == {reason}
+
+
+def test_a_lone_failure_is_lost_by_the_papers_counts_and_kept_with_a_minimum() -> None:
+    group = [WRONG] + [CLEAN] * 31
+    assert not resample(group, keep=16, seed=0).trainable
+    assert 0 in resample(group, keep=16, min_per_class=1, seed=0).kept
+
+
+def test_a_group_lost_to_infrastructure_is_empty() -> None:
+    chosen = resample([LOST, LOST], keep=2, seed=0)
+    assert chosen.kept == []
+    assert not chosen.trainable
+
+
+@pytest.mark.parametrize(("keep", "least"), [(0, 0), (4, 3), (4, -1)])
+def test_impossible_settings_are_refused(keep: int, least: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        resample([CLEAN], keep=keep, min_per_class=least, seed=0)
