@@ -137,7 +137,11 @@ class Engine:
         argv += ["--model", str(self.model), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env=os.environ | {"RSTAR2_ENGINE_TOKEN": self.token}, start_new_session=True
+                argv,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"RSTAR2_ENGINE_TOKEN": self.token},
+                start_new_session=True,
             )
         if wait:
             self.wait()

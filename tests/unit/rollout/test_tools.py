@@ -94,7 +94,9 @@ def test_what_is_rendered_is_read_back(calls: list[tuple[str, str]], between: st
     assert [(one.code, one.stdin, one.fault) for one in parsed] == [(code, stdin, "") for code, stdin in calls]
 
 
-pieces = st.sampled_from(["<tool_call>", "</tool_call>", "{", "}", '"', "name", ":", "\\", "\n", "[", render_call("1"), "é"])
+pieces = st.sampled_from(
+    ["<tool_call>", "</tool_call>", "{", "}", '"', "name", ":", "\\", "\n", "[", render_call("1"), "é"]
+)
 
 
 @given(st.lists(pieces, max_size=14).map("".join), st.integers(1, 3))
@@ -118,9 +120,13 @@ SYNTAX = """  File "<snippet>", line 1
          ^
 SyntaxError: '(' was never closed
 """
-CHAINED = TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace(
-    "line 1, in f", "line 9, in g"
-).replace("ZeroDivisionError: division by zero", "ValueError: first\nsecond line")
+CHAINED = (
+    TRACEBACK
+    + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    + TRACEBACK.replace("line 1, in f", "line 9, in g").replace(
+        "ZeroDivisionError: division by zero", "ValueError: first\nsecond line"
+    )
+)
 
 RESULTS = [
     ({"status": "ok", "stdout": "204\n"}, "204"),
@@ -130,7 +136,7 @@ RESULTS = [
     ({"status": "error", "stderr": TRACEBACK}, "error: line 1: ZeroDivisionError: division by zero"),
     ({"status": "error", "stderr": SYNTAX}, "error: line 1: SyntaxError: '(' was never closed"),
     ({"status": "error", "stderr": CHAINED}, "error: line 9: ValueError: first"),
-    ({"status": "error", "stderr": TRACEBACK, "stdout": "7\n"}, "error: line 1: ZeroDivisionError: division by zero\noutput before it:\n7"),
+    ({"status": "error", "stderr": "ValueError: x", "stdout": "7\n"}, "error: ValueError: x\noutput before it:\n7"),
     ({"status": "error", "stderr": "bad input\n", "exit_code": 2}, "error: bad input"),
     ({"status": "error", "exit_code": 3}, "error: exit code 3"),
     ({"status": "error"}, "error: failed"),
