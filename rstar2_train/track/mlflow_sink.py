@@ -16,6 +16,7 @@ from mlflow.entities.span import Span as MlflowSpan
 from mlflow.exceptions import MlflowException
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
@@ -163,9 +164,7 @@ class MlflowSink:
         name = self._target["experiment"]
         found: Experiment | None = self._client.get_experiment_by_name(name)
         if found is None:
-            # The kind makes MLflow show runs and charts first, not prompts and judges.
-            kind = {"mlflow.experimentKind": "custom_model_development"}
-            return str(self._client.create_experiment(name, artifact_location=self._target["artifacts"], tags=kind))
+            return str(self._client.create_experiment(name, artifact_location=self._target["artifacts"]))
         return str(found.experiment_id)
 
 
@@ -181,6 +180,7 @@ def _otel_spans(trace: Trace) -> list[MlflowSpan]:
                 name=span["name"],
                 context=context,
                 parent=None if span["parent"] is None else contexts[span["parent"]],
+                resource=Resource.get_empty(),  # the default one would tag each trace with this process
                 attributes=_attributes(span, trace["id"]),
                 start_time=span["start"],
                 end_time=span["end"],

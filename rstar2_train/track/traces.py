@@ -69,8 +69,8 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
         parent=None,
         start=start,
         end=start + _nanoseconds(trajectory.seconds),
-        inputs={"prompt": prompt},
-        outputs={"response": _clip(trajectory.text), "answer": trajectory.answer, "verdict": trajectory.verdict},
+        inputs=_message("user", verbatim(question(prompt))),
+        outputs=_message("assistant", _conversation(trajectory, decode)),
         attributes={
             "prompt_id": trajectory.prompt_id,
             "sample": trajectory.sample,
@@ -130,6 +130,28 @@ def pick(groups: Sequence[Sequence[Trajectory]], count: int) -> list[Trajectory]
     return picked[:count]
 
 
+def verbatim(text: str, language: str = "") -> str:
+    """`text` as a fenced block: MLflow shows texts as Markdown, which would eat asterisks, tags and line breaks."""
+    if not text:
+        return ""
+    fence = "~~~"
+    while fence in text:
+        fence += "~"
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    """Inputs or outputs that MLflow shows as a chat message."""
+    return {"messages": [{"role": role, "content": text}]}
+
+
+def _conversation(trajectory: Trajectory, decode: Decode) -> str:
+    """What was said after the prompt, a block a segment."""
+    return "\n\n".join(
+        f"**{segment.kind}**\n{verbatim(_clip(decode(segment.token_ids)))}" for segment in trajectory.segments
+    )
+
+
 def _turns(trajectory: Trajectory, clock: int, prompt: str, decode: Decode) -> list[Span]:
     """Generation and tool spans, laid one after the other from `clock` on."""
     spans: list[Span] = []
@@ -159,8 +181,8 @@ def _generation(segment: Segment, number: int, start: int, end: int, shown: str,
         parent=0,
         start=start,
         end=end,
-        inputs={"text": shown},
-        outputs={"text": _clip(decode(segment.token_ids))},
+        inputs=_message("user" if number == 1 else "tool", verbatim(shown)),
+        outputs=_message("assistant", verbatim(_clip(decode(segment.token_ids)))),
         attributes={
             "tokens": tokens,
             "tokens_per_second": round(tokens / segment.seconds, 1) if segment.seconds > 0 else None,
@@ -177,8 +199,8 @@ def _call(call: ToolCall, start: int) -> Span:
         parent=0,
         start=start,
         end=start + _nanoseconds(call.queue_seconds + call.run_seconds),
-        inputs={"code": _clip(call.code), "input": _clip(call.stdin)},
-        outputs={"response": _clip(call.response)},
+        inputs={"code": verbatim(_clip(call.code), "python"), "input": verbatim(_clip(call.stdin))},
+        outputs={"response": verbatim(_clip(call.response))},
         attributes={
             "tool": call.name,
             "status": call.status,

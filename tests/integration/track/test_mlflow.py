@@ -127,7 +127,7 @@ def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
         ("reward correct", "EVALUATOR", "OK"),
     ]
     assert [(one.end_time_ns - one.start_time_ns) / 1e9 for one in spans] == pytest.approx([1.75, 1, 0.25, 0.5, 0])
-    assert spans[2].inputs == {"code": "prnt(12*17)", "input": ""}
+    assert spans[2].inputs == {"code": "~~~python\nprnt(12*17)\n~~~", "input": ""}
     assert spans[4].attributes["p_err"] == 1.0
 
     # The note of what was sent is lost: sending everything again changes nothing.

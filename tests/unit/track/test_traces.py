@@ -3,7 +3,7 @@
 import pytest
 
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
-from rstar2_train.track.traces import MAX_TEXT, Trace, build_trace, pick, question
+from rstar2_train.track.traces import MAX_TEXT, Trace, build_trace, pick, question, verbatim
 
 
 def decode(ids: list[int]) -> str:
@@ -41,6 +41,11 @@ def trajectory() -> Trajectory:
     )
 
 
+def said(message: dict) -> tuple[str, str]:
+    [one] = message["messages"]
+    return one["role"], one["content"]
+
+
 def build(trajectory: Trajectory, step: int = 4, now: float = 0.0) -> Trace:
     return build_trace(trajectory, uid="u", stage="rl-1", step=step, decode=decode, now=now)
 
@@ -62,13 +67,21 @@ def test_spans_follow_the_agent_loop(trajectory: Trajectory) -> None:
 
 def test_spans_carry_what_went_in_and_out(trajectory: Trajectory) -> None:
     root, first, _, bad, last, reward = build(trajectory)["spans"]
-    assert root["inputs"] == {"prompt": "ask"}
-    assert root["outputs"] == {"response": "call result answer", "answer": "1", "verdict": "wrong"}
-    assert (first["inputs"], first["outputs"]) == ({"text": "ask"}, {"text": "call"})
+    assert said(root["inputs"]) == ("user", "~~~\nask\n~~~")
+    assert said(root["outputs"])[1].split("~~~") == [
+        "**model**\n", "\ncall\n", "\n\n**tool**\n", "\nresult\n", "\n\n**model**\n", "\nanswer\n", "",
+    ]  # fmt: skip
+    assert (said(first["inputs"]), said(first["outputs"])) == (
+        ("user", "~~~\nask\n~~~"),
+        ("assistant", "~~~\ncall\n~~~"),
+    )
     assert first["attributes"] == {"tokens": 4, "tokens_per_second": 4.0, "weight_version": "v7"}
-    assert bad["inputs"] == {"code": "prnt(1)", "input": "in"}
-    assert bad["outputs"] == {"response": "error: NameError"}
-    assert (last["inputs"], last["outputs"]) == ({"text": "result"}, {"text": "answer"})
+    assert bad["inputs"] == {"code": "~~~python\nprnt(1)\n~~~", "input": "~~~\nin\n~~~"}
+    assert bad["outputs"] == {"response": "~~~\nerror: NameError\n~~~"}
+    assert (said(last["inputs"]), said(last["outputs"])) == (
+        ("tool", "~~~\nresult\n~~~"),
+        ("assistant", "~~~\nanswer\n~~~"),
+    )
     assert reward["inputs"] == {"answer": "1", "gold": "2"}
     assert reward["attributes"]["p_err"] == 0.5 and reward["attributes"]["kept_reason"] == "negative"
 
@@ -105,8 +118,8 @@ def test_calls_whose_results_did_not_fit_are_there_too(trajectory: Trajectory) -
 
 def test_long_texts_are_cut(trajectory: Trajectory) -> None:
     trajectory.segments[0].token_ids = list(b"x" * (MAX_TEXT + 5))
-    text = build(trajectory)["spans"][1]["outputs"]["text"]
-    assert text.endswith("... 5 more characters")
+    text = said(build(trajectory)["spans"][1]["outputs"])[1]
+    assert text.endswith("... 5 more characters\n~~~")
 
 
 def test_a_trajectory_with_nothing_in_it_is_a_trace(trajectory: Trajectory) -> None:
@@ -145,3 +158,8 @@ def test_pick_takes_every_kind_in_turn() -> None:
 )
 def test_a_trace_is_listed_by_its_question(prompt: str, text: str) -> None:
     assert question(prompt) == text
+
+
+def test_no_text_breaks_out_of_its_block() -> None:
+    assert verbatim("a\n~~~\nb") == "~~~~\na\n~~~\nb\n~~~~"
+    assert verbatim("") == ""

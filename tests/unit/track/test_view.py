@@ -119,7 +119,7 @@ def test_a_log_gets_a_line_a_step_and_one_a_stage(state: JobState) -> None:
         watching = asyncio.create_task(watch(state, stop=stop, health=dict, console=console))
 
         async def until(text: str) -> None:
-            while text not in output.getvalue():  # noqa: ASYNC110 - the output is all there is to see
+            while text not in output.getvalue():
                 await asyncio.sleep(0.01)
 
         await until("step 10/40")
