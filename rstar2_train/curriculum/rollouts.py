@@ -11,11 +11,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from rstar2_train.curriculum.context import Context, Suspend
 from rstar2_train.data.problems import Problem
-from rstar2_train.job.contracts import StageFailed
+from rstar2_train.job.contracts import Reason, StageFailed
 from rstar2_train.job.stages import Sampling
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.rollout.collect import collect
@@ -50,9 +51,11 @@ class Rollouts:
         await self._judge.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._judge.__aexit__(*error)
-        await self._pool.__aexit__(*error)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._judge.__aexit__(kind, error, trace)
+        await self._pool.__aexit__(kind, error, trace)
 
     async def push(self, group: TrainerGroup, version: str) -> None:
         """Export the trainer's weights and make the engines serve them as `version`."""
@@ -113,7 +116,7 @@ class Rollouts:
         lost = [trajectory for trajectory in rows if trajectory.failed]
         if len(lost) > MOST_LOST * len(rows):
             why = f"{len(lost)} of {len(rows)} rollouts were lost, the first to: {lost[0].error}"
-            reason = "JudgeUnavailable" if "judge" in lost[0].error.lower() else "EngineUnavailable"
+            reason: Reason = "JudgeUnavailable" if "judge" in lost[0].error.lower() else "EngineUnavailable"
             raise StageFailed(reason, why, retryable=True)
 
 

@@ -15,10 +15,11 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from rstar2_train.evaluate.report import build_report, render, render_slices, write_report
+from rstar2_train.evaluate.report import Report, build_report, render, render_slices, write_report
 from rstar2_train.job.contracts import ExitCode, Outcome, write_atomically
 from rstar2_train.job.failure import Decision, after_attempt
 from rstar2_train.job.spec import AgenticRLJob
@@ -119,7 +120,8 @@ class _Run:
         stages = asyncio.create_task(self._stages(left))
         stop = asyncio.create_task(self._stop.wait())
         given_up = self._supervisor.given_up
-        await asyncio.wait({stages, stop, given_up}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {stages, stop, given_up}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if given_up.done():
             self._stop.set()  # the driver checkpoints; the stages end as suspended
         with contextlib.suppress(asyncio.CancelledError):
@@ -218,7 +220,7 @@ class _Run:
         await asyncio.to_thread(_wait_for_metrics, self._state.root)
         await self._supervisor.stop()
 
-    def _conclude(self, ending: Ending, report, path: Path) -> None:  # type: ignore[no-untyped-def]
+    def _conclude(self, ending: Ending, report: Report, path: Path) -> None:
         console, state = self._console, self._state
         console.print()
         console.print(render(report))

@@ -172,7 +172,8 @@ def _check(value: Any) -> ParsedCall:
     unknown = sorted(set(arguments) - {"code", "input"})
     if unknown:
         return ParsedCall(name=name, fault="malformed", why=f"unknown argument {unknown[0]!r}")
-    code, stdin = arguments.get("code"), arguments.get("input", "")
+    code: Any = arguments.get("code")
+    stdin: Any = arguments.get("input", "")
     for argument, value in (("code", code), ("input", stdin)):
         if not isinstance(value, str):
             return ParsedCall(name=name, fault="malformed", why=f'"{argument}" must be a string')
