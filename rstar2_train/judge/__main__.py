@@ -9,14 +9,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rstar2_train.judge import api, worker
-from rstar2_train.judge.pool import PoolError
+from redis.exceptions import RedisError
+
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
 
 SECRETS = """Secrets come from the environment, never from the command line:
   RSTAR2_REDIS_PASSWORD, RSTAR2_REDIS_PASSWORD_FILE   Redis password, or a file that holds it
   RSTAR2_JUDGE_TOKEN, RSTAR2_JUDGE_TOKEN_FILE         bearer token that the API asks for"""
+
+API = "Takes calls over HTTP, queues them in Redis, answers each with how it ended. Listens on loopback by default."
+WORKER = "Takes calls from Redis and runs each in a process of its own in a gVisor sandbox."
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--prefix", default=PREFIX, help="prefix of all keys in Redis (default: %(default)s)")
     common.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     one = roles.add_parser(
-        "api", parents=[common], help="the HTTP API", formatter_class=formatter, epilog=SECRETS, description=api.__doc__
+        "api", parents=[common], help="the HTTP API", formatter_class=formatter, epilog=SECRETS, description=API
     )
     one.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     one.add_argument("--port", type=int, default=0, help="port; 0 (default) takes a free one and prints it")
@@ -39,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--max-wait", type=float, default=900, help="seconds before a call is given up (default: 900)")
     two = roles.add_parser(
         "worker", parents=[common], help="runs calls in sandboxes", formatter_class=formatter, epilog=SECRETS,
-        description=worker.__doc__,
+        description=WORKER,
     )  # fmt: skip
     two.add_argument("--executors", type=int, required=True, help="sandboxes; one a core is best")
     two.add_argument(
@@ -64,6 +67,42 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+def run_api(given: argparse.Namespace) -> None:
+    """Runs the API. Each role imports its own half: a worker has no use for a web framework."""
+    from rstar2_train.judge import api
+
+    api.serve(
+        api.ApiSettings(
+            redis=given.redis,
+            host=given.host,
+            port=given.port,
+            insecure=given.insecure,
+            max_pending=given.max_pending,
+            max_wait_seconds=given.max_wait,
+            prefix=given.prefix,
+        )
+    )
+
+
+def run_worker(given: argparse.Namespace) -> None:
+    """Runs a worker."""
+    from rstar2_train.judge import worker
+
+    if given.executors < 1:
+        raise ValueError(f"--executors {given.executors}: at least 1 is needed")
+    settings = worker.WorkerSettings(
+        redis=given.redis,
+        executors=given.executors,
+        isolation=given.isolation,
+        state=given.state,
+        platform=given.platform,
+        prefix=given.prefix,
+        lanes=tuple(given.lanes) if given.lanes else None,
+    )
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(worker.serve(settings))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
     given = parser().parse_args(arguments)
@@ -71,36 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
         level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
-        if given.role == "api":
-            settings = api.ApiSettings(
-                redis=given.redis,
-                host=given.host,
-                port=given.port,
-                insecure=given.insecure,
-                max_pending=given.max_pending,
-                max_wait_seconds=given.max_wait,
-                prefix=given.prefix,
-            )
-            api.serve(settings)
-        else:
-            if given.executors < 1:
-                raise ValueError(f"--executors {given.executors}: at least 1 is needed")
-            runner = asyncio.Runner(loop_factory=loop_factory())
-            with runner:
-                runner.run(
-                    worker.serve(
-                        worker.WorkerSettings(
-                            redis=given.redis,
-                            executors=given.executors,
-                            isolation=given.isolation,
-                            state=given.state,
-                            platform=given.platform,
-                            prefix=given.prefix,
-                            lanes=tuple(given.lanes) if given.lanes else None,
-                        )
-                    )
-                )
-    except (SetupError, PoolError, ValueError, OSError) as error:
+        run_api(given) if given.role == "api" else run_worker(given)
+    except (SetupError, ValueError, OSError, RedisError) as error:
         print(f"judge {given.role}: {error}", file=sys.stderr)
         return 78
     return 0

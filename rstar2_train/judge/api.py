@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import MAX_BATCH, CallResult, Status, check_request
@@ -150,11 +151,11 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def status() -> JSONResponse:
         """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis."""
         submitter: Submitter = app.state.submitter
-        submitter.check()
         try:
+            submitter.check()
             async with asyncio.timeout(2):
                 queued, workers = await look_at_queue()
-        except Exception as error:
+        except (RedisError, OSError) as error:
             detail = {"ready": False, "detail": f"Redis does not answer: {error or type(error).__name__}"}
             return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
         executors = sum(worker["ready"] for worker in workers)

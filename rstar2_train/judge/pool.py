@@ -17,6 +17,7 @@ from rstar2_train.judge.canary import Canary
 from rstar2_train.judge.imports import choose_lane
 from rstar2_train.judge.models import CallResult, Task
 from rstar2_train.judge.outcome import Outcome, to_result
+from rstar2_train.judge.rootfs import SetupError
 from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError
 
 log = logging.getLogger("rstar2.judge.pool")
@@ -43,7 +44,7 @@ class _Call:
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
-class PoolError(Exception):
+class PoolError(SetupError):
     """No sandbox could be started at all; the message says what runsc said."""
 
 
@@ -63,6 +64,7 @@ class Pool:
         self.changed = asyncio.Event()
         """Set whenever a sandbox begins or ends to take calls."""
         self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in settings.lanes}
+        self._made: set[Sandbox] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._canary = Canary(settings.state)
 
@@ -87,6 +89,7 @@ class Pool:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(sandbox.stop() for sandbox in self._made))
         self._canary.__exit__(None, None, None)
 
     def submit(self, task: Task) -> asyncio.Future[CallResult]:
@@ -102,6 +105,7 @@ class Pool:
         failures = 0
         while True:
             sandbox = Sandbox(self.settings)
+            self._made.add(sandbox)
             try:
                 await sandbox.start()
                 await self._attend(sandbox)
@@ -116,6 +120,7 @@ class Pool:
                     self.sandboxes.remove(sandbox)
                     self.recycled += 1
                 await sandbox.stop()
+                self._made.discard(sandbox)
                 self.changed.set()
             await asyncio.sleep(min(10.0, 0.25 * 2**failures) if failures else 0.0)
 

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 
 from rstar2_train.judge.models import CallResult, Task
 
@@ -103,12 +103,14 @@ def connect(url: str, *, connections: int = 16) -> Redis:
 async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
     """Runs a Redis command until Redis answers it, however often Redis is restarted meanwhile.
 
-    An error of the command itself (not of the connection, loading or a full disk) is raised.
+    An error of the command itself (not of the connection, loading or a full disk), or a wrong password, is raised.
     """
     delay = 0.05
     while True:
         try:
             return await action()
+        except AuthenticationError:
+            raise
         except ResponseError as error:
             if not transient(error):
                 raise

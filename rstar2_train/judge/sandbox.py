@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
@@ -31,6 +32,8 @@ from rstar2_train.judge.rootfs import (
     PROGRAM,
     PYTHON,
 )
+
+log = logging.getLogger("rstar2.judge.sandbox")
 
 REQUEST = struct.Struct("<QIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
@@ -57,13 +60,18 @@ def _die_with_parent() -> None:
 
 def _memory_files(pid: int) -> Iterator[Path]:
     """The memfd that holds a sandbox's memory, looked for in all descendants of `runsc run`."""
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            for link in Path(f"/proc/{child}/fd").glob("*"):
-                with contextlib.suppress(OSError):
-                    if link.readlink().name.startswith("memfd:runsc-memory"):
-                        yield link
-            yield from _memory_files(int(child))
+    with contextlib.suppress(OSError):  # processes and descriptors come and go while we look
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                yield from (link for link in Path(f"/proc/{child}/fd").glob("*") if _is_memory(link))
+                yield from _memory_files(int(child))
+
+
+def _is_memory(link: Path) -> bool:
+    try:
+        return link.readlink().name.startswith("memfd:runsc-memory")
+    except OSError:
+        return False
 
 
 class Lane(asyncio.Protocol):
@@ -209,6 +217,8 @@ class Sandbox:
 
         if self.settings.isolation == "gvisor":
             self._memory = next(_memory_files(self._process.pid), None)
+            if self._memory is None:
+                log.warning("%s: its memory cannot be watched; only each process is limited", self.id)
 
     def _command(self, numbers: dict[str, list[int]], passed: list[int]) -> list[str]:
         settings = self.settings

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import CallResult, Task
@@ -85,7 +86,7 @@ class Submitter:
             self._answer(pending.task.id, CallResult("internal", stderr="the judge API was stopped\n"))
 
     def check(self) -> None:
-        """Raises the error that ended one of the loops, if one did."""
+        """Raises the error that ended one of the loops, if one did (a wrong password, or a defect)."""
         for loop in self._loops:
             if loop.done():
                 loop.result()
@@ -139,7 +140,7 @@ class Submitter:
             try:
                 first = await self._redis.blpop([self._results], timeout=1)
                 more = await self._redis.lpop(self._results, READ_AT_ONCE) if first else None
-            except Exception as error:
+            except (RedisError, OSError) as error:
                 self._suspect = True
                 await until_done(f"reading results ({error or type(error).__name__})", self._redis.ping)
                 continue

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.bundle import Isolation, huge_pages_active, own_state, prepare
 from rstar2_train.judge.models import CallResult
@@ -85,7 +86,6 @@ class Worker:
 
     async def run(self) -> None:
         """Works until drained. Raises PoolError when no sandbox can be started."""
-        await until_done("making the queue", lambda: ensure_group(self._redis, self._names), stop=self._draining)
         self._pool.start()
         loops = [asyncio.create_task(loop()) for loop in (self._flush, self._renew_and_claim, self._heartbeat)]
         pulling = asyncio.create_task(self._pull())
@@ -95,6 +95,10 @@ class Worker:
             for task in done:
                 task.result()  # a loop ends only by an error; pulling ends when drained
             await self._finish_up()
+        except RedisConnectionError as error:
+            if not self._draining.is_set():
+                raise
+            log.warning("drained while Redis was away (%s); what this worker held goes to another one", error)
         finally:
             for loop in (pulling, *loops):
                 loop.cancel()
@@ -111,6 +115,7 @@ class Worker:
                 await self._consumer.leave()
 
     async def _pull(self) -> None:
+        await until_done("making the queue", lambda: ensure_group(self._redis, self._names), stop=self._draining)
         while not self._draining.is_set():
             room = self._pool.ready * (DEPTH + AHEAD) - len(self._held)
             if room <= 0:

@@ -25,12 +25,6 @@ def judge_command(*arguments: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-def test_help_explains_both_roles() -> None:
-    for arguments in (["--help"], ["api", "--help"], ["worker", "--help"]):
-        shown = judge_command(*arguments)
-        assert shown.returncode == 0 and "RSTAR2_REDIS_PASSWORD" in shown.stdout
-
-
 def test_open_address_is_refused() -> None:
     ended = judge_command("api", "--redis", "redis://127.0.0.1:1/0", "--host", "0.0.0.0")
     assert ended.returncode == 78
@@ -69,6 +63,13 @@ def test_no_compiler_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.returncode == 78
     assert "no C compiler" in ended.stderr and "apt install" in ended.stderr
+
+
+def test_wrong_redis_password_is_told(judge: JudgeStack) -> None:
+    arguments = ["worker", "--redis", judge.redis_url, "--executors", "1", "--lanes", "bare"]
+    ended = judge_command(*arguments, RSTAR2_REDIS_PASSWORD="wrong")
+    assert ended.returncode == 78
+    assert "password" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_state_folder_of_another_worker_is_refused(judge: JudgeStack) -> None:
@@ -173,6 +174,10 @@ def test_worker_as_an_ordinary_user(judge: JudgeStack, ordinary_user: list[str],
         answer = httpx.post(f"{url}/v1/run", json=body, timeout=180, trust_env=False).json()
         assert (answer["status"], answer["stdout"]) == ("ok", "65534 1 []\n"), (answer, Path(log.name).read_text())
         assert Path(f"/proc/{worker.pid}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+        bomb = "import os, time\nfor _ in range(12):\n    if os.fork() == 0: break\n"
+        bomb += "x = bytearray(50 << 20)\ntime.sleep(60)"
+        body = {"code": bomb, "limits": {"wallSeconds": 60, "memoryMiB": 64}}
+        assert httpx.post(f"{url}/v1/run", json=body, timeout=180, trust_env=False).json()["status"] == "memory"
     finally:
         for process in (worker, api):
             process.terminate()

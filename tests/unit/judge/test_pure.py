@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.__main__ import main
 from rstar2_train.judge.api import as_lines, check_bind
 from rstar2_train.judge.bundle import bundle_config
 from rstar2_train.judge.executor import program
@@ -124,7 +126,7 @@ def test_password_on_the_command_line_is_refused() -> None:
         connect("redis://:hunter2@127.0.0.1:1/0")
 
 
-def test_secret_from_environment_or_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_from_environment_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RSTAR2_X", raising=False)
     assert secret("RSTAR2_X") is None
     monkeypatch.setenv("RSTAR2_X", "one")
@@ -134,7 +136,15 @@ def test_secret_from_environment_or_file(tmp_path, monkeypatch: pytest.MonkeyPat
     assert secret("RSTAR2_X") == "two"
 
 
-def test_bundle_gives_nothing_away(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["api", "--help"], ["worker", "--help"]])
+def test_help_names_the_secrets(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "RSTAR2_REDIS_PASSWORD" in capsys.readouterr().out
+
+
+def test_bundle_gives_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", "hunter2")
     config = bundle_config(tmp_path, ["python"])
     process = config["process"]
