@@ -28,7 +28,7 @@ from rstar2_train.track.tracker import Target, journal_file, read_target
 
 log = logging.getLogger("rstar2.track")
 _POLL_SECONDS = 0.5
-_MAX_WAIT_SECONDS = 15.0
+_MAX_WAIT_SECONDS = 5.0
 _BATCH_EVENTS = 50
 _LAST_TRY_SECONDS = 20.0
 """For how long a shipper whose parent died still tries to send what is left."""

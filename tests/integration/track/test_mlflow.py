@@ -88,6 +88,7 @@ def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
     tracker.end_stage("rl-1", "failed", reason="JudgeUnavailable")
     tracker.start_stage("rl-2", type="GRPO", attempt=1, params={})
     tracker.end_stage("rl-2", "suspended", reason="Suspended")
+    tracker.metrics("rl-2", step=0, values={"evaluation/pass_at_1": 0.5})  # measured when the stage was over
     tracker.artifact(JOB, report, folder="report")
     tracker.end_job("failed", reason="JudgeUnavailable")
     shipped = ship(state, timeout=PATIENCE)
@@ -108,6 +109,7 @@ def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
     assert stage.data.tags["rstar2.attempt"] == "2"
     assert stage.data.tags["rstar2.reason"] == "JudgeUnavailable"
     assert history(state, "rl-1", "reward/mean") == expected(1, 5)
+    assert history(state, "rl-2", "evaluation/pass_at_1") == [(0, 0.5)]
     client = MlflowClient(read_target(state)["uri"])
     assert [one.path for one in client.list_artifacts(job.info.run_id)] == ["manifest.yaml", "report"]
     assert (JobState(state).mlflow_artifacts).exists()
