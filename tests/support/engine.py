@@ -57,7 +57,7 @@ def why_not() -> str:
     return f"not installed: {', '.join(missing)} (make setup)" if missing else ""
 
 
-def test_job() -> AgenticRLJob:
+def engine_job() -> AgenticRLJob:
     """The job of the test's engine."""
     return AgenticRLJob.model_validate(JOB)
 
@@ -128,7 +128,7 @@ class Engine:
         self.token = secrets.token_urlsafe(24)
         self.log = folder / f"engine-{self.port}.log"
         self._job = folder / "job.json"
-        self._job.write_text(test_job().model_dump_json(), encoding="utf-8")
+        self._job.write_text(engine_job().model_dump_json(), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:

@@ -1,0 +1,45 @@
+"""The session's engine, and a judge, for this room."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.rollout.engine import EngineClient
+from rstar2_train.rollout.weights import EnginePool, PoolTimes
+from tests.support.engine import Engine
+from tests.support.engine_fixtures import engine, engine_protocol, models
+
+__all__ = ["engine", "engine_protocol", "models"]
+
+TIMES = PoolTimes(patience=300, load=60, straggler=2, check=0.5, retry=0.5)
+"""Patient with a busy machine, quick to notice."""
+
+
+@pytest.fixture
+async def pool(engine: Engine) -> AsyncIterator[EnginePool]:
+    """A pool of the one engine."""
+    async with EnginePool([engine.url], token=engine.token, times=TIMES) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def client(pool: EnginePool, engine: Engine) -> EngineClient:
+    """The engine itself."""
+    return pool.client(engine.url)
+
+
+@pytest.fixture(scope="module")
+def judge_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeStack]:
+    """A real judge. Its sandbox has tests of its own: here it runs the few harmless calls without one."""
+    with JudgeStack(Path(tmp_path_factory.mktemp("judge")), isolation="none") as stack:
+        yield stack
+
+
+@pytest.fixture
+async def judge(judge_stack: JudgeStack) -> AsyncIterator[JudgeClient]:
+    """A client of it."""
+    async with JudgeClient(judge_stack.url, patience_seconds=120) as judge:
+        yield judge
