@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -60,13 +61,14 @@ def comparable(one: Evaluation, other: Evaluation) -> bool:
 
 def render(report: Report) -> Table:
     """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation."""
-    table = Table(title=f"{report.job}: seed {report.seed}, {duration(report.seconds)}", title_justify="left")
+    table = _table(f"{report.job}: seed {report.seed}, {duration(report.seconds)}")
     for header in ("stage", "type"):
         table.add_column(header, no_wrap=True)
-    for header in ("steps", "runs", "T", "pass@1 before → after", "change", "hard before → after"):
+    for header in ("steps", "runs", "T", "pass@1\nbefore → after", "own\nchange", "tool errors\nin correct"):
         table.add_column(header, justify="right", no_wrap=True)
-    for header in ("tool errors\nin correct", "mean\ntokens", "cut off", "outcome"):
-        table.add_column(header, justify="right" if header != "outcome" else "left", no_wrap=True)
+    for header in ("mean\ntokens", "cut off"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("outcome", overflow="fold")
     for row in report.stages:
         table.add_row(
             row.name,
@@ -76,7 +78,6 @@ def render(report: Report) -> Table:
             "-" if row.temperature is None else f"{row.temperature:g}",
             _before_after(row.pass_at_1_before, row.pass_at_1, row.pass_at_1_se),
             _change(row.pass_at_1_before, row.pass_at_1),
-            _before_after(row.hard_pass_at_1_before, row.hard_pass_at_1, row.hard_pass_at_1_se),
             _percent(row.tool_error_ratio_correct),
             "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}",
             _percent(row.truncated),
@@ -86,19 +87,25 @@ def render(report: Report) -> Table:
 
 
 def render_slices(report: Report) -> Table | None:
-    """Pass@1 of each slice after each stage; None when no stage measured slices."""
+    """Pass@1 of each slice, and of the hard problems, after each stage; None when no stage measured any."""
     names = sorted({name for row in report.stages for name in row.slices})
-    if not names:
+    hard = any(row.hard_pass_at_1 is not None for row in report.stages)
+    if not names and not hard:
         return None
-    table = Table(title="pass@1 by slice (± standard error)", title_justify="left")
+    table = _table("pass@1 by slice (± standard error)")
     table.add_column("stage", no_wrap=True)
-    for name in names:
+    for name in [*names, *(["hard"] if hard else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.stages:
-        if row.slices:
-            cells = (row.slices.get(name) for name in names)
-            table.add_row(row.name, *(_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "-" for cell in cells))
+        if row.pass_at_1 is not None:
+            cells = [row.slices.get(name) for name in names]
+            scores = [_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "-" for cell in cells]
+            table.add_row(row.name, *scores, *([_score(row.hard_pass_at_1, row.hard_pass_at_1_se)] if hard else []))
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
 
 
 def duration(seconds: float) -> str:
@@ -174,4 +181,6 @@ def _percent(value: float | None) -> str:
 def _outcome(row: StageReport) -> str:
     if row.outcome is None:
         return "running" if row.attempts else "not started"
-    return row.outcome if row.outcome == "completed" else f"{row.outcome} ({row.reason})"
+    if row.outcome == "completed":
+        return "done"
+    return row.outcome if row.outcome == "suspended" else f"{row.outcome}: {row.reason}"
