@@ -139,9 +139,10 @@ class Protocol:
         chat_template: Path | None = None,
     ) -> Protocol:
         """The protocol of a Hugging Face model folder; `chat_template` is a Jinja file that replaces its own."""
-        from transformers import AutoTokenizer
+        # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each driver.
+        from transformers import PreTrainedTokenizerFast
 
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
         template = chat_template.read_text(encoding="utf-8") if chat_template else None
         if template is None and tokenizer.chat_template is None:
             raise ProtocolError(
