@@ -59,13 +59,21 @@ async def collect(
         seed=seed,
         on_done=on_done,
     )
-    async with asyncio.TaskGroup() as tasks:
-        groups = []
-        for problem in problems:
-            prompt_ids = protocol.prompt_ids(problem.problem)
-            work.check_room(problem.id, len(prompt_ids))
-            groups.append([tasks.create_task(work.one(problem, prompt_ids, sample)) for sample in range(samples)])
-    return [[task.result() for task in group] for group in groups]
+    prompts = [protocol.prompt_ids(problem.problem) for problem in problems]
+    for problem, prompt_ids in zip(problems, prompts, strict=True):
+        work.check_room(problem.id, len(prompt_ids))
+    tasks = [
+        asyncio.create_task(work.one(problem, prompt_ids, sample))
+        for problem, prompt_ids in zip(problems, prompts, strict=True)
+        for sample in range(samples)
+    ]
+    try:
+        done = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [done[at : at + samples] for at in range(0, len(done), samples)]
 
 
 @dataclass(frozen=True, slots=True)

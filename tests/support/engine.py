@@ -21,7 +21,7 @@ from pathlib import Path
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.rollout.protocol import Protocol, render_call
 
-BOOT_SECONDS = 300
+BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"
 QUESTION = "Find the sum of 12 and 30."
 FIRST_TURN = "\n".join(
