@@ -17,7 +17,7 @@ from rstar2_train.data.tiny.demos import Flaws, demonstrate
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.data.tiny.tasks import LARGEST, LEVELS, draw_chains, to_problem
 
-VERSION = 1
+VERSION = 2
 """Raise when anything made here changes: data of an older version is then not used again."""
 
 

@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_train.data.tiny.tasks import OPERATIONS, Chain
+from rstar2_train.data.tiny.tasks import OPERATIONS, VARIABLES, Chain
 
 TOOL = "execute_python_code_with_standard_io"
 SYSTEM_PROMPT = f"Tool: {TOOL}"
@@ -49,9 +49,9 @@ class Flaws:
     """The answer is guessed without any call."""
     repeat: float = 0.10
     """The answer is written twice."""
-    slip: float = 0.25
-    """At the third operation: the chain stops too early, or an older value is used."""
-    slip_stops: float = 0.4
+    slip: float = 0.5
+    """At the second and at the third operation: the chain stops too early, or an older value is used."""
+    slip_stops: float = 0.6
     """Share of slips that stop; the others use the older value."""
 
 
@@ -63,7 +63,7 @@ def demonstrate(chain: Chain, rng: random.Random, *, flaws: Flaws) -> list[dict[
     values = [chain.first]
     for position, (right, operand) in enumerate(chain.steps):
         left = values[-1]
-        if position >= 2 and rng.random() < flaws.slip:
+        if position >= 1 and rng.random() < flaws.slip:
             if rng.random() < flaws.slip_stops:
                 break
             left = values[-2]
@@ -73,22 +73,24 @@ def demonstrate(chain: Chain, rng: random.Random, *, flaws: Flaws) -> list[dict[
         for _ in range(2):
             if rng.random() >= flaws.bad_call:
                 break
-            messages += _failing(written, rng)
+            messages += _failing(written, rng, variable=VARIABLES[position])
         values.append(compute(left, operand))
-        messages += [_call(_program(written)), {"role": "tool", "content": str(values[-1])}]
+        messages += [
+            _call(_program(written), variable=VARIABLES[position]),
+            {"role": "tool", "content": str(values[-1])},
+        ]
     return [*messages, _answer(values[-1], rng, flaws=flaws)]
 
 
-def _failing(expression: str, rng: random.Random) -> list[dict[str, str]]:
+def _failing(expression: str, rng: random.Random, *, variable: str) -> list[dict[str, str]]:
     """A call that fails, in one of three ways, and what the tool says to it."""
     kind = rng.random()
-    if kind < 0.4:
-        code = f"print({expression})" if "math." in expression else f"prnt({expression})"
-        return [_call(code), {"role": "tool", "content": complaint(code)}]
     if kind < 0.7:
-        code = f"print({expression}"
-        return [_call(code), {"role": "tool", "content": complaint(code)}]
-    call = _call(_program(expression))
+        code = f"print({expression}"  # 30 %: the last parenthesis is missing; 40 %: a name is not defined
+        if kind < 0.4:
+            code = f"{code})" if "math." in expression else f"prnt({expression})"
+        return [_call(code, variable=variable), {"role": "tool", "content": complaint(code)}]
+    call = _call(_program(expression), variable=variable)
     broken = call["content"].replace('""}}', '""}')
     return [{"role": "assistant", "content": broken}, {"role": "tool", "content": MALFORMED}]
 
@@ -106,9 +108,10 @@ def _program(expression: str) -> str:
     return f"import math\nprint({expression})" if "math." in expression else f"print({expression})"
 
 
-def _call(code: str) -> dict[str, str]:
+def _call(code: str, *, variable: str) -> dict[str, str]:
+    """A turn that says which variable it is about to find, and calls the tool for it."""
     call = json.dumps({"name": TOOL, "arguments": {"code": code, "input": ""}})
-    return {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"}
+    return {"role": "assistant", "content": f"{variable}: <tool_call>\n{call}\n</tool_call>"}
 
 
 def _answer(value: int, rng: random.Random, *, flaws: Flaws) -> dict[str, str]:
