@@ -26,6 +26,8 @@ PRIVATE = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Otherwise a fixed port, which a second Ray on this machine could not have.
     "AUTOSCALER_METRIC_PORT": "0",
+    # Ray's helpers give up on a head that was killed with its driver after seconds, not after a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 
 
@@ -61,24 +63,29 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
         return Runtime(ray=ray)
     for name, value in PRIVATE.items():
         os.environ[name] = value
-    # Else Ray leaves a token in the home directory, for all clusters of this user.
+    # Else Ray leaves a token in the home directory, for all clusters of this user. One a process: Ray reads it once.
     os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
     folder, lock = _folder()
-    with _signals_kept():
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            num_gpus=gpus,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            logging_level="error",
-            _node_ip_address=LOOPBACK,
-            _temp_dir=str(folder),
-        )
-    return Runtime(ray=ray, folder=folder, lock=lock)
+    runtime = Runtime(ray=ray, folder=folder, lock=lock)
+    try:
+        with _signals_kept():
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                logging_level="error",
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(folder),
+            )
+    except BaseException:
+        runtime.stop()
+        raise
+    return runtime
 
 
 class _signals_kept:

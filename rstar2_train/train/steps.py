@@ -6,12 +6,14 @@ Runs inside the rank processes. All ranks call these together, with equally many
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from rstar2_train.grpo_roc.loss import grpo_loss
 from rstar2_train.train.batching import MicroBatch
@@ -105,7 +107,10 @@ def start_logprobs(
     policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
 ) -> list[Tensor]:
     """pi_old of each micro-batch: the trainer's own log-probabilities before the step's first update."""
-    return [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
+    values = [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
+    # A backward pass would do it: without one, the root's parameters stay gathered after a forward pass.
+    cast(FSDPModule, policy).reshard()
+    return values
 
 
 def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, temperature: float) -> tuple[Tensor, Tensor]:
