@@ -92,7 +92,7 @@ class _Run:
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, self._stop.set)
+            loop.add_signal_handler(signum, self._asked_to_stop)
         mlflow = job.spec.tracking.mlflow
         tracker = Tracker(
             state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
@@ -115,6 +115,12 @@ class _Run:
             await self._close(tracker, ending)
         return ending
 
+    def _asked_to_stop(self) -> None:
+        """The first time: suspend. The second: do not wait for the step; what is checkpointed is safe."""
+        if self._stop.is_set():
+            self._signal_driver(signal.SIGKILL)
+        self._stop.set()
+
     async def _until_end(self, left: list[Stage]) -> Ending:
         """Run the stages; a child that keeps dying, or a request to stop, ends them early."""
         stages = asyncio.create_task(self._stages(left))
@@ -124,19 +130,18 @@ class _Run:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if given_up.done():
             self._stop.set()  # the driver checkpoints; the stages end as suspended
-        with contextlib.suppress(asyncio.CancelledError):
-            if not stages.done():
-                self._suspend_driver()
+        if not stages.done():
+            self._signal_driver(signal.SIGTERM)
         ending = await stages
         stop.cancel()
         if given_up.done():
             raise given_up.result()
         return ending
 
-    def _suspend_driver(self) -> None:
+    def _signal_driver(self, signum: signal.Signals) -> None:
         for name in self._supervisor.health():
             if name.startswith("driver-"):
-                self._supervisor.signal(name, signal.SIGTERM)
+                self._supervisor.signal(name, signum)
 
     async def _stages(self, left: list[Stage]) -> Ending:
         serving: asyncio.Task[None] | None = None
