@@ -136,7 +136,7 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        self._write_register(process)
+        self._write_register((child.name, process))
         return process
 
     async def _until_ready(self, running: _Running) -> None:
@@ -190,12 +190,13 @@ class Supervisor:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:] if log.exists() else []
         return f"its log is {log} and ends with:\n" + "\n".join(f"  {line}" for line in lines)
 
-    def _write_register(self, *starting: asyncio.subprocess.Process) -> None:
-        alive = [r.process for r in self._running.values() if r.process.returncode is None] + list(starting)
+    def _write_register(self, *starting: tuple[str, asyncio.subprocess.Process]) -> None:
+        alive = [(name, one.process) for name, one in self._running.items() if one.process.returncode is None]
         entries = []
-        for process in alive:
+        for name, process in [*alive, *starting]:
             if psutil.pid_exists(process.pid):
-                entries.append({"pid": process.pid, "started": psutil.Process(process.pid).create_time()})
+                started = psutil.Process(process.pid).create_time()
+                entries.append({"name": name, "pid": process.pid, "started": started})
         write_atomically(self._register, json.dumps(entries))
 
 

@@ -1,0 +1,192 @@
+"""`rstar2 run` on the smoke manifest, with all real parts: once undisturbed, once with every part killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rstar2_train.job.contracts import ExitCode, Progress
+from rstar2_train.job.state import JobState
+from rstar2_train.rollout import store
+from rstar2_train.train import checkpoints
+
+ROOT = Path(__file__).parents[3]
+SMOKE = ROOT / "examples" / "smoke.yaml"
+STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
+RUN_SECONDS = 900
+
+
+def start(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
+    command = [sys.executable, "-m", "rstar2_train.cli", "run", str(manifest), "--state", str(state)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def finish(run: subprocess.Popen) -> tuple[int, str]:
+    """Exit code and output. A run that hangs is ended, and its output shown."""
+    try:
+        output, _ = run.communicate(timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=120)
+        pytest.fail(f"the run did not end within {RUN_SECONDS} s:\n{output}")
+    return run.returncode, output
+
+
+def children(state: JobState) -> dict[str, psutil.Process]:
+    """The run's children by name."""
+    entries = json.loads((state.root / "children.json").read_text())
+    return {entry["name"]: psutil.Process(entry["pid"]) for entry in entries if psutil.pid_exists(entry["pid"])}
+
+
+def wait_for(state: JobState, stage: str, step: int, run: subprocess.Popen) -> Progress:
+    """Wait until `stage` has done `step` steps."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < deadline:
+        if run.poll() is not None:
+            pytest.fail(f"the run ended before {stage} reached step {step}:\n{run.communicate()[0]}")
+        progress = state.progress()
+        at = STAGES.index(progress.stage) if progress else -1
+        if progress and (at, progress.step) >= (STAGES.index(stage), step) and progress.phase != "Starting":
+            return progress
+        time.sleep(0.05)
+    pytest.fail(f"{stage} did not reach step {step} in time")
+
+
+def assert_nothing_left(state: JobState) -> None:
+    left = [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "status"])
+        if any(str(state.root) in part for part in process.info["cmdline"] or ())
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+    assert left == []
+
+
+def assert_whole(state: JobState) -> None:
+    """Every step's rollouts are all there, none lost, none scored 0 because of a kill."""
+    job = state.job()
+    for name in ("rl-1", "rl-2", "rl-3"):
+        settings = job.grpo_settings(job.stage(name))
+        problems = settings.prompts_per_step
+        for step in range(1, settings.steps + 1):
+            rows = store.read(store.step_path(state.stage(name).trajectories, step))
+            groups = Counter(row.prompt_id for row in rows)
+            assert set(groups.values()) == {settings.rollouts_per_prompt}
+            assert len(groups) <= problems
+            assert [row.error for row in rows if row.failed] == []
+            versions = {segment.weight_version for row in rows for segment in row.segments if segment.kind == "model"}
+            assert versions == {f"{name}-step-{step - 1:06d}"}, "sampled under other weights than the step's"
+            assert {call.status for row in rows for call in row.calls} <= {"ok", "error", "malformed", "unknown_tool"}
+        assert checkpoints.list_checkpoints(state.stage(name).checkpoints)[-1][0] == settings.steps
+
+
+def assert_report(state: JobState) -> dict:
+    report = json.loads(state.report_file.read_text())
+    assert [stage["name"] for stage in report["stages"]] == STAGES
+    assert all(stage["outcome"] == "completed" for stage in report["stages"])
+    for stage in report["stages"]:
+        if stage["type"] != "Filter":
+            assert stage["pass_at_1"] is not None
+            assert stage["excluded"] == 0
+    return report
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> tuple[JobState, str]:
+    """A run from nothing to its end."""
+    folder = tmp_path_factory.mktemp("smoke")
+    code, output = finish(start(folder))
+    assert code == 0, output
+    return JobState(folder / "smoke"), output
+
+
+def test_runs_to_its_end_and_leaves_nothing_running(smoke) -> None:
+    state, output = smoke
+    assert_report(state)
+    assert_whole(state)
+    assert_nothing_left(state)
+    assert "report " in output and "mlflow ui" in output
+
+
+def test_mlflow_has_the_runs_the_metrics_and_the_traces(smoke) -> None:
+    from mlflow import MlflowClient
+
+    state, _ = smoke
+    client = MlflowClient(f"sqlite:///{state.mlflow_database}")
+    experiment = client.get_experiment_by_name("rstar2")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    parent = next(run for run in runs.values() if "mlflow.parentRunId" not in run.data.tags)
+    nested = [run for run in runs.values() if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(nested) == len(STAGES)
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    rl = next(run for run in nested if "rl-1" in run.info.run_name)
+    assert [point.step for point in client.get_metric_history(rl.info.run_id, "reward/mean")] == [1, 2, 3]
+    artifacts = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert {"manifest.yaml", "report.json"} <= artifacts
+
+
+def test_a_second_run_has_nothing_to_do(smoke) -> None:
+    state, _ = smoke
+    before = state.report_file.read_text()
+    code, output = finish(start(state.root.parent))
+    assert code == 0
+    assert "already complete" in output
+    assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
+
+
+def test_every_part_killed_once_and_the_run_suspended(tmp_path: Path) -> None:
+    state = JobState(tmp_path / "smoke")
+    run = start(tmp_path)
+    wait_for(state, "rl-1", 0, run)
+    for step, target in ((0, "engine-0"), (1, "redis"), (2, "judge-worker")):
+        wait_for(state, "rl-1", step, run)
+        children(state)[target].kill()
+    wait_for(state, "rl-2", 0, run)
+    sandboxes = [p for p in children(state)["judge-worker"].children(recursive=True) if "runsc" in p.name()]
+    assert sandboxes
+    sandboxes[-1].kill()
+    driver = next(process for name, process in children(state).items() if name.startswith("driver-rl-2"))
+    wait_for(state, "rl-2", 1, run)
+    driver.kill()
+    wait_for(state, "hard", 0, run)
+    run.send_signal(signal.SIGINT)
+    code, output = finish(run)
+    assert code == ExitCode.SUSPENDED, output
+    assert "suspended" in output
+    assert_nothing_left(state)
+
+    code, output = finish(start(tmp_path))
+    assert code == 0, output
+    report = assert_report(state)
+    assert_whole(state)
+    assert_nothing_left(state)
+    attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}
+    assert attempts["rl-2"] == 2
+    assert attempts["sft"] == 1
+
+
+def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path) -> None:
+    """kill -9 of `rstar2 run` itself, while SFT trains; then the same command again."""
+    state = JobState(tmp_path / "smoke")
+    run = start(tmp_path)
+    wait_for(state, "sft", 20, run)
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate()
+    run = start(tmp_path)
+    progress = wait_for(state, "sft", 21, run)
+    assert progress.attempt == 2
+    assert progress.checkpoint is not None
+    run.send_signal(signal.SIGINT)
+    code, output = finish(run)
+    assert code == ExitCode.SUSPENDED, output
+    assert state.stage("sft").outcome().checkpoint.step >= 20
+    assert_nothing_left(state)
