@@ -19,7 +19,8 @@ def spec() -> dict:
 
 
 def test_no_drift() -> None:
-    assert CRD_FILE.read_text() == render_crd(), "run `make crds`"
+    current = CRD_FILE.read_text() == render_crd()  # not inside the assert: pytest would print both files
+    assert current, "run `make crds`"
 
 
 def test_small() -> None:
