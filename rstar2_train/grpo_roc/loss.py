@@ -6,7 +6,6 @@ over micro-batches and ranks is exactly eq. 6, however the tokens were packed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,20 +27,6 @@ class LossParts:
     """Scalars to maximise: ratio_max, mismatch_max."""
 
 
-def group_token_weights(group_tokens: Sequence[int]) -> list[float]:
-    """The weight of one token of each group: a token mean inside the group, then a mean over groups (eq. 6).
-
-    Args:
-        group_tokens: trained tokens of each group in one update, over all ranks: the true denominators.
-
-    Raises:
-        ValueError: when a group has no token to train on.
-    """
-    if any(tokens <= 0 for tokens in group_tokens):
-        raise ValueError(f"a group has no trained token: {list(group_tokens)}")
-    return [1.0 / (tokens * len(group_tokens)) for tokens in group_tokens]
-
-
 def grpo_loss(
     *,
     logprobs: Tensor,
@@ -59,7 +44,7 @@ def grpo_loss(
         logprobs: log-probability of each token under the policy that learns; has the gradient.
         old_logprobs: the same under the trainer's policy at the start of the step.
         advantages: eq. 7, the value of the token's rollout.
-        weights: the token's weight in the update (`group_token_weights`); 0 masks it: tool output, padding.
+        weights: the token's weight in the update (`advantage.group_token_weights`); 0 masks it: tool output, padding.
         clip_low: the ratio counts down to 1 - clip_low.
         clip_high: and up to 1 + clip_high (clip-higher).
         engine_logprobs: log-probabilities under the engine that sampled, for the mismatch metrics.

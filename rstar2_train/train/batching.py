@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2_train.grpo_roc.loss import group_token_weights
+from rstar2_train.grpo_roc.advantage import group_token_weights
 from rstar2_train.train.config import Sequence, TrainSequence
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rstar2_train.job.contracts import StageFailed
 from rstar2_train.train import ray_runtime
 from rstar2_train.train.config import TrainConfig
-from rstar2_train.train.rank import Rank
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
+
+    from rstar2_train.train.rank import Rank
 
 SETTLE_SECONDS = 5.0
 """How long to look for a dead rank behind another rank's error."""
@@ -26,6 +27,19 @@ class RanksLost(StageFailed):
         super().__init__("RanksLost", message, retryable=True)
 
 
+class RankProcess:
+    """The actor around a Rank: torch is imported in its process only, which saves the driver seconds and memory."""
+
+    def __init__(self, *, rank: int, ranks: int, config: TrainConfig) -> None:
+        from rstar2_train.train.rank import Rank
+
+        self._rank: Rank = Rank(rank=rank, ranks=ranks, config=config)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Run a method of the Rank."""
+        return getattr(self._rank, method)(*args)
+
+
 class Ranks:
     """Actors, one a rank, in one process group; every call goes to all of them."""
 
@@ -33,12 +47,12 @@ class Ranks:
         self.count = ranks
         self._runtime = ray_runtime.join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
         # Nothing is restarted: a new rank could not join the old process group.
-        remote = self._runtime.ray.remote(num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0)(Rank)
+        remote = self._runtime.ray.remote(num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0)(RankProcess)
         self._actors: list[ActorHandle[Any]] = [
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
         hosts = self.call("host")
-        port = self._wait([self._actors[0].listen.remote(hosts[0])], "listen")[0]
+        port = self._wait([self._actors[0].call.remote("listen", hosts[0])], "listen")[0]
         here = Counter(hosts)
         self.pids: list[int] = self.call_each("connect", [(hosts[0], port, here[host]) for host in hosts])
 
@@ -50,7 +64,7 @@ class Ranks:
         """Run a method on every rank, each with its own arguments; results by rank."""
         if not self._actors:
             raise RanksLost(f"cannot {method}: the ranks have ended")
-        references = [getattr(actor, method).remote(*each) for actor, each in zip(self._actors, args, strict=True)]
+        references = [actor.call.remote(method, *each) for actor, each in zip(self._actors, args, strict=True)]
         return self._wait(references, method)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What the trainer is told: its settings, its sequences, and what a restored checkpoint brings back.
+"""What drivers and ranks tell one another: settings, sequences, what was measured, what a checkpoint brings back.
 
 Plain dataclasses without torch: the drivers build them, Ray carries them to the ranks.
 """
@@ -84,3 +84,29 @@ class TrainState:
 
     step: int
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """How a GRPO update computes its loss (eq. 6)."""
+
+    clip_low: float
+    clip_high: float
+    temperature: float
+    correction_cap: float | None
+    """Cap of the truncated importance correction; None: off."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rank measured: parts to be added up over ranks and updates, and parts to be maximised."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        """Merge what another micro-batch, update or rank measured."""
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in other.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, value), value)

@@ -1,7 +1,7 @@
 """TrainerGroup: the trainer as the drivers see it. Synchronous; call it from a thread of an event loop.
 
 It shares sequences out over the ranks, starts each update on all of them at once, and puts their measures together.
-The ranks themselves are processes of Ray (`cluster`, `rank`).
+The ranks themselves are processes of Ray (`cluster`, `rank`); this side of them needs no torch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from rstar2_train.train import checkpoints
 from rstar2_train.train.batching import grpo_updates, sft_rows, share_out
 from rstar2_train.train.checkpoints import Manifest
 from rstar2_train.train.cluster import Ranks
-from rstar2_train.train.config import OptimizerConfig, Sequence, TrainConfig, TrainSequence, TrainState
-from rstar2_train.train.export import copy_companions
-from rstar2_train.train.steps import Objective, Tally
+from rstar2_train.train.config import (
+    Objective,
+    OptimizerConfig,
+    Sequence,
+    Tally,
+    TrainConfig,
+    TrainSequence,
+    TrainState,
+)
 
 Metrics = dict[str, float]
 
@@ -166,7 +172,6 @@ class TrainerGroup:
             raise RuntimeError("no model is loaded: call load() first")
         source = self._model_dir
         with checkpoints.write_folder(model_dir, durable=durable) as folder:
-            copy_companions(source, folder)
             self._ranks.call("export", source, folder)
 
     def close(self) -> None:

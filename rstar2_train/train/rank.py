@@ -15,11 +15,10 @@ import torch.distributed as dist
 
 from rstar2_train.train import device, export, shards, steps
 from rstar2_train.train.batching import MicroBatch
-from rstar2_train.train.config import OptimizerConfig, TrainConfig
+from rstar2_train.train.config import Objective, OptimizerConfig, Tally, TrainConfig
 from rstar2_train.train.model import Policy, load_policy
 from rstar2_train.train.optimizer import make_optimizer, update
 from rstar2_train.train.ray_runtime import LOOPBACK
-from rstar2_train.train.steps import Objective, Tally
 
 
 class Rank:
@@ -121,8 +120,10 @@ class Rank:
             self.optimizer = make_optimizer(policy, self.optimizer_config)
 
     def export(self, model_dir: Path, folder: Path) -> None:
-        """Gather the weights and let rank 0 write them as safetensors in the form of `model_dir`."""
+        """Gather the weights; rank 0 fills `folder`: them in safetensors, all else copied from `model_dir`."""
         policy, _ = self._loaded()
+        if self.rank == 0:
+            export.copy_companions(model_dir, folder)
         export.write_weights(policy, model_dir, folder)
 
     def close(self) -> None:

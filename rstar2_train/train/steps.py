@@ -5,7 +5,6 @@ Runs inside the rank processes. All ranks call these together, with equally many
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -17,33 +16,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from rstar2_train.grpo_roc.loss import grpo_loss
 from rstar2_train.train.batching import MicroBatch
+from rstar2_train.train.config import Objective, Tally
 from rstar2_train.train.model import Policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """How a GRPO update computes its loss (eq. 6)."""
-
-    clip_low: float
-    clip_high: float
-    temperature: float
-    correction_cap: float | None
-    """Cap of the truncated importance correction; None: off."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one rank measured: parts to be added up over ranks and updates, and parts to be maximised."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
-
-    def add(self, other: Tally) -> None:
-        """Merge what another micro-batch, update or rank measured."""
-        for name, value in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        for name, value in other.maxima.items():
-            self.maxima[name] = max(self.maxima.get(name, value), value)
 
 
 def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Tally:

@@ -16,8 +16,8 @@ from rstar2_train.job.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.train import checkpoints
 from rstar2_train.train.batching import grpo_updates, sft_rows, share_out
 from rstar2_train.train.checkpoints import CheckpointInvalid
+from rstar2_train.train.config import Objective
 from rstar2_train.train.group import TrainerGroup
-from rstar2_train.train.steps import Objective
 
 LR = 3e-3
 SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorrection(enabled=True))

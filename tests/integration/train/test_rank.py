@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from rstar2_train.train import export
 from rstar2_train.train.batching import MicroBatch, grpo_updates, sft_rows, share_out
-from rstar2_train.train.config import Sequence, TrainSequence
+from rstar2_train.train.config import Objective, Sequence, Tally, TrainSequence
 from rstar2_train.train.model import named_shards
 from rstar2_train.train.rank import Rank
-from rstar2_train.train.steps import Objective, Tally, start_logprobs
+from rstar2_train.train.steps import start_logprobs
 
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
 
@@ -182,7 +182,6 @@ def test_an_export_loads_in_transformers_with_equal_logits(tmp_path: Path, tied:
         assert rank.policy is not None
         rank.sft(sft_batches(sequences), 1e-2)
         found = start_logprobs(rank.policy, sft_batches(sequences), rank.compute.device, temperature=1.0)
-        export.copy_companions(source, target)
         rank.export(source, target)
     ordered = sorted(sequences, key=lambda sequence: len(sequence.ids), reverse=True)
     exact = dtype == "float32"
@@ -206,7 +205,6 @@ def test_tied_weights_are_written_once_and_large_models_in_several_files(
     target = tmp_path / "target"
     target.mkdir()
     with rank_here(model_dir) as rank:
-        export.copy_companions(model_dir, target)
         rank.export(model_dir, target)
     assert len(list(target.glob("model-*-of-*.safetensors"))) > 1
     assert not (target / "model.safetensors").exists()

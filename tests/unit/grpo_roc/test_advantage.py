@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.grpo_roc.advantage import group_advantages
+from rstar2_train.grpo_roc.advantage import group_advantages, group_token_weights
 
 
 def test_three_of_four_correct_by_hand() -> None:
@@ -27,3 +27,12 @@ def test_mean_zero_and_unit_spread(rewards: list[float]) -> None:
 @pytest.mark.parametrize("rewards", [[], [1.0], [1.0, 1.0], [0.0] * 5])
 def test_no_variance_no_advantage(rewards: list[float]) -> None:
     assert group_advantages(rewards) == [0.0] * len(rewards)
+
+
+def test_weights_are_a_token_mean_in_the_group_and_a_mean_over_groups() -> None:
+    assert group_token_weights([10, 40]) == pytest.approx([1 / 20, 1 / 80])
+
+
+def test_a_group_without_trained_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="no trained token"):
+        group_token_weights([3, 0])

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from rstar2_train.grpo_roc.loss import LossParts, group_token_weights, grpo_loss
+from rstar2_train.grpo_roc.advantage import group_token_weights
+from rstar2_train.grpo_roc.loss import LossParts, grpo_loss
 
 LOW, HIGH = 0.2, 0.28
 
@@ -152,12 +153,3 @@ def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
         # None: each of its tokens is clipped or masked.
         torch.testing.assert_close(new.grad[row, :length], torch.zeros(length) if slope is None else slope)
         assert not new.grad[row, length:].any()
-
-
-def test_weights_are_a_token_mean_in_the_group_and_a_mean_over_groups() -> None:
-    assert group_token_weights([10, 40]) == pytest.approx([1 / 20, 1 / 80])
-
-
-def test_a_group_without_trained_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="no trained token"):
-        group_token_weights([3, 0])
