@@ -6,7 +6,10 @@ import pwd
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -117,51 +120,62 @@ def test_isolation_none_runs_and_warns(tmp_path: Path) -> None:
         assert not Path(f"/proc/{int(answer['stdout'])}").exists()
 
 
-@pytest.fixture
-def ordinary_user(tmp_path: Path) -> Iterator[list[str]]:
-    """A command prefix that runs the rest as `nobody`, with this interpreter at a place that it can read.
+@dataclass(frozen=True)
+class OrdinaryUser:
+    """`prefix`: a command that runs the rest as `nobody`; `home`: a folder of that user, with what it needs to see."""
 
-    Needs root (to become somebody else, and to bind the interpreter's folder if its home is private).
+    prefix: list[str]
+    home: Path
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[OrdinaryUser]:
+    """Somebody else on this machine, in a mount namespace where private folders of ours are bound into a public one.
+
+    Needs root. Not under pytest's temporary folder: a second pytest on the machine makes that private again.
     """
     if os.geteuid() != 0:
         pytest.skip("already an ordinary user: every other test here ran without root")
     for tool in ("setpriv", "unshare"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} (util-linux) is needed to become an ordinary user")
-    prefix = tmp_path / "python"
-    prefix.mkdir()
     nobody = pwd.getpwnam("nobody")
-    os.chown(tmp_path, nobody.pw_uid, nobody.pw_gid)
-    for folder in tmp_path.parents:
-        if folder.stat().st_mode & 0o005 != 0o005 and folder.is_relative_to("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    become = f"setpriv --reuid {nobody.pw_uid} --regid {nobody.pw_gid} --clear-groups"
-    script = f'mount --bind "{sys.base_prefix}" "{prefix}" && exec {become} "$@"'
-    yield ["unshare", "--mount", "sh", "-c", script, "sh"]
+    folders = {
+        "python": Path(sys.base_prefix),
+        "packages": Path(sysconfig.get_path("purelib")),
+        "repository": Path(__file__).parents[3],
+    }
+    with tempfile.TemporaryDirectory(prefix="rstar2-ordinary-") as directory:
+        home = Path(directory)
+        home.chmod(0o755)
+        for name in folders:
+            (home / name).mkdir()
+        (home / "runsc").touch()
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        sources = {**folders, "runsc": Path(find_runsc()).resolve()}
+        mounts = " && ".join(f'mount --bind "{source}" "{home / name}"' for name, source in sources.items())
+        become = f"setpriv --reuid {nobody.pw_uid} --regid {nobody.pw_gid} --clear-groups"
+        yield OrdinaryUser(["unshare", "--mount", "sh", "-c", f'{mounts} && exec {become} "$@"', "sh"], home)
 
 
-def test_worker_as_an_ordinary_user(judge: JudgeStack, ordinary_user: list[str], tmp_path: Path) -> None:
+def test_worker_as_an_ordinary_user(judge: JudgeStack, ordinary_user: OrdinaryUser, tmp_path: Path) -> None:
     """Rootless runsc: the same sandbox, the same canary, under a user that owns nothing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = Path(sys.prefix) / "lib" / version / "site-packages"
-    repository = Path(__file__).parents[3]
-    for path in (packages, repository):
-        if subprocess.run([*ordinary_user, "test", "-r", str(path)], check=False).returncode != 0:
-            pytest.skip(f"{path} cannot be read by an ordinary user on this machine")
+    home = ordinary_user.home
     environment = {
         "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "PYTHONPATH": f"{repository}{os.pathsep}{packages}",
+        "HOME": str(home),
+        "PYTHONPATH": f"{home / 'repository'}{os.pathsep}{home / 'packages'}",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "LD_LIBRARY_PATH": str(tmp_path / "python" / "lib"),
-        "RSTAR2_RUNSC": find_runsc(),
-        "RSTAR2_CACHE": str(tmp_path / "cache"),
+        "LD_LIBRARY_PATH": str(home / "python" / "lib"),
+        "RSTAR2_RUNSC": str(home / "runsc"),
+        "RSTAR2_CACHE": str(home / "cache"),
         "RSTAR2_REDIS_PASSWORD": judge.password,
     }
-    interpreter = str(tmp_path / "python" / "bin" / version)
+    interpreter = str(home / "python" / "bin" / version)
     arguments = ["-m", "rstar2_train.judge", "worker", "--redis", judge.redis_url, "--executors", "1"]
-    arguments += ["--prefix", "ordinary", "--lanes", "bare", "--state", str(tmp_path / "state")]
-    command = [*ordinary_user, interpreter, *arguments]
+    arguments += ["--prefix", "ordinary", "--lanes", "bare", "--state", str(home / "state")]
+    command = [*ordinary_user.prefix, interpreter, *arguments]
     log = (tmp_path / "worker.log").open("w+")
     worker = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd="/")
     api_command = [*COMMAND, "api", "--redis", judge.redis_url, "--prefix", "ordinary"]
