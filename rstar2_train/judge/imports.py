@@ -7,6 +7,21 @@ from collections.abc import Collection, Iterator
 
 LANE_MODULES = {"sympy": ("sympy", "mpmath", "math_verify", "latex2sympy2_extended"), "numpy": ("numpy",)}
 """Lane -> top-level modules that it has loaded, or that load what it has. Earlier lanes win."""
+LIGHT_MODULES = {
+    "__future__",
+    "math",
+    "sys",
+    "os",
+    "time",
+    "itertools",
+    "builtins",
+    "io",
+    "errno",
+    "atexit",
+    "gc",
+    "cmath",
+}
+"""Modules that `bare` has, or loads at once; any other import is better off in `std`."""
 MAX_SCANNED = 64 * 1024
 """Longer programs are not parsed by the trusted side."""
 
@@ -22,14 +37,13 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 def choose_lane(code: str, lanes: Collection[str]) -> str:
     """The lane for a snippet, among `lanes`; `bare` for anything that needs none, is too long or is no Python."""
-    mentioned = [lane for lane, modules in LANE_MODULES.items() if lane in lanes and any(m in code for m in modules)]
-    if not mentioned or len(code) > MAX_SCANNED:
+    if "import" not in code or len(code) > MAX_SCANNED:
         return "bare"
     try:
         imported = set(_imported(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the child will report it to the model
         return "bare"
-    for lane in mentioned:
-        if imported.intersection(LANE_MODULES[lane]):
+    for lane, modules in LANE_MODULES.items():
+        if lane in lanes and imported.intersection(modules):
             return lane
-    return "bare"
+    return "std" if "std" in lanes and imported - LIGHT_MODULES else "bare"

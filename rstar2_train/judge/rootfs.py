@@ -24,11 +24,12 @@ from pathlib import Path
 EXECUTOR = Path(__file__).parent / "executor"
 PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
 """Distributions that snippets may import, copied when they are installed beside us."""
-LANE_PACKAGES = {"bare": None, "numpy": "numpy", "sympy": "sympy"}
+LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy"}
 """Lanes of the executor, and the distribution each one needs."""
 PYTHON = "/opt/python/bin/python3"
 PROGRAM = "/opt/executor/program.py"
 LIBRARY = "/opt/executor/forkserver.so"
+PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "sys", "etc")
@@ -60,7 +61,7 @@ def installed_packages() -> dict[str, importlib.metadata.Distribution]:
 
 
 def available_lanes() -> tuple[str, ...]:
-    """Lanes whose package is installed here; `bare` always is."""
+    """Lanes whose package is installed here; `bare` and `std` need none."""
     installed = installed_packages()
     return tuple(lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
 
@@ -136,7 +137,7 @@ def _build(root: Path) -> None:
             source = Path(str(distribution.locate_file(name)))
             inside = ".." not in name.parts and not SKIPPED.intersection(name.parts)
             if inside and source.suffix != ".pyc" and source.exists():
-                _copy(source, library / "site-packages" / name, 0o644)
+                _copy(source, root / PACKAGES_FOLDER[1:] / name, 0o644)
     compile_library(root / LIBRARY[1:])
     _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
     binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]
@@ -185,9 +186,9 @@ def prepare_root(cache: Path | None = None) -> Path:
 def prepare_library(cache: Path | None = None) -> Path:
     """forkserver.so for `isolation: none`, where the program runs on the host itself. Raises SetupError."""
     base = (cache or cache_folder()) / "sandbox"
-    final = base / f"forkserver-{_key()}.so"
+    final = base / f"library-{_key()}" / "forkserver.so"
     if not final.exists():
-        base.mkdir(parents=True, exist_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
             compile_library(Path(aside) / "forkserver.so")
             Path(aside, "forkserver.so").rename(final)

@@ -27,17 +27,17 @@ from pathlib import Path
 from rstar2_train.judge.bundle import NAME_PREFIX, SandboxSettings, bundle_config, environment
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES, Task
 from rstar2_train.judge.outcome import Outcome
-from rstar2_train.judge.rootfs import (
-    LIBRARY,
-    PROGRAM,
-    PYTHON,
-)
+from rstar2_train.judge.rootfs import LIBRARY, PACKAGES_FOLDER, PROGRAM, PYTHON
 
 log = logging.getLogger("rstar2.judge.sandbox")
 
 REQUEST = struct.Struct("<QIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
 PIPE_BYTES = 1 << 20
+PYTHON_FLAGS = ("-P", "-S", "-s")
+"""Nothing is imported that program.py does not ask for."""
+NO_PROCESS_LIMIT = 1 << 20
+"""Without a sandbox the user's other processes would be counted too."""
 REASONS = ("exited", "timeout", "output_limit", "setup_failed")
 START_SECONDS = 120.0
 """A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
@@ -220,23 +220,21 @@ class Sandbox:
             if self._memory is None:
                 log.warning("%s: its memory cannot be watched; only each process is limited", self.id)
 
-    def _command(self, numbers: dict[str, list[int]], passed: list[int]) -> list[str]:
+    def _command(self, ends: dict[str, list[int]], passed: list[int]) -> list[str]:
         settings = self.settings
-        config = {
-            "lanes": numbers,
-            "library": LIBRARY if settings.isolation == "gvisor" else str(settings.library),
-            "namespaces": int(settings.isolation == "gvisor"),
-            "payload_bytes": MAX_CODE_BYTES + MAX_STDIN_BYTES,
-            "output_bytes": MAX_OUTPUT_BYTES,
-            "others": 2 * len(numbers) + 2,
-        }
+        numbers = [MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES]
+        lanes = [f"{name}:{pair[0]}:{pair[1]}" for name, pair in ends.items()]
         if settings.isolation == "none":
+            assert settings.library is not None
             program = str(Path(__file__).parent / "executor" / "program.py")
-            return [sys.executable, "-P", "-s", program, json.dumps(config)]
+            paths = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+            serve = ",".join(map(str, [0, *numbers, NO_PROCESS_LIMIT]))
+            return [sys.executable, *PYTHON_FLAGS, program, str(settings.library.parent), paths, serve, *lanes]
         assert settings.root is not None and settings.runsc is not None
-        arguments = [PYTHON, "-P", "-s", PROGRAM, json.dumps(config)]
+        serve = ",".join(map(str, [1, *numbers, 2 * len(lanes)]))
+        arguments = [PYTHON, *PYTHON_FLAGS, PROGRAM, str(Path(LIBRARY).parent), PACKAGES_FOLDER, serve, *lanes]
         (self._folder / "config.json").write_text(json.dumps(bundle_config(settings.root, arguments)))
-        guests = [number for pair in numbers.values() for number in pair]
+        guests = [number for pair in ends.values() for number in pair]
         command = [settings.runsc, "--root", str(settings.state / "runsc"), "--network=none", "--overlay2=none"]
         command += [f"--platform={settings.platform}", "--ignore-cgroups"]
         if os.geteuid() != 0:

@@ -1,13 +1,13 @@
 /* The trusted parent of every call, inside the sandbox: forks a process per call, feeds it, watches it, reports on it.
  *
  * Where it stands: `program.py` imports and warms up what snippets need, then hands the process over to serve() for
- * good. serve() returns only in a child, which goes back to Python and runs one snippet. It is C, and keeps its state
- * in a shared mapping, because every page of the Python heap that the parent writes while a child lives costs gVisor
- * a copy of up to 2 MB.
+ * good. serve() returns only in a child, which goes back to Python with the code of one snippet. It is C, and keeps
+ * its state in a shared mapping, because every page of the Python heap that is written after a fork costs gVisor a copy
+ * of up to 2 MB; for the same reason it is a Python module of its own (ctypes would be half a megabyte more).
  *
  * Wire format (little-endian, both ways over pipes, one call after another):
  *   request:  struct request, code, stdin;   response: struct response, stdout, stderr.
- * The child reads struct request and the code from its descriptor 0; what follows there is the snippet's stdin.
+ * A child reads struct request and the code from its descriptor 0; what follows there is the snippet's stdin.
  * A child is made ahead of its call. Its status is what wait() and the clock say, never what it prints.
  */
 #define _GNU_SOURCE
@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3 };
+enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64 };
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
 
 struct request {
@@ -68,6 +69,29 @@ struct state {
 static struct state *state;
 static size_t payload_limit, output_limit;
 
+/* What we use of Python's stable ABI, declared here so that no Python header needs to be installed. */
+typedef struct Object Object;
+struct method {
+    const char *name;
+    Object *(*call)(Object *self, Object *arguments);
+    int flags;
+    const char *doc;
+};
+struct module {
+    intptr_t references;
+    void *type, *init;
+    intptr_t index;
+    void *copy;
+    const char *name, *doc;
+    intptr_t size;
+    struct method *methods;
+    void *slots, *traverse, *clear, *free;
+};
+enum { METH_VARARGS = 1, STABLE_ABI = 3 };
+extern int PyArg_ParseTuple(Object *arguments, const char *format, ...);
+extern Object *PyBytes_FromStringAndSize(const char *from, intptr_t bytes);
+extern char *PyBytes_AsString(Object *bytes);
+extern Object *PyModule_Create2(struct module *definition, int abi);
 extern void PyOS_AfterFork_Child(void);
 
 static void die(const char *what) {
@@ -274,10 +298,51 @@ done:
     close_child(child);
 }
 
-/* The loop. Returns 1 in a child that is to run one snippet, 0 in the parent when the worker closed the pipe. */
-int serve(int requests, int responses, int namespaces, size_t payload_bytes, size_t output_bytes) {
-    payload_limit = payload_bytes;
-    output_limit = output_bytes;
+/* In the child, its own: limits for good. Address space is counted beyond what the zygote already maps. */
+static void limit(const struct request *request, int others) {
+    char text[64] = {0};
+    int fd = open("/proc/self/statm", O_RDONLY);
+    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) _exit(70);
+    close(fd);
+    const struct {
+        int what;
+        rlim_t value;
+    } limits[] = {
+        {RLIMIT_AS, strtoull(text, NULL, 10) * 4096 + ((rlim_t)request->memory_mib << 20)},
+        {RLIMIT_NPROC, request->processes + (rlim_t)others},
+        {RLIMIT_FSIZE, MAX_FILE_BYTES},
+        {RLIMIT_NOFILE, MAX_OPEN_FILES},
+        {RLIMIT_CORE, 0},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct rlimit now;
+        if (getrlimit(limits[i].what, &now) != 0) _exit(70);
+        rlim_t value = limits[i].value < now.rlim_max ? limits[i].value : now.rlim_max;
+        if (setrlimit(limits[i].what, &(struct rlimit){value, value}) != 0) _exit(70);
+    }
+}
+
+/* In the child: waits for its call. Returns the code, as bytes. */
+static Object *receive(int others) {
+    struct request request;
+    signal(SIGPIPE, SIG_DFL);
+    PyOS_AfterFork_Child();
+    if (!read_all(0, &request, sizeof request)) _exit(0);
+    Object *code = PyBytes_FromStringAndSize(NULL, request.code_bytes);
+    if (!code || (request.code_bytes && !read_all(0, PyBytes_AsString(code), request.code_bytes))) _exit(70);
+    limit(&request, others);
+    return code;
+}
+
+/* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the sandbox): the loop.
+ * Returns code in a child that is to run it; ends the process when the worker closes the pipe. */
+static Object *serve(Object *self, Object *arguments) {
+    (void)self;
+    int requests, responses, namespaces, payload_bytes, output_bytes, others;
+    if (!PyArg_ParseTuple(arguments, "iiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others))
+        return NULL;
+    payload_limit = (size_t)payload_bytes;
+    output_limit = (size_t)output_bytes;
     state = shared(sizeof *state);
     state->payload = shared(payload_limit);
     state->outputs[0] = shared(output_limit);
@@ -290,19 +355,16 @@ int serve(int requests, int responses, int namespaces, size_t payload_bytes, siz
     int signals = signalfd(-1, &state->mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) die("signalfd");
     if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
+    write_all(responses, &(struct response){.id = 0}, sizeof(struct response)); /* warmed up */
     for (;;) {
-        if (spawn(namespaces)) {
-            signal(SIGPIPE, SIG_DFL);
-            PyOS_AfterFork_Child();
-            return 1;
-        }
+        if (spawn(namespaces)) return receive(others);
         if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
         if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit) {
             errno = EMSGSIZE;
             die("request");
         }
-        read_all(requests, state->payload, state->payload_bytes);
+        if (state->payload_bytes) read_all(requests, state->payload, state->payload_bytes);
         supervise(signals);
         if (!namespaces) sweep(state->next.pid);
         state->response.stdout_bytes = (uint32_t)state->stored[0];
@@ -312,5 +374,10 @@ int serve(int requests, int responses, int namespaces, size_t payload_bytes, siz
         write_all(responses, state->outputs[1], state->stored[1]);
     }
     finish(&state->next);
-    return 0;
+    _exit(0);
 }
+
+static struct method methods[] = {{"serve", serve, METH_VARARGS, "Forks a process a call; returns in it."}, {0}};
+static struct module definition = {.references = 1, .name = "forkserver", .size = -1, .methods = methods};
+
+Object *PyInit_forkserver(void) { return PyModule_Create2(&definition, STABLE_ABI); }

@@ -27,6 +27,8 @@ Run = Callable[..., CallResult]
         ("import atexit\natexit.register(print, 'last')\nprint('first')", "", "first\nlast\n"),
         ("import threading\nthreading.Timer(0.05, lambda: print('thread')).start()", "", "thread\n"),
         ("raise SystemExit(0)", "", ""),
+        ("print(1)\nexit()", "", "1\n"),
+        ("from fractions import Fraction\nFraction(1, 3) + 1", "", "Fraction(4, 3)\n"),
         ("import os\nos._exit(0)", "", ""),
         ("import numpy as np\nprint(np.linalg.inv(np.eye(2) * 2).tolist())", "", "[[0.5, 0.0], [0.0, 0.5]]\n"),
         ("from sympy import symbols, factor\nx = symbols('x')\nfactor(x**2 - 1)", "", "(x - 1)*(x + 1)\n"),
@@ -64,8 +66,8 @@ def test_error(run: Run, code: str, exit_code: int, last_line: str) -> None:
 def test_traceback_shows_the_snippet_alone(run: Run) -> None:
     result = run("def half(n):\n    return n / 0\nhalf(1)")
     assert result.stderr == (
-        'Traceback (most recent call last):\n  File "<snippet>", line 3, in <module>\n    half(1)\n'
-        '  File "<snippet>", line 2, in half\n    return n / 0\n           ~~^~~\nZeroDivisionError: division by zero\n'
+        'Traceback (most recent call last):\n  File "<snippet>", line 3, in <module>\n'
+        '  File "<snippet>", line 2, in half\nZeroDivisionError: division by zero\n'
     )
 
 

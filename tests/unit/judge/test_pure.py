@@ -17,9 +17,9 @@ from rstar2_train.judge.imports import MAX_SCANNED, choose_lane
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
 from rstar2_train.judge.outcome import MEMORY_EXIT, Outcome, to_result
 from rstar2_train.judge.queue import connect, decode_result, encode_result, secret
-from rstar2_train.judge.sandbox import REQUEST
+from rstar2_train.judge.rootfs import LANE_PACKAGES
 
-LANES = ("bare", "numpy", "sympy")
+LANES = ("bare", "std", "numpy", "sympy")
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,10 @@ def test_signal_is_named() -> None:
         ("import numpy, sympy", "sympy"),
         ("def f():\n    if 1:\n        from sympy.abc import x", "sympy"),
         ("import mpmath", "sympy"),
+        ("import math, random", "std"),
+        ("from collections import Counter", "std"),
         ("x = 'import numpy'", "bare"),
-        ("# numpy\nimport numpyro", "bare"),
+        ("# numpy\nimport numpyro", "std"),
         ("from .numpy import x", "bare"),
         ("import numpy\nx = (", "bare"),
         ("import numpy\0", "bare"),
@@ -104,8 +106,8 @@ def test_result_survives_the_queue(stdout: str, stderr: str, exit_code: int | No
 
 
 def test_both_halves_of_the_executor_agree() -> None:
-    assert program.REQUEST.format == REQUEST.format
     assert program.MEMORY_EXIT == MEMORY_EXIT
+    assert set(program.WARM_UP) == set(LANE_PACKAGES)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
