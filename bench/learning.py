@@ -1,8 +1,8 @@
 """What the tiny job learns, measured: three seeds of the whole curriculum, and GRPO-RoC against plain GRPO.
 
-`make bench-learning` writes `bench/results/learning.json` and the plots in docs/. Each run is `rstar2 run` on a manifest
-of examples/ with the seed changed and the held-out set sampled in full (480 problems, 4 samples each). Finished runs
-are kept under `.rstar2/bench/`, so that an interrupted bench goes on where it stopped.
+`make bench-learning` writes `bench/results/learning.json` and the plots in docs/. Each run is `rstar2 run` on a
+manifest of examples/ with the seed changed and the held-out set sampled in full (480 problems, 4 samples each).
+Finished runs are kept under `.rstar2/bench/`, so that an interrupted bench goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(path: Path, state: Path) -> JobState:
 def curriculum(seed: int, state: Path) -> dict[str, Any]:
     """One seed of examples/tiny.yaml."""
     job = run(manifest("tiny.yaml", name=f"tiny-{seed}", seed=seed, folder=state), state)
-    return _result(job, seed=seed, mode="paper")
+    return _result(job, "tiny", seed=seed, mode="paper")
 
 
 def comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
     if mode != "paper" and not (state / name).exists():
         shutil.copytree(sft, state / name / "stages" / "sft")
     job = run(path, state)
-    return _result(job, seed=seed, mode=mode) | {"curve": error_curve(job)}
+    return _result(job, "tiny-roc", seed=seed, mode=mode) | {"curve": error_curve(job)}
 
 
 def error_curve(job: JobState) -> list[dict[str, float]]:
@@ -91,9 +91,9 @@ def error_curve(job: JobState) -> list[dict[str, float]]:
     return curve
 
 
-def _result(job: JobState, *, seed: int, mode: str) -> dict[str, Any]:
+def _result(job: JobState, example: str, *, seed: int, mode: str) -> dict[str, Any]:
     report = json.loads(job.report_file.read_text(encoding="utf-8"))
-    return {"seed": seed, "mode": mode, "seconds": report["seconds"], "stages": report["stages"]}
+    return {"manifest": example, "seed": seed, "mode": mode, "seconds": report["seconds"], "stages": report["stages"]}
 
 
 def plot(results: dict[str, Any], docs: Path) -> None:
@@ -105,7 +105,7 @@ def plot(results: dict[str, Any], docs: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for mode, colour, label in (("paper", "tab:blue", "GRPO-RoC"), ("uniform", "tab:orange", "GRPO (uniform)")):
-        curves = [one["curve"] for one in results["comparison"] if one["mode"] == mode]
+        curves = [one["curve"] for one in results["runs"] if one["manifest"] == "tiny-roc" and one["mode"] == mode]
         if not curves:
             continue
         values = [[point["tool_error_ratio_correct"] for point in curve] for curve in curves]
@@ -123,7 +123,8 @@ def plot(results: dict[str, Any], docs: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for name, colour in (("L1", "tab:green"), ("L2", "tab:blue"), ("L3", "tab:red")):
-        rows = [[s for s in one["stages"] if s["type"] in ("SFT", "GRPO")] for one in results["runs"]]
+        tiny = [one for one in results["runs"] if one["manifest"] == "tiny"]
+        rows = [[s for s in one["stages"] if s["type"] in ("SFT", "GRPO")] for one in tiny]
         if not rows:
             continue
         for row in rows:
@@ -144,21 +145,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--only", choices=["runs", "comparison"], help="one half of the bench")
     arguments = parser.parse_args()
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": [], "comparison": []}
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": []}
     state = arguments.state.resolve()
     for seed in arguments.seeds:
         if arguments.only != "comparison":
             _put(results["runs"], curriculum(seed, state))
         if arguments.only != "runs":
             for mode in ("paper", "uniform"):
-                _put(results["comparison"], comparison(seed, mode, state))
+                _put(results["runs"], comparison(seed, mode, state))
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     plot(results, ROOT / "docs")
 
 
 def _put(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
-    rows[:] = [one for one in rows if (one["seed"], one["mode"]) != (row["seed"], row["mode"])] + [row]
+    key = ("manifest", "seed", "mode")
+    rows[:] = [one for one in rows if any(one[name] != row[name] for name in key)] + [row]
 
 
 if __name__ == "__main__":
