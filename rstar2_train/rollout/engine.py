@@ -1,13 +1,14 @@
 """Talks to one vLLM engine over HTTP: token ids in; sampled ids, their log-probs and the weight version out.
 
-Below the pool (`weights.py`), which says which engine to use. Uses `/inference/v1/generate`, which reports the
-weights that sampled each token and is cheaper for the server than `/v1/completions`. Cancelling a request closes its
-connection, and vLLM then stops working on it.
+Below the pool (`weights.py`), which says which engine to use. Sampling goes through our own route in the engine
+(`route.py`), everything else through vLLM's. Cancelling a request closes its connection, and the engine then stops
+working on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
-
-from rstar2_train.rollout.serve import SERVED_NAME
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -80,18 +79,15 @@ class EngineClient:
 
         Raises EngineUnavailable when it cannot be done here and now, EngineRejected when the request is at fault.
         """
-        sampling: dict[str, Any] = {
+        body = {
+            "token_ids": list(prompt_ids),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": top_p,
-            "logprobs": 0,
+            "seed": seed,
             "stop_token_ids": list(stop_ids),
-            "detokenize": False,
         }
-        if seed is not None:
-            sampling["seed"] = seed
-        body = {"model": SERVED_NAME, "token_ids": list(prompt_ids), "sampling_params": sampling}
-        reply = await self._post("/inference/v1/generate", body, seconds=60 + max_tokens / 5)
+        reply = await self._post("/rstar2/generate", body, seconds=60 + max_tokens / 5)
         return _generation(reply, url=self.url)
 
     async def healthy(self) -> bool:
@@ -185,15 +181,17 @@ class EngineClient:
 
 
 def _generation(reply: dict[str, Any], *, url: str) -> Generation:
-    choice = reply["choices"][0]
-    reason = choice["finish_reason"]
+    """A reply of the engine, checked."""
+    reason = reply["finish_reason"]
     if reason not in ("stop", "length"):
         raise EngineUnavailable(f"{url} ended a request with {reason!r}")
-    token_ids: list[int] = choice["token_ids"]
-    logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-    versions = {span["version"] for span in choice["weight_versions"] or ()}
+    token_ids: list[int] = reply["token_ids"]
+    logprobs: list[float] = reply["logprobs"]
+    versions = sorted(set(reply["weight_versions"]))
     if len(versions) != 1:
-        raise EngineUnavailable(f"{url} changed its weights within a request: {sorted(versions)}")
+        raise EngineUnavailable(f"{url} changed its weights within a request: {versions}")
     if len(logprobs) != len(token_ids):
         raise EngineUnavailable(f"{url} sent {len(logprobs)} log-probs for {len(token_ids)} tokens")
-    return Generation(token_ids, logprobs, reason, versions.pop())
+    if math.isnan(sum(logprobs)):
+        raise EngineRejected(f"{url} sends log-probs that are not numbers: the weights {versions[0]!r} are broken")
+    return Generation(token_ids, logprobs, reason, versions[0])

@@ -21,6 +21,7 @@ OPEN_PATHS = frozenset({"/health", "/metrics"})
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def read_token() -> str:
@@ -37,7 +38,7 @@ def read_token() -> str:
 class RequireToken:
     """ASGI middleware: `Authorization: Bearer <token>` or 401."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(self, app: Application) -> None:
         self._app = app
         self._digest = hashlib.sha256(read_token().encode()).digest()
 

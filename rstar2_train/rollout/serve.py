@@ -62,9 +62,9 @@ def launch(
         "served-model-name": SERVED_NAME,
         "host": host,
         "port": port,
-        "middleware": "rstar2_train.rollout.guard.RequireToken",
+        # The last one is the outermost: nothing is answered before the token was seen.
+        "middleware": ["rstar2_train.rollout.route.GenerateRoute", "rstar2_train.rollout.guard.RequireToken"],
         "worker-extension-cls": "rstar2_train.rollout.extension.WeightExtension",
-        "enable-scale-out": True,
         "logprobs-mode": "processed_logprobs",
         "tensor-parallel-size": rollout.tensor_parallel,
         "max-model-len": max_model_len,
@@ -161,6 +161,8 @@ def _flag(key: str, value: Any) -> list[str]:
         return []
     if isinstance(value, bool):
         return [f"--{key}"] if value else [f"--no-{key}"]
+    if key == "middleware":  # the one argument that is given once for each value
+        return [part for item in value for part in (f"--{key}", str(item))]
     if isinstance(value, list):
         return [f"--{key}", *(str(item) for item in value)]
     return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]

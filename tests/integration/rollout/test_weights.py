@@ -158,7 +158,7 @@ async def test_an_engine_with_other_weights_than_asked_is_brought_up_to_date(
 
 async def test_every_route_but_probes_asks_for_the_token(engine: Engine) -> None:
     routes = ["/collective_rpc", "/pause", "/resume", "/update_weight_version", "/reset_prefix_cache", "/sleep"]
-    routes += ["/inference/v1/generate", "/v1/completions", "/abort_requests", "/update_weights"]
+    routes += ["/rstar2/generate", "/inference/v1/generate", "/v1/completions", "/abort_requests", "/update_weights"]
     async with aiohttp.ClientSession() as session:
         for route in routes:
             for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -176,8 +176,9 @@ async def test_requests_at_fault_are_told_from_engines_at_fault(
     pool: EnginePool, client: EngineClient, models: Models
 ) -> None:
     await pool.update_weights(models.boot, "v")
-    with pytest.raises(EngineRejected, match="400"):
-        await client.generate([10**6], max_tokens=1)
+    for prompt, most, seed in (([10**6], 1, 0), ([], 1, 0), ([1] * 300, 1, 0), ([1], -1, 0)):
+        with pytest.raises(EngineRejected, match="400"):
+            await client.generate(prompt, max_tokens=most, seed=seed)
     assert await client.healthy()
     limits = await client.limits()
     assert limits.max_model_len == 264
