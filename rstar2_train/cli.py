@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     add_tools_to_path()
     try:
-        return run(arguments.file, state_root=arguments.state, console=Console())
+        return run(arguments.file, state_root=arguments.state, console=_console())
     except CannotRun as error:
         return _fail(str(error))
     except OSError as error:
@@ -101,8 +101,8 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
         return 0
-    console = Console()
-    console.print(render(report))
+    console = _console()
+    console.print(render(report, width=console.width))
     slices = render_slices(report)
     if slices is not None:
         console.print(slices)
@@ -120,6 +120,11 @@ def _track(arguments: argparse.Namespace) -> int:
         print("everything is in MLflow")
         return 0
     return _fail(f"{shipped.pending} bytes of the journal are still unsent: {shipped.error}")
+
+
+def _console() -> Console:
+    """The terminal, or for a file or a pipe a page that is wide enough for every table."""
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def _fail(message: str) -> int:

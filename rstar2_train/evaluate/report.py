@@ -6,6 +6,7 @@ Last in the flow: reads `stages/<stage>/{evaluation,outcome,attempt}.json` from 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from rich import box
@@ -18,6 +19,8 @@ from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
 REPORT = "report.json"
+WIDE = 112
+"""Columns of a terminal that shows every column of the table."""
 
 
 def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> Report:
@@ -59,30 +62,31 @@ def comparable(one: Evaluation, other: Evaluation) -> bool:
     )
 
 
-def render(report: Report) -> Table:
-    """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation."""
+def render(report: Report, *, width: int = WIDE) -> Table:
+    """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation.
+
+    On a terminal of less than `WIDE` columns the less telling columns are left out.
+    """
     table = _table(f"{report.job}: seed {report.seed}, {duration(report.seconds)}")
-    for header in ("stage", "type"):
-        table.add_column(header, no_wrap=True)
-    for header in ("steps", "runs", "T", "pass@1\nbefore → after", "own\nchange", "tool errors\nin correct"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for header in ("mean\ntokens", "cut off"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("outcome", overflow="fold")
+    columns: list[tuple[str, bool, Callable[[StageReport], str | Text]]] = [
+        ("stage", True, lambda row: row.name),
+        ("type", False, lambda row: row.type),
+        ("steps", True, lambda row: "-" if row.steps is None else str(row.steps)),
+        ("runs", False, lambda row: str(row.attempts)),
+        ("T", False, lambda row: "-" if row.temperature is None else f"{row.temperature:g}"),
+        ("pass@1\nbefore → after", True, lambda r: _before_after(r.pass_at_1_before, r.pass_at_1, r.pass_at_1_se)),
+        ("own\nchange", True, lambda row: _change(row.pass_at_1_before, row.pass_at_1)),
+        ("tool errors\nin correct", True, lambda row: _percent(row.tool_error_ratio_correct)),
+        ("mean\ntokens", False, lambda row: "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}"),
+        ("cut off", False, lambda row: _percent(row.truncated)),
+        ("outcome", False, _outcome),
+    ]
+    shown = [column for column in columns if column[1] or width >= WIDE]
+    for header, _, _ in shown:
+        text = header in ("stage", "type", "outcome")
+        table.add_column(header, justify="left" if text else "right", no_wrap=header != "outcome", overflow="fold")
     for row in report.stages:
-        table.add_row(
-            row.name,
-            row.type,
-            "-" if row.steps is None else str(row.steps),
-            str(row.attempts),
-            "-" if row.temperature is None else f"{row.temperature:g}",
-            _before_after(row.pass_at_1_before, row.pass_at_1, row.pass_at_1_se),
-            _change(row.pass_at_1_before, row.pass_at_1),
-            _percent(row.tool_error_ratio_correct),
-            "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}",
-            _percent(row.truncated),
-            _outcome(row),
-        )
+        table.add_row(*(cell(row) for _, _, cell in shown))
     return table
 
 

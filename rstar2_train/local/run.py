@@ -228,7 +228,7 @@ class _Run:
     def _conclude(self, ending: Ending, report: Report, path: Path) -> None:
         console, state = self._console, self._state
         console.print()
-        console.print(render(report))
+        console.print(render(report, width=console.width))
         slices = render_slices(report)
         if slices is not None:
             console.print(slices)
