@@ -156,18 +156,24 @@ class Consumer:
         self._names = names
         self.name = name
 
-    async def pull(self, count: int, *, block_ms: int) -> list[Held]:
-        """Up to `count` new tasks, waiting up to `block_ms` for the first."""
+    async def _in_group(self, action: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """Runs a command on the group; `otherwise` when Redis came back empty: then the group is made again."""
         try:
-            answer: Any = await self._redis.xreadgroup(
-                GROUP, self.name, {self._names.tasks: ">"}, count=count, block=block_ms
-            )
+            return await action()
         except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
-            await ensure_group(self._redis, self._names)  # Redis came back empty
-            return []
-        return [held for _, entries in answer or [] for held in self._held(entries)]
+            await ensure_group(self._redis, self._names)
+            return otherwise
+
+    async def pull(self, count: int, *, block_ms: int) -> list[Held]:
+        """Up to `count` new tasks, waiting up to `block_ms` for the first."""
+
+        async def read() -> Any:
+            tasks: dict[Any, Any] = {self._names.tasks: ">"}
+            return await self._redis.xreadgroup(GROUP, self.name, tasks, count=count, block=block_ms)
+
+        return [held for _, entries in await self._in_group(read, None) or [] for held in self._held(entries)]
 
     @staticmethod
     def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[Held]:
@@ -175,15 +181,11 @@ class Consumer:
 
     async def claim(self, count: int) -> tuple[list[Held], list[Held]]:
         """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
-        try:
-            answer: Any = await self._redis.xautoclaim(
-                self._names.tasks, GROUP, self.name, int(CLAIM_IDLE_SECONDS * 1000), "0-0", count=count
-            )
-        except ResponseError as error:
-            if "NOGROUP" not in str(error):
-                raise
-            await ensure_group(self._redis, self._names)
-            return [], []
+        return await self._in_group(lambda: self._claim(count), ([], []))
+
+    async def _claim(self, count: int) -> tuple[list[Held], list[Held]]:
+        idle = int(CLAIM_IDLE_SECONDS * 1000)
+        answer: Any = await self._redis.xautoclaim(self._names.tasks, GROUP, self.name, idle, "0-0", count=count)
         held = self._held(answer[1])
         if not held:
             return [], []
@@ -197,7 +199,11 @@ class Consumer:
 
     async def renew(self, entries: list[bytes]) -> None:
         """Says that these tasks are still being worked on."""
-        await self._redis.xclaim(self._names.tasks, GROUP, self.name, 0, cast(Any, entries), justid=True)
+
+        async def claim() -> None:
+            await self._redis.xclaim(self._names.tasks, GROUP, self.name, 0, cast(Any, entries), justid=True)
+
+        await self._in_group(claim, None)
 
     async def finish(self, results: list[tuple[Held, CallResult]], *, dead: bool = False) -> None:
         """Answers, acknowledges and deletes, all in one transaction."""
@@ -221,6 +227,7 @@ class Consumer:
     async def leave(self) -> None:
         """Takes this worker off the books; it must hold nothing."""
         await self._redis.delete(self._names.worker(self.name))
+        await ensure_group(self._redis, self._names)
         await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, self.name)
 
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "sys", "etc")
+UNUSED_DAYS = 14
+"""A root that no worker has started from for so long is removed when another is made."""
 LAYOUT = "4"
 """Changed whenever this file lays the root out differently."""
 
@@ -169,8 +172,12 @@ def prepare_root(cache: Path | None = None) -> Path:
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
+        os.utime(final)
         return final
     base.mkdir(parents=True, exist_ok=True)
+    for old in base.glob("root-*"):
+        if old.stat().st_mtime < time.time() - UNUSED_DAYS * 86400:
+            shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
         root = Path(aside) / "root"
         root.mkdir()

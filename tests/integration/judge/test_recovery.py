@@ -13,11 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.client import JudgeClient, JudgeUnavailable
 from rstar2_train.judge.models import CallResult
-from rstar2_train.judge.queue import GROUP, Names
+from rstar2_train.judge.queue import GROUP, Consumer, Names
 from rstar2_train.judge.stack import JudgeStack
 
 SLOW = JudgeLimits(wall_seconds=60)
@@ -54,6 +55,11 @@ def kill_sandboxes(judge: JudgeStack) -> None:
     for pid in children(judge.processes["worker"].pid):
         with contextlib.suppress(ProcessLookupError):  # it went with its parent
             os.kill(pid, signal.SIGKILL)
+
+
+def connect_as(judge: JudgeStack) -> AsyncRedis:
+    """A client with the judge's password, as its own processes have one."""
+    return AsyncRedis.from_url(judge.redis_url, password=judge.password, protocol=2)
 
 
 def recycled(judge: JudgeStack) -> int:
@@ -96,6 +102,19 @@ async def test_redis_that_comes_back_empty(own_judge: JudgeStack) -> None:
         own_judge.start_redis()
         assert_all_right(await asyncio.gather(*calls))
     assert own_judge.status()["resubmitted"] > before
+
+
+async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeStack) -> None:
+    redis = connect_as(judge)
+    try:
+        names = Names("empty")
+        consumer = Consumer(redis, "me", names)
+        for command in (consumer.pull(1, block_ms=1), consumer.claim(1), consumer.renew([b"1-1"]), consumer.leave()):
+            await redis.delete(names.tasks)
+            await command
+            assert await redis.exists(names.tasks)
+    finally:
+        await redis.aclose()
 
 
 async def test_sandbox_killed_mid_call(own_judge: JudgeStack) -> None:

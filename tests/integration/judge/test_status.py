@@ -45,7 +45,11 @@ def test_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
 @pytest.mark.parametrize(
     ("code", "exit_code", "last_line"),
     [
-        ("import math\nmath.sqroot(4)", 1, "AttributeError: module 'math' has no attribute 'sqroot'"),
+        (
+            "import math\nmath.sqroot(4)",
+            1,
+            "AttributeError: module 'math' has no attribute 'sqroot'. Did you mean: 'sqrt'?",
+        ),
         ("print(undefined_name)", 1, "NameError: name 'undefined_name' is not defined"),
         ("x = (", 1, "SyntaxError: '(' was never closed"),
         ("def f(n):\n    return f(n)\nf(1)", 1, "RecursionError: maximum recursion depth exceeded"),
