@@ -7,7 +7,12 @@ would hide that a part was never tried.
 import os
 from collections.abc import Generator
 
+import hypothesis
 import pytest
+
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 REQUIRE_ALL = os.environ.get("RSTAR2_REQUIRE_ALL") == "1"
 
