@@ -110,7 +110,7 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         durable: fsync, so that it also survives the machine. Without it, it survives the process only.
 
     Raises:
-        StageFailed: StorageFull, retryable, when the disk or the quota is full; nothing is left behind.
+        StageFailed: StorageFull, not retryable (someone must free space), when the disk or the quota is full; nothing is left behind.
     """
     aside = _aside(target)
     try:
@@ -129,8 +129,8 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         if is_full(error):
             raise StageFailed(
                 "StorageFull",
-                f"no space left to write {target}: free some, or lower spec.checkpoint.keepLast",
-                retryable=True,
+                f"no space left to write {target}: free some (or lower spec.checkpoint.keepLast), then run again",
+                retryable=False,
             ) from error
         raise
 

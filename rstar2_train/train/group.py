@@ -154,7 +154,7 @@ class TrainerGroup:
             extra: JSON values to hand back on restore: data cursor, best reward, ...
 
         Raises:
-            StageFailed: StorageFull (retryable); nothing is left half-written.
+            StageFailed: StorageFull (not retryable: someone must free space); nothing is left half-written.
         """
         checkpoints.remove_asides(checkpoint_dir.parent)
         with checkpoints.write_folder(checkpoint_dir, durable=True) as folder:

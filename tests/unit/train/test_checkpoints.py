@@ -107,12 +107,12 @@ def test_a_failed_write_leaves_the_older_one_of_that_step(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_a_retryable_failure_of_the_stage(tmp_path: Path, number: int) -> None:
+def test_a_full_disk_is_a_failure_that_waits_for_a_person(tmp_path: Path, number: int) -> None:
     with pytest.raises(StageFailed) as caught, write_folder(checkpoint_path(tmp_path, 1), durable=True):
         try:
             raise OSError(number, "full")
         except OSError as error:
             raise RuntimeError("a library wrapped it") from error
     assert caught.value.reason == "StorageFull"
-    assert caught.value.retryable
+    assert not caught.value.retryable
     assert list(tmp_path.iterdir()) == []
