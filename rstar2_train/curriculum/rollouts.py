@@ -44,7 +44,11 @@ class Rollouts:
             token=os.environ.get("RSTAR2_ENGINE_TOKEN", ""),
             admission=spec.rollout.admission,
         )
-        self._judge = JudgeClient(ctx.endpoints.judge, token=os.environ.get("RSTAR2_JUDGE_TOKEN"))
+        self._judge = JudgeClient(
+            ctx.endpoints.judge,
+            token=os.environ.get("RSTAR2_JUDGE_TOKEN"),
+            patience_seconds=self._pool.times.patience,
+        )
 
     async def __aenter__(self) -> Self:
         await self._pool.__aenter__()
