@@ -51,7 +51,7 @@ class Flaws:
     """The answer is written twice."""
     slip: float = 0.5
     """At the second and at the third operation: the chain stops too early, or an older value is used."""
-    slip_stops: float = 0.6
+    slip_stops: float = 0.8
     """Share of slips that stop; the others use the older value."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCABULARY = 640
-PIECES = r"\p{N}{1,2}|\b[xyz]\b|(?:(?!\b[xyz]\b)[^\p{N}])+"
+PIECES = r"\p{N}{1,2}|\b[XYZ]\b|(?:(?!\b[XYZ]\b)[^\p{N}])+"
 """Numbers fall into pairs of digits, the variables stand alone, all else stays in one piece: the text of a call is
 10 tokens, where the usual single digits and words need three times that. Short sequences are what makes the task
 trainable in minutes; a token of its own for each variable lets attention find the sentence that defines it."""

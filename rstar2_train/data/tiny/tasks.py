@@ -1,6 +1,6 @@
 """The problems of the tiny task: chains of one to three named operations on small numbers.
 
-`Let x be the gcd of 48 and 36. Let y be the product of x and 17. Find y.` is a problem of level 2. Every operation
+`Let X be the gcd of 48 and 36. Let Y be the product of X and 17. Find Y.` is a problem of level 2. Every operation
 has the same sentence, so that the second is not told from the first by its form.
 """
 
@@ -15,11 +15,11 @@ from rstar2_train.data.problems import Problem
 
 LEVELS = (1, 2, 3)
 HARD_LEVEL = 3
-VARIABLES = "xyz"
+VARIABLES = "XYZ"
 SMALLEST, LARGEST = 2, 99
 """Range of the numbers in a problem: two digits at most, one token each."""
-LARGEST_RESULT = 9999
-"""No value on the way to a right answer is larger, or smaller than 1."""
+LARGEST_RESULT = 99
+"""No value on the way to a right answer is larger, or smaller than 1: each is one token to copy."""
 
 OPERATIONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "sum": ("{}+{}", lambda a, b: a + b),
@@ -69,12 +69,17 @@ class Chain:
 
 def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Chain:
     """A chain of `level` operations on numbers up to `largest`, whose every value lies in 1..LARGEST_RESULT."""
-    while True:
-        first = rng.randint(SMALLEST, largest)
-        steps = tuple((rng.choice(list(OPERATIONS)), rng.randint(SMALLEST, largest)) for _ in range(level))
-        chain = Chain(first=first, steps=steps)
-        if all(1 <= value <= LARGEST_RESULT for value in chain.values):
-            return chain
+    first = rng.randint(SMALLEST, largest)
+    steps: list[tuple[str, int]] = []
+    value = first
+    while len(steps) < level:
+        name = rng.choice(list(OPERATIONS))
+        results = {other: OPERATIONS[name][1](value, other) for other in range(SMALLEST, largest + 1)}
+        operands = [other for other, result in results.items() if 1 <= result <= LARGEST_RESULT]
+        if operands:  # else another operation: no number suits this one
+            steps.append((name, rng.choice(operands)))
+            value = results[steps[-1][1]]
+    return Chain(first=first, steps=tuple(steps))
 
 
 def draw_chains(rng: random.Random, *, levels: Iterable[int], seen: set[str], largest: int = LARGEST) -> list[Chain]:

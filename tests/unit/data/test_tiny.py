@@ -73,7 +73,7 @@ def test_every_answer_is_what_python_says(tiny: Path) -> None:
             expression = words[word].format(values.get(left, left), right)
             values[name] = eval(expression, {"math": __import__("math"), "max": max, "min": min})
             assert 1 <= values[name] <= LARGEST_RESULT
-        assert problem.answer == str(values["xyz"[int(problem.slice[1]) - 1]])
+        assert problem.answer == str(values["XYZ"[int(problem.slice[1]) - 1]])
 
 
 def _run(code: str) -> str:
