@@ -110,7 +110,7 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         durable: fsync, so that it also survives the machine. Without it, it survives the process only.
 
     Raises:
-        StageFailed: StorageFull, not retryable (someone must free space), when the disk or the quota is full; nothing is left behind.
+        StageFailed: StorageFull when disk or quota is full (a person must free space); nothing is left behind.
     """
     aside = _aside(target)
     try:

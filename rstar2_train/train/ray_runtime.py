@@ -20,7 +20,11 @@ LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20
 """Room for the sequences of one step on one machine."""
 PREFIX = "rstar2-ray-"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_worker_niceness": "0",  # the default, 15, would leave the trainer what engines and sandboxes do not want
+}
 PRIVATE = {
     # Ray's name for "one machine only", on any system: all its ports are then bound to the loopback interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
