@@ -19,8 +19,9 @@ from rstar2_train.train import checkpoints
 
 ROOT = Path(__file__).parents[3]
 SMOKE = ROOT / "examples" / "smoke.yaml"
+pytestmark = pytest.mark.timeout(3000)
 STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
-RUN_SECONDS = 900
+RUN_SECONDS = 1200
 
 
 def start(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
