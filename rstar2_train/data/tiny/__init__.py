@@ -18,7 +18,7 @@ from rstar2_train.data.tiny.demos import Flaws, demonstrate
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.data.tiny.tasks import LARGEST, LEVELS, OPERATIONS, draw_chains, to_problem
 
-VERSION = 3
+VERSION = 4
 """Raise when anything made here changes: data of an older version is then not used again."""
 
 

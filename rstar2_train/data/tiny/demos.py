@@ -7,9 +7,12 @@ repeated answers, so that reinforcement learning has something to find out at ev
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
-import traceback
+import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +99,18 @@ def _failing(expression: str, rng: random.Random, *, variable: str) -> list[dict
 
 
 def complaint(code: str) -> str:
-    """What the model is shown for one of our own lines that fails: in the words of this very Python version."""
+    """What the model is shown for one of our own lines that fails: in the words of this very Python version.
+
+    By the interpreter's own hook, as in the executor: `traceback` leaves out some of its suggestions.
+    """
+    shown = io.StringIO()
     try:
         exec(compile(code, "<snippet>", "exec"), {})
     except Exception as error:
-        return f"error: line 1: {traceback.format_exception_only(error)[-1].strip()}"
+        with contextlib.redirect_stderr(shown):
+            sys.__excepthook__(type(error), error, error.__traceback__)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())  # FORCE_COLOR in the environment colours it
+        return f"error: line 1: {plain.strip().splitlines()[-1]}"
     raise AssertionError(f"{code!r} was meant to fail")
 
 

@@ -8,7 +8,6 @@ import io
 import random
 import subprocess
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -78,19 +77,21 @@ def test_every_answer_is_what_python_says(tiny: Path) -> None:
 
 def _run(code: str) -> str:
     """What the tool answers, by plain execution of our own snippets."""
-    printed, stderr, status = io.StringIO(), "", "ok"
-    try:
-        with contextlib.redirect_stdout(printed):
+    printed, complained, status = io.StringIO(), io.StringIO(), "ok"
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
+        try:
             exec(compile(code, "<snippet>", "exec"), {})
-    except Exception as error:
-        stderr, status = "".join(traceback.format_exception(error)), "error"
-    return render_result(status=status, stdout=printed.getvalue(), stderr=stderr)
+        except Exception as error:
+            sys.__excepthook__(type(error), error, error.__traceback__)
+            status = "error"
+    return render_result(status=status, stdout=printed.getvalue(), stderr=complained.getvalue())
 
 
 @pytest.mark.parametrize("code", ["print(math.gcd(3,4))", "prnt(3+4)", "print(3+4"])
 def test_errors_read_as_in_the_executor(code: str) -> None:
     """The judge's own program runs the line, in a process of its own as it does in the sandbox."""
-    script = "import sys; from rstar2_train.judge.executor.program import run_call; sys.exit(run_call(sys.argv[1]))"
+    script = "import sys; from rstar2_train.judge.executor.program import run_call\n"
+    script += "sys.exit(run_call(sys.argv[1], to_the_end=True))"
     run = subprocess.run([sys.executable, "-c", script, code], capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert complaint(code) == render_result(status="error", stdout=run.stdout, stderr=run.stderr, exit_code=1)
