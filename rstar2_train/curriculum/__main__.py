@@ -69,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every batch of tool calls
     state = JobState(arguments.state.resolve())
     job = state.job()
     stage = job.stage(arguments.stage)
