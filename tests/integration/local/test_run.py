@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -102,7 +103,7 @@ def assert_report(state: JobState) -> dict:
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory) -> tuple[JobState, str]:
+def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
     """A run from nothing to its end."""
     folder = tmp_path_factory.mktemp("smoke")
     code, output = finish(start(folder))
@@ -135,7 +136,7 @@ def test_mlflow_has_the_runs_the_metrics_and_the_traces(smoke) -> None:
     assert {"manifest.yaml", "report.json"} <= artifacts
 
 
-def test_a_second_run_has_nothing_to_do(smoke) -> None:
+def test_a_second_run_has_nothing_to_do(smoke, start) -> None:
     state, _ = smoke
     before = state.report_file.read_text()
     code, output = finish(start(state.root.parent))
@@ -144,7 +145,7 @@ def test_a_second_run_has_nothing_to_do(smoke) -> None:
     assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
 
 
-def test_every_part_killed_once_and_the_run_suspended(tmp_path: Path) -> None:
+def test_every_part_killed_once_and_the_run_suspended(tmp_path: Path, start) -> None:
     state = JobState(tmp_path / "smoke")
     run = start(tmp_path)
     wait_for(state, "rl-1", 0, run)
@@ -175,7 +176,7 @@ def test_every_part_killed_once_and_the_run_suspended(tmp_path: Path) -> None:
     assert attempts["sft"] == 1
 
 
-def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, start) -> None:
     """kill -9 of `rstar2 run` itself, while SFT trains; then the same command again."""
     state = JobState(tmp_path / "smoke")
     run = start(tmp_path)
