@@ -25,11 +25,24 @@ STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
 RUN_SECONDS = 1200
 
 
-def start(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
-    command = [sys.executable, "-m", "rstar2_train.cli", "run", str(manifest), "--state", str(state)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[[Path], subprocess.Popen]]:
+    """Starts runs of the smoke manifest; one that a failed test left running is ended."""
+    started = []
+
+    def start_one(state: Path) -> subprocess.Popen:
+        command = [sys.executable, "-m", "rstar2_train.cli", "run", str(SMOKE), "--state", str(state)]
+        run = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        started.append(run)
+        return run
+
+    yield start_one
+    for run in started:
+        if run.poll() is None:
+            run.kill()
+            run.communicate()
 
 
 def finish(run: subprocess.Popen) -> tuple[int, str]:
