@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
@@ -138,8 +137,3 @@ class Training:
     def _reference(self, step: int) -> CheckpointRef:
         folder = checkpoints.checkpoint_path(self._ctx.folder.checkpoints, step)
         return CheckpointRef(path=self._ctx.relative(folder), step=step)
-
-
-def exported(folder: Path) -> bool:
-    """Whether a model folder is complete (it is made whole or not at all)."""
-    return (folder / "config.json").exists()

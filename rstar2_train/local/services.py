@@ -7,7 +7,6 @@ of pods. Everything binds to loopback on a port of its own; secrets go by enviro
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import socket
@@ -18,12 +17,12 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.curriculum.handover import TRAINING
 from rstar2_train.job.contracts import write_atomically
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 from rstar2_train.local.children import Child
+from rstar2_train.track import ship
 
 LOOPBACK = "127.0.0.1"
 
@@ -106,8 +105,7 @@ class Services:
 
     def shipper(self) -> Child:
         """Sends the tracking journal to MLflow while the job runs."""
-        argv = [sys.executable, "-m", "rstar2_train.track.ship", str(self.state.root), "--parent", str(os.getpid())]
-        return Child("tracking", argv)
+        return Child("tracking", ship.command(self.state.root))
 
     def driver(self, stage: Stage, attempt: int) -> Child:
         """The driver of one attempt of a stage."""
@@ -135,11 +133,6 @@ class Services:
 def needs_engines(stage: Stage) -> bool:
     """Whether a stage samples from the policy: all but SFT."""
     return stage.type != "SFT"
-
-
-def needs_trainer(stage: Stage) -> bool:
-    """Whether a stage learns."""
-    return stage.type in TRAINING
 
 
 def _accepts(port: int) -> Callable[[], Awaitable[bool]]:
