@@ -56,7 +56,7 @@ crds: setup ## write crds/ again from rstar2_train/job
 # Versions already in the lock stay; `make lock UPGRADE=--upgrade` takes newer ones. The marker that every line would
 # share (the one platform that is locked) is cut off, which leaves it readable.
 lock: setup ## pin every package again after a change of pyproject.toml, into requirements.lock
-	@$$(command -v uv || echo $(BIN)/uv) pip compile --quiet --universal --all-extras --group dev $(UPGRADE) \
+	@$$($(PYTHON) -I $(SETUP) --uv) pip compile --quiet --universal --all-extras --group dev $(UPGRADE) \
 	  --no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command "make lock" \
 	  -p $(BIN)/python -o requirements.lock pyproject.toml
 	@sed -i "s/ ; python_full_version < '3.14' and platform_machine == 'x86_64' and sys_platform == 'linux' / /" requirements.lock

@@ -35,12 +35,13 @@ def manifest(example: str, *, name: str, seed: int, folder: Path, resample: str 
     data["metadata"]["name"] = name
     spec = data["spec"]
     spec["seed"] = seed
-    spec["validation"] |= {"samples": SAMPLES, "maxProblems": None}
-    for stage in spec["stages"]:
-        if stage["type"] == "Evaluate":
-            stage["evaluate"]["samples"] = SAMPLES
-    if resample is not None:
+    if resample is not None:  # what is compared is the curve of the training steps
         spec["grpo"]["resample"] = {"mode": resample}
+    else:
+        spec["validation"] |= {"samples": SAMPLES, "maxProblems": None}
+        for stage in spec["stages"]:
+            if stage["type"] == "Evaluate":
+                stage["evaluate"]["samples"] = SAMPLES
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
@@ -149,18 +150,20 @@ def main() -> None:
     state = arguments.state.resolve()
     for seed in arguments.seeds:
         if arguments.only != "comparison":
-            _put(results["runs"], curriculum(seed, state))
+            _put(results, curriculum(seed, state))
         if arguments.only != "runs":
             for mode in ("paper", "uniform"):
-                _put(results["runs"], comparison(seed, mode, state))
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                _put(results, comparison(seed, mode, state))
     plot(results, ROOT / "docs")
 
 
-def _put(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+def _put(results: dict[str, Any], row: dict[str, Any]) -> None:
+    """Add a run to the results, in place of an earlier one of the same kind, and write them."""
     key = ("manifest", "seed", "mode")
-    rows[:] = [one for one in rows if any(one[name] != row[name] for name in key)] + [row]
+    others = [one for one in results["runs"] if any(one[name] != row[name] for name in key)]
+    results["runs"] = sorted([*others, row], key=lambda one: [str(one[name]) for name in key])
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

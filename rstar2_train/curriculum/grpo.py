@@ -8,6 +8,7 @@ during the update) repeats its update and not its generation.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -41,16 +42,23 @@ async def run(ctx: Context) -> Outcome:
     """Run the stage to its end. Raises Suspend or StageFailed."""
     settings = ctx.job.grpo_settings(ctx.stage)
     source = incoming(ctx.job, ctx.stage, ctx.state)
-    protocol = load_protocol(ctx, source.model)
-    problems = usable_problems(ctx, settings, protocol)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, grad_clip=settings.grad_clip)
     inherit = inherits_optimizer(source.stage, reset=settings.reset_optimizer)
-    async with Training(ctx, optimizer) as training, Rollouts(ctx, protocol) as rollouts:
-        step = await training.begin(source, total_steps=settings.steps, inherit_optimizer=inherit)
-        history = [StepRecord(**record) for record in training.extra.get("history", [])]
-        await rollouts.push(training.group, step_version(ctx.stage, step))
+    async with contextlib.AsyncExitStack() as stack:
+        training = await stack.enter_async_context(Training(ctx, optimizer, source, inherit=inherit))
+        protocol = await asyncio.to_thread(load_protocol, ctx, source.model)
+        problems = usable_problems(ctx, settings, protocol)
+        rollouts = await stack.enter_async_context(Rollouts(ctx, protocol))
+        step = 0
+        if training.resumes:
+            step = await training.begun()
+            await rollouts.push(training.group, step_version(ctx.stage, step))
+        else:
+            await rollouts.push_folder(source.model, step_version(ctx.stage, 0))
         if step == 0 and source.stage is not None and wants_validation(ctx, source.stage):
             await measure_validation(ctx, rollouts, source.stage, step=None)
+        ctx.report(phase="Training", total_steps=settings.steps)
+        history = [StepRecord(**record) for record in training.extra.get("history", [])]
         loop = _Loop(ctx, settings, training, rollouts, problems, protocol)
         reason: Decision | None = loop.decide(history)
         while step < settings.steps and reason is None:
@@ -104,6 +112,7 @@ class _Loop:
             rows = [trajectory for group in groups for trajectory in group]
             await asyncio.to_thread(store.write, file, rows)
         rollout_seconds = time.monotonic() - started
+        await training.begun()
         trained = await self._update(selected.groups, step)
         update_seconds = time.monotonic() - started - rollout_seconds
         record = _record(step + 1, groups)

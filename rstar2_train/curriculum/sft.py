@@ -65,16 +65,12 @@ async def run(ctx: Context) -> Outcome:
     settings = ctx.stage.sft
     assert settings is not None
     source = incoming(ctx.job, ctx.stage, ctx.state)
-    try:
-        protocol = load_protocol(ctx, source.model)
-        data = Demonstrations(
-            read_conversations(Path(settings.data)), protocol=protocol, settings=settings, seed=ctx.seed
-        )
-    except DataError as error:
-        raise StageFailed("BadData", str(error), retryable=False) from error
-    every = settings.checkpoint_every_steps or max(1, data.steps // 10)
-    async with Training(ctx, OptimizerConfig(weight_decay=settings.weight_decay, betas=(0.9, 0.95))) as training:
-        step = await training.begin(source, total_steps=data.steps)
+    optimizer = OptimizerConfig(weight_decay=settings.weight_decay, betas=(0.9, 0.95))
+    async with Training(ctx, optimizer, source) as training:
+        data = await asyncio.to_thread(_demonstrations, ctx, settings, source.model)
+        every = settings.checkpoint_every_steps or max(1, data.steps // 10)
+        step = await training.begun()
+        ctx.report(phase="Training", total_steps=data.steps)
         while step < data.steps:
             ctx.check_stop()
             started = time.monotonic()
@@ -87,6 +83,15 @@ async def run(ctx: Context) -> Outcome:
             if step % every == 0 and step < data.steps:
                 await training.checkpoint(step)
         return await training.hand_on(step)
+
+
+def _demonstrations(ctx: Context, settings: SFTStage, model: Path) -> Demonstrations:
+    """The stage's data. Raises StageFailed when it cannot be learned from."""
+    try:
+        rows = read_conversations(Path(settings.data))
+        return Demonstrations(rows, protocol=load_protocol(ctx, model), settings=settings, seed=ctx.seed)
+    except DataError as error:
+        raise StageFailed("BadData", str(error), retryable=False) from error
 
 
 def load_protocol(ctx: Context, model: Path) -> Protocol:

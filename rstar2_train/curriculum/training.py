@@ -30,10 +30,14 @@ class Training:
     """The ranks of one stage attempt, from start to hand-over. A Suspend that passes through leaves a checkpoint."""
 
     group: TrainerGroup
+    """Set once `begun` has returned."""
 
-    def __init__(self, ctx: Context, optimizer: OptimizerConfig) -> None:
+    def __init__(self, ctx: Context, optimizer: OptimizerConfig, source: Incoming, *, inherit: bool = False) -> None:
+        """`source`: what the stage starts from; `inherit`: with the optimiser of the stage before."""
         self._ctx = ctx
         self._optimizer = optimizer
+        self._source = source
+        self._inherit = inherit
         self._seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._done = 0
         self._saved = 0
@@ -41,44 +45,52 @@ class Training:
         """What the driver keeps with a checkpoint, such as its history; JSON."""
         self.best: tuple[float, int] | None = None
         """Best mean reward so far and the step that made it."""
+        self.resumes = bool(checkpoints.list_checkpoints(ctx.folder.checkpoints))
+        """Whether the stage has a checkpoint to go on from; if not, its weights are still those of the source."""
 
     async def __aenter__(self) -> Self:
-        spec = self._ctx.job.spec
-        replicas = self._ctx.stage.trainer_replicas or spec.trainer.replicas
+        # Ranks take half a minute to boot: the driver reads its data and samples its first rollouts meanwhile.
+        self._beginning = asyncio.create_task(self._begin())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await asyncio.wait({self._beginning})
+        try:
+            if kind is not None and issubclass(kind, Suspend) and self._beginning.exception() is None:
+                await self.checkpoint(self._done)
+        finally:
+            if hasattr(self, "group"):
+                await asyncio.to_thread(self.group.close)
+
+    async def begun(self) -> int:
+        """Wait until the ranks hold the stage's weights. Returns the steps that are already done."""
+        return await asyncio.shield(self._beginning)
+
+    async def _begin(self) -> int:
+        """Boot the ranks; restore the stage's last checkpoint, or load what it starts from."""
+        ctx, spec = self._ctx, self._ctx.job.spec
+        replicas = ctx.stage.trainer_replicas or spec.trainer.replicas
         self.group = await asyncio.to_thread(
             TrainerGroup,
             ranks=replicas * max(1, spec.trainer.gpus_per_replica),
             config=TrainConfig.from_spec(spec),
-            ray_address=self._ctx.endpoints.ray,
+            ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )
-        self._ctx.watch_signals()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is not None and issubclass(kind, Suspend):
-                await self.checkpoint(self._done)
-        finally:
-            await asyncio.to_thread(self.group.close)
-
-    async def begin(self, source: Incoming, *, total_steps: int, inherit_optimizer: bool = False) -> int:
-        """Restore the stage's last checkpoint, or load what it starts from. Returns the steps already done."""
-        ctx, group = self._ctx, self.group
-        await asyncio.to_thread(group.load, source.model, optimizer=self._optimizer)
+        ctx.watch_signals()
+        await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
         state = await self._restore_newest()
-        step = 0
-        if state is not None:
-            step, self.extra = state.step, state.extra
-            self._done = self._saved = step
-            best = self.extra.get("best")
-            self.best = (best[0], best[1]) if best else None
-            log.info("resuming %s at step %d of %d", ctx.stage.name, step, total_steps)
-        elif inherit_optimizer and source.checkpoint is not None:
-            await asyncio.to_thread(group.restore, source.checkpoint)
-        reference = self._reference(step) if state is not None else None
-        ctx.report(phase="Training", step=step, total_steps=total_steps, checkpoint=reference)
-        return step
+        if state is None:
+            if self._inherit and self._source.checkpoint is not None:
+                await asyncio.to_thread(self.group.restore, self._source.checkpoint)
+            return 0
+        self.extra = state.extra
+        self._done = self._saved = state.step
+        best = self.extra.get("best")
+        self.best = (best[0], best[1]) if best else None
+        log.info("resuming %s after step %d", ctx.stage.name, state.step)
+        ctx.report(step=state.step, checkpoint=self._reference(state.step))
+        return state.step
 
     async def _restore_newest(self) -> TrainState | None:
         """The newest checkpoint that is whole; None when the stage has none yet."""

@@ -233,6 +233,7 @@ def serve(settings: ApiSettings) -> None:
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=30,
+        timeout_keep_alive=600,  # longer than any client keeps one: a close under a request would look like a failure
         backlog=4096,
     )
     _Server(config).run(sockets=[listener])

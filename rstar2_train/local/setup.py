@@ -358,10 +358,13 @@ def set_up() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Set up, or with `--check` only tell (by the exit code, 0 or 1) whether that has been done."""
+    """Set up. `--check` only tells, by the exit code (0 or 1), whether that was done; `--uv` prints where uv is."""
     if arguments == ["--check"]:
         return 0 if ready() else 1
     try:
+        if arguments == ["--uv"]:
+            print(find_uv())
+            return 0
         require_python()
         with only_one(ROOT, "this clone"):
             if not ready():

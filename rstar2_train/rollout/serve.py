@@ -79,6 +79,8 @@ def launch(
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # The default of 5 s closes a kept connection while a trajectory waits for its tool, under the next request.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
     if accelerator.vendor == "none":
         _cpu(args, env, rollout=rollout, config=config, max_model_len=max_model_len)
