@@ -1,7 +1,8 @@
 """Finds the file or folder behind a `source` or `data` value of a manifest.
 
 A value is a path (relative to the manifest), `generated://NAME/FILE` (made here, once, from the job's seed),
-`pvc://CLAIM/PATH` (mounted by the operator) or `hf://OWNER/NAME` (fetched into storage by the operator).
+`pvc://CLAIM/PATH` (mounted by the operator) or `hf://OWNER/NAME` (fetched into a cluster's storage by
+`rstar2_train.cluster prepare`). Where they lie in a cluster is said by `job/located.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rstar2_train.data import tiny
 from rstar2_train.data.problems import DataError
+from rstar2_train.job.contracts import write_atomically
+from rstar2_train.job.located import GENERATED, generated_folder, split_generated
 
-SCHEME = "generated://"
+VERSION_FILE = "version"
+"""Beside the generated files: which version of the generator made them."""
 
 GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
     "tiny": (tiny.VERSION, tiny.write_tiny),
@@ -30,14 +34,14 @@ def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
     `base_dir`: the manifest's folder. `state_dir`: where generated data is kept, under `generated/`.
     `seed`: the job's seed, which fixes generated data. Raises DataError when there is nothing to be found.
     """
-    if uri.startswith(SCHEME):
+    if uri.startswith(GENERATED):
         return _generated(uri, state_dir=state_dir, seed=seed)
     scheme, separator, rest = uri.partition("://")
     if separator:
         advice = {
             "pvc": "a claim exists only in a cluster; give the path of a local copy",
             "hf": f"fetch it first, `hf download {rest} --local-dir DIR`, and give that path",
-        }.get(scheme, f"allowed: a path, {SCHEME}NAME/FILE, pvc://CLAIM/PATH, hf://OWNER/NAME")
+        }.get(scheme, f"allowed: a path, {GENERATED}NAME/FILE, pvc://CLAIM/PATH, hf://OWNER/NAME")
         raise DataError(f"{uri}: cannot be used on this machine: {advice}")
     path = base_dir / Path(uri).expanduser()
     if not path.exists():
@@ -46,31 +50,46 @@ def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
 
 
 def _generated(uri: str, *, state_dir: Path, seed: int) -> Path:
-    name, _, file = uri.removeprefix(SCHEME).partition("/")
+    try:
+        name, file = split_generated(uri)
+    except ValueError as error:
+        raise DataError(f"{uri}: {error}") from error
     if name not in GENERATORS:
         raise DataError(f"{uri}: there is no generator {name!r}; there are: {', '.join(sorted(GENERATORS))}")
     version, make = GENERATORS[name]
-    folder = state_dir / "generated" / f"{name}-v{version}-seed-{seed}"
-    if not folder.exists():
-        _make_whole(folder, lambda directory: make(directory, seed=seed))
+    folder = Path(generated_folder(name, state=PurePosixPath(state_dir), seed=seed))
+    if _version(folder) != str(version):
+        _make_whole(folder, lambda directory: make(directory, seed=seed), version=str(version))
     path = folder / file
-    if not file or not path.exists():
-        there = ", ".join(sorted(entry.name for entry in folder.iterdir()))
+    if not path.exists():
+        there = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.name != VERSION_FILE))
         raise DataError(f"{uri}: the generator {name!r} makes no {file!r}; it makes: {there}")
     return path
 
 
-def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    """Fill a folder completely or leave nothing: made aside, then renamed; the first of two writers wins."""
+def _version(folder: Path) -> str | None:
+    """The version that made the folder; None when there is none."""
+    file = folder / VERSION_FILE
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+def _make_whole(folder: Path, make: Callable[[Path], None], *, version: str) -> None:
+    """Fill a folder completely or leave what was there: made aside, then renamed; the first of two writers wins."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
+    old = aside.with_name(f"{aside.name}.old")
     try:
+        for left in (aside, old):
+            shutil.rmtree(left, ignore_errors=True)
         aside.mkdir(parents=True)
         make(aside)
+        write_atomically(aside / VERSION_FILE, version)
+        if folder.exists() and _version(folder) != version:
+            folder.rename(old)
         try:
             aside.rename(folder)
         except OSError:
-            if not folder.exists():  # not lost to another writer of the same content
+            if _version(folder) != version:  # not lost to another writer of the same content
                 raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in (aside, old):
+            shutil.rmtree(left, ignore_errors=True)

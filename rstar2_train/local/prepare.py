@@ -18,6 +18,7 @@ from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
 from rstar2_train.job.contracts import write_atomically, write_model
 from rstar2_train.job.load import ManifestError, read_manifest
+from rstar2_train.job.located import sources
 from rstar2_train.job.rules import Problem
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -50,36 +51,16 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     """
     job = job.model_copy(deep=True)
     missing = []
-    for owner, attribute, field in _paths(job):
-        value = getattr(owner, attribute)
+    for source in sources(job):
         try:
-            found = resolve(value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
+            found = resolve(source.value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
         except DataError as error:
-            missing.append(f"error: {field}: {error}")
+            missing.append(f"error: {source.field}: {error}")
             continue
-        setattr(owner, attribute, str(found.resolve()))
+        source.put(str(found.resolve()))
     if missing:
         raise CannotRun("\n".join(missing))
     return job
-
-
-def _paths(job: AgenticRLJob) -> Iterator[tuple[object, str, str]]:
-    spec = job.spec
-    yield spec.model, "source", "spec.model.source"
-    if spec.model.chat_template:
-        yield spec.model, "chat_template", "spec.model.chatTemplate"
-    if spec.validation:
-        yield spec.validation, "data", "spec.validation.data"
-    if spec.grpo.data:
-        yield spec.grpo, "data", "spec.grpo.data"
-    for index, stage in enumerate(spec.stages):
-        at = f"spec.stages[{index}].{stage.type.lower()}"
-        if stage.evaluate:
-            for number, benchmark in enumerate(stage.evaluate.benchmarks):
-                yield benchmark, "data", f"{at}.benchmarks[{number}].data"
-        for member in (stage.sft, stage.grpo, stage.filter):
-            if member is not None and member.data:
-                yield member, "data", f"{at}.data"
 
 
 def check_machine(job: AgenticRLJob, state: JobState) -> None:

@@ -66,6 +66,20 @@ def test_a_file_the_generator_does_not_make(tmp_path: Path, made: list[int]) -> 
         resolve("generated://small/other", base_dir=tmp_path, state_dir=tmp_path, seed=0)
 
 
+def test_a_newer_generator_makes_its_data_again(
+    tmp_path: Path, made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = resolve("generated://small/data.jsonl", base_dir=tmp_path, state_dir=tmp_path, seed=1)
+    old.write_text("by version 1")
+    _, make = sources.GENERATORS["small"]
+    monkeypatch.setitem(sources.GENERATORS, "small", (2, make))
+    for _ in range(2):
+        new = resolve("generated://small/data.jsonl", base_dir=tmp_path, state_dir=tmp_path, seed=1)
+        assert (new, new.read_text()) == (old, "1")
+    assert made == [1, 1]
+    assert [entry.name for entry in (tmp_path / "generated").iterdir()] == ["small-seed-1"]
+
+
 def test_a_generator_that_fails_leaves_nothing_half_made(tmp_path: Path, made: list[int]) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="disk full"):
