@@ -1,0 +1,82 @@
+"""Writes objects: server-side apply with one field manager, only what has changed, and deletes what is left over.
+
+Between build/, which says how objects should look, and the API server. Every write can be repeated: names are fixed,
+and what was applied is known by a hash on the object itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator import names
+from rstar2_operator.client import Client
+from rstar2_operator.observed import Object, Observed, annotations_of, as_json
+
+log = logging.getLogger(__name__)
+
+CREATE_ONLY = frozenset({"Job", "Secret"})
+"""A Job's template cannot be changed and a Secret's passwords must not: they are made once."""
+OWNERLESS = frozenset({"PersistentVolumeClaim"})
+"""Not deleted with the job, unless its user asks for that."""
+
+
+def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, Any]:
+    """The object with namespace, owner and hash. Pure."""
+    meta = job["metadata"]
+    body = {**body, "metadata": {**body["metadata"], "namespace": meta["namespace"]}}
+    if not (keep_claims and body["kind"] in OWNERLESS):
+        body["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": f"{names.GROUP}/{names.VERSION}",
+                "kind": job["kind"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+    digest = hashlib.sha256(as_json(body).encode()).hexdigest()[:32]
+    body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), names.HASH: digest}
+    return body
+
+
+def changed(bodies: Iterable[dict[str, Any]], observed: Observed) -> list[dict[str, Any]]:
+    """Those that the cluster does not have like this. Pure."""
+    out = []
+    for body in bodies:
+        there = observed.child(body["kind"], body["metadata"]["name"])
+        if there is None:
+            out.append(body)
+        elif body["kind"] in CREATE_ONLY or there["metadata"].get("deletionTimestamp"):
+            continue
+        elif annotations_of(there).get(names.HASH) != body["metadata"]["annotations"][names.HASH]:
+            out.append(body)
+    return out
+
+
+async def apply(client: Client, body: dict[str, Any]) -> Object | None:
+    """Create or change one object. None: it is made only once, and is there already."""
+    if body["kind"] in CREATE_ONLY:
+        try:
+            return await client.create(body)
+        except ApiException as error:
+            if error.status != 409:
+                raise
+            return None
+    return await client.apply(body)
+
+
+async def delete(client: Client, kind: str, child: Object) -> None:
+    """Delete one object and what it made; its pods get SIGTERM and their grace."""
+    meta = child["metadata"]
+    log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
+    try:
+        await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"])
+    except ApiException as error:
+        if error.status not in (404, 409):  # gone already, or another one of that name is there by now
+            raise

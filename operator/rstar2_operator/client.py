@@ -1,0 +1,98 @@
+"""The few calls that the operator makes to the API server: create, apply, delete, on objects as plain dicts.
+
+A thin layer over the official client's connection and authentication; paths come from a table, so that nothing has to
+be discovered first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from kubernetes.aio import client as aio
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator import names
+
+KINDS = {
+    "AgenticRLJob": (f"apis/{names.GROUP}/{names.VERSION}", names.PLURAL),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Secret": ("api/v1", "secrets"),
+    "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
+    "Pod": ("api/v1", "pods"),
+    "Deployment": ("apis/apps/v1", "deployments"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "Job": ("apis/batch/v1", "jobs"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+    "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Event": ("apis/events.k8s.io/v1", "events"),
+    "Lease": ("apis/coordination.k8s.io/v1", "leases"),
+}
+"""Kind -> (API path, plural)."""
+APPLY = "application/apply-patch+yaml"
+TIMEOUT_SECONDS = 30.0
+
+Body = dict[str, Any]
+
+
+class Client:
+    """Calls of one operator process; errors are ApiException."""
+
+    def __init__(self, api: aio.ApiClient) -> None:
+        self._api = api
+        self.writes = 0
+        """Requests that changed something."""
+
+    async def apply(self, body: Body, *, subresource: str = "") -> Body:
+        """Server-side apply by our field manager, whoever else claims the fields."""
+        meta = body["metadata"]
+        path = _path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
+        query = [("fieldManager", names.FIELD_MANAGER), ("force", "true")]
+        return await self._call("PATCH", path, body, query, content_type=APPLY)
+
+    async def create(self, body: Body) -> Body:
+        """Create; ApiException 409 when it is there."""
+        path = _path(body["kind"], body["metadata"]["namespace"])
+        return await self._call("POST", path, body, [("fieldManager", names.FIELD_MANAGER)])
+
+    async def replace(self, body: Body) -> Body:
+        """Replace; ApiException 409 when it has changed since it was read."""
+        meta = body["metadata"]
+        return await self._call("PUT", _path(body["kind"], meta["namespace"], meta["name"]), body, [])
+
+    async def read(self, kind: str, namespace: str, name: str) -> Body:
+        """One object; ApiException 404 when there is none."""
+        return await self._call("GET", _path(kind, namespace, name), None, [])
+
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete the object with that UID, its dependents in the background; 404 or 409 when it is not there."""
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        await self._call("DELETE", _path(kind, namespace, name), options, [])
+
+    async def _call(
+        self, method: str, path: str, body: Body | None, query: list[tuple[str, str]], *, content_type: str = ""
+    ) -> Body:
+        headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
+        request = await self._api.param_serialize(
+            method=method,
+            resource_path=path,
+            query_params=query,
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        self.writes += method != "GET"
+        response = await self._api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
+        text: bytes = await response.read()  # type: ignore[no-untyped-call]
+        if not 200 <= response.status < 300:
+            raise ApiException.from_response(http_resp=response, body=text.decode(errors="replace"), data=None)
+        answer: Body = await response.response.json() if text else {}
+        return answer
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    root, plural = KINDS[kind]
+    return f"/{root}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}" if name else "")

@@ -1,0 +1,128 @@
+"""A job's conditions: what is ready, what is not and why. Pure.
+
+`conditions(...)` says what is; `merged` keeps the time of the last change of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.troubles import Trouble
+from rstar2_operator.observed import Object, Observed, is_true, timestamp
+
+Condition = dict[str, Any]
+MESSAGE_LENGTH = 4096
+
+
+def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Condition]:
+    """Every condition of the job now, without times."""
+    made = [_admitted(plan), _storage(observed, found)]
+    for kind, roles, build in (
+        ("RedisReady", ("redis",), names.redis),
+        ("JudgeReady", ("judge", "executor"), names.judge),
+        ("RolloutReady", ("rollout",), names.rollout),
+    ):
+        made.append(_role(kind, roles, build(observed.name), plan, observed, found))
+    made.append(_training(plan, observed))
+    suspended = plan.phase == "Suspended"
+    made.append(
+        _one("Suspended", suspended, plan.phase if suspended else "NotSuspended", plan.message if suspended else "")
+    )
+    made.append(_degraded(found))
+    for kind in ("Complete", "Failed"):
+        if plan.phase == kind:
+            made.append(_one(kind, True, plan.why, plan.message))
+    return made
+
+
+def merged(old: Iterable[Object], new: list[Condition], *, now: float, generation: int) -> list[Condition]:
+    """`new` with times: that of the old one where its status is the same."""
+    before = {one["type"]: one for one in old}
+    out = []
+    for one in new:
+        last = before.get(one["type"])
+        same = last is not None and last["status"] == one["status"] and last["reason"] == one["reason"]
+        since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
+        out.append({**one, "lastTransitionTime": since, "observedGeneration": generation})
+    return out
+
+
+def ready_of(observed: Observed, role: str) -> tuple[int, int]:
+    """(ready, desired) pods of a role."""
+    kind, name = {
+        "redis": ("StatefulSet", names.redis),
+        "judge": ("Deployment", names.judge),
+        "executor": ("Deployment", names.executor),
+        "rollout": ("Deployment", names.rollout),
+    }[role]
+    child = observed.child(kind, name(observed.name))
+    if child is None:
+        return 0, 0
+    return int((child.get("status") or {}).get("readyReplicas") or 0), int(child["spec"].get("replicas", 1))
+
+
+def _one(kind: str, value: bool, reason: str, message: str = "") -> Condition:
+    return {
+        "type": kind,
+        "status": "True" if value else "False",
+        "reason": reason or "Unknown",
+        "message": message[:MESSAGE_LENGTH],
+    }
+
+
+def _admitted(plan: Plan) -> Condition:
+    if plan.phase == "Invalid" or plan.released:
+        return _one("Admitted", False, plan.why, plan.message)
+    return _one("Admitted", True, "Admitted")
+
+
+def _storage(observed: Observed, found: list[Trouble]) -> Condition:
+    own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
+    if own is not None:
+        return _one("StorageReady", False, own.reason, str(own))
+    prepared = observed.child("Job", names.prepare(observed.name))
+    if prepared is not None and is_true(prepared, "Complete"):
+        return _one("StorageReady", True, "Prepared", "data and model are in the storage")
+    outcome = observed.prepared()
+    if outcome is not None and outcome.outcome == "failed":
+        return _one("StorageReady", False, outcome.reason, outcome.message)
+    trouble = next((one for one in found if one.role == "prepare"), None)
+    if trouble is not None:
+        return _one("StorageReady", False, trouble.reason, str(trouble))
+    return _one("StorageReady", False, "Preparing", "data and model are being brought into the storage")
+
+
+def _role(
+    kind: str, roles: tuple[str, ...], name: str, plan: Plan, observed: Observed, found: list[Trouble]
+) -> Condition:
+    if not plan.serving:
+        return _one(kind, False, "NotNeeded", "no stage needs it now")
+    counts = {role: ready_of(observed, role) for role in roles}
+    told = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
+    if all(desired and ready >= desired for ready, desired in counts.values()):
+        return _one(kind, True, "Ready", told)
+    trouble = next((one for one in found if one.role in roles), None)
+    if trouble is not None:
+        return _one(kind, False, trouble.reason, f"{told}; {trouble}")
+    return _one(kind, False, "Starting", told)
+
+
+def _training(plan: Plan, observed: Observed) -> Condition:
+    attempt, progress = plan.attempt, observed.progress()
+    if attempt is None or plan.phase != "Running":
+        return _one("Training", False, plan.why, plan.message)
+    if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
+        message = f"attempt {attempt.number} of stage {attempt.stage}: its driver has not reported yet"
+        return _one("Training", False, "Starting", message)
+    return _one("Training", True, "Running", f"attempt {attempt.number} of stage {attempt.stage}")
+
+
+def _degraded(found: list[Trouble]) -> Condition:
+    if not found:
+        return _one("Degraded", False, "AsExpected")
+    shown = "\n".join(str(one) for one in found[:4])
+    more = f"\nand {len(found) - 4} more" if len(found) > 4 else ""
+    return _one("Degraded", True, found[0].reason, shown + more)

@@ -1,0 +1,189 @@
+"""`decide(job, observed, now)`: the whole policy in the order in which its questions are asked. Pure.
+
+Finished? Too long? Storage prepared? Suspended? Released? Which stage, which attempt? Each answer is a Plan; nothing
+here remembers anything: what must survive a restart of the operator stands in the objects themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.decide import pending, stages
+from rstar2_operator.decide.plan import Attempt, Ending, Phase, Plan
+from rstar2_operator.decide.restart import Counters, counters, decide_next, restart_at
+from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.stages import Stage
+
+ENDS: tuple[Phase, Phase] = ("Complete", "Failed")
+REPORT_SECONDS = 300.0
+"""How long the end of a job waits for its report."""
+
+
+def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
+    """What the job should have at `now` (seconds since the epoch)."""
+    for last in ENDS:
+        if is_true(observed.job, last):
+            return _finished(job, observed, last, now=now)
+    began = observed.status.get("startTime")
+    if job.spec.deadlines.active_seconds is not None and began is not None:
+        ends = seconds(began) + job.spec.deadlines.active_seconds
+        if now >= ends:
+            message = f"active for longer than spec.deadlines.activeSeconds ({job.spec.deadlines.active_seconds} s)"
+            return _fail(observed, "DeadlineExceeded", message, stage=stages.current(job, observed), now=now)
+        return _earlier(_running(job, observed, now=now), ends)
+    return _running(job, observed, now=now)
+
+
+def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
+    stage = stages.current(job, observed)
+    told = counters(observed, _last_job(stage, observed))
+    if job.spec.suspend:
+        return _suspended(stage, observed, told)
+    again = pending.resume_at(job, observed)
+    if again is not None and now < again:
+        admitted = condition(observed.job, "Admitted")
+        message = str(admitted["message"]) if admitted is not None else ""
+        return _counted(told, phase="Pending", why="PendingDeadline", message=message, stage=_name(stage),
+                        released=True, wake_at=again)  # fmt: skip
+    prepared = observed.child("Job", names.prepare(observed.name))
+    if prepared is None or job_finished_at(prepared) is None:
+        plan = _counted(told, phase="Preparing", why="Preparing", stage=_name(stage), prepare=True,
+                        message="data and model are being brought into the storage")  # fmt: skip
+        return _or_release(plan, job, observed, began=_created(prepared, now), now=now)
+    if is_true(prepared, "Failed"):
+        return _fail(observed, *_why_unprepared(prepared, observed), stage=stage, now=now)
+    if stage is None:
+        return _report(observed, ending="completed", told=told, why="Completed", message="every stage is done", now=now)
+    return _at_stage(job, stage, observed, told, now=now)
+
+
+def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counters, *, now: float) -> Plan:
+    number = stages.last_attempt(stage, observed)
+    last = observed.attempts(stage.name).get(number)
+    serving = stages.needs_engines(stage)
+    if last is not None and last["metadata"].get("deletionTimestamp"):
+        last = None  # it is on its way out: its pods say when it is gone
+    if last is not None and job_finished_at(last) is None:
+        attempt = Attempt(stage.name, number, told.restarts, told.counted)
+        plan = _counted(told, phase="Running", why="Running", stage=stage.name, prepare=True, serving=serving,
+                        attempt=attempt, message=f"attempt {number} of stage {stage.name}")  # fmt: skip
+        progress = observed.progress()
+        if progress is not None and (progress.stage, progress.attempt) == (stage.name, number):
+            return plan  # its driver runs: what is replaced from now on is a role's own affair
+        return _or_release(plan, job, observed, began=_created(last, now), now=now)
+    if _alive(stage, observed):
+        message = f"waiting for the pods of attempt {number} to end"
+        return _counted(told, phase="Restarting", why="OldPodsEnding", message=message, stage=stage.name,
+                        prepare=True, serving=serving)  # fmt: skip
+    why, wait = "", 0.0
+    if last is not None:
+        decision = decide_next(job, stage, observed, number=number, counted=told.counted)
+        if decision.action == "FailJob":
+            return _fail(observed, "StageFailed", f"stage {stage.name}: {decision.why}", stage=stage, now=now)
+        if decision.action == "RestartStage":
+            why, wait = decision.why, restart_at(last, restarts=told.restarts)
+            told = Counters(told.restarts + 1, told.counted + decision.counts)
+    if now < wait:
+        return _counted(told, phase="Restarting", why="BackOff", message=f"stage {stage.name}: {why}",
+                        stage=stage.name, prepare=True, serving=serving, wake_at=wait)  # fmt: skip
+    attempt = Attempt(stage.name, number + 1, told.restarts, told.counted)
+    message = f"attempt {number + 1} of stage {stage.name}" + (f", after {why}" if why else "")
+    return _counted(told, phase="Running", why="Restarted" if why else "Running", message=message, stage=stage.name,
+                    prepare=True, serving=serving, attempt=attempt)  # fmt: skip
+
+
+def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
+    """Without attempt and roles in the plan everything is deleted: the driver gets SIGTERM and checkpoints."""
+    if stage is not None and _alive(stage, observed):
+        message = "the driver is writing its checkpoint"
+        return _counted(told, phase="Suspending", why="Suspending", stage=stage.name, message=message,
+                        serving=stages.needs_engines(stage))  # fmt: skip
+    return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage),
+                    message="nothing is held but the storage; set spec.suspend to false to go on")  # fmt: skip
+
+
+def _fail(observed: Observed, why: str, message: str, *, stage: Stage | None, now: float) -> Plan:
+    told = counters(observed, _last_job(stage, observed))
+    return _report(observed, ending="failed", told=told, why=why, message=message, stage=_name(stage), now=now)
+
+
+def _report(
+    observed: Observed, *, ending: Ending, told: Counters, why: str, message: str, now: float, stage: str | None = None
+) -> Plan:
+    """The report comes before the end, so that who waits for the end finds it."""
+    prepared = observed.child("Job", names.prepare(observed.name))
+    report = observed.child("Job", names.report(observed.name))
+    over = report is not None and job_finished_at(report) is not None
+    given_up = _created(report, now) + REPORT_SECONDS
+    if prepared is None or is_true(prepared, "Failed") or over or now >= given_up:
+        last: Phase = "Complete" if ending == "completed" else "Failed"
+        return _counted(told, phase=last, why=why, message=message, stage=stage, report=ending if over else None)
+    return _counted(told, phase="Finishing", why=why, message=message, stage=stage, report=ending, wake_at=given_up)
+
+
+def _finished(job: AgenticRLJob, observed: Observed, phase: Phase, *, now: float) -> Plan:
+    ended = condition(observed.job, phase)
+    assert ended is not None
+    told = counters(observed, None)
+    ttl = job.spec.ttl_seconds_after_finished
+    expires = None if ttl is None else seconds(ended["lastTransitionTime"]) + ttl
+    return _counted(told, phase=phase, why=ended["reason"], message=ended["message"],
+                    stage=observed.status.get("stage"), remove=expires is not None and now >= expires,
+                    wake_at=expires)  # fmt: skip
+
+
+def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: float, now: float) -> Plan:
+    """The plan, unless its pods have waited for nodes for too long: then nothing, for a while."""
+    deadline = pending.release_at(job, observed, began=began)
+    if deadline is None:
+        return plan
+    if now < deadline:
+        return _earlier(plan, deadline)
+    waiting = sorted(pod["metadata"]["name"] for pod in observed.pods if pending.unscheduled(pod))
+    message = (
+        f"{len(waiting)} of {len(observed.pods)} pods had no node after {job.spec.deadlines.pending_seconds} s "
+        f"({waiting[0]}, ...): all were released, and are tried again later"
+    )
+    return Plan(phase="Pending", why="PendingDeadline", message=message, stage=plan.stage, restarts=plan.restarts,
+                counted=plan.counted, released=True)  # fmt: skip
+
+
+def _why_unprepared(prepared: Object, observed: Observed) -> tuple[str, str]:
+    outcome = observed.prepared()
+    if outcome is not None:
+        return outcome.reason, outcome.message
+    failed = condition(prepared, "Failed") or {}
+    return "PrepareFailed", f"{failed.get('reason', 'the Job failed')}: {failed.get('message', '')}"
+
+
+def _alive(stage: Stage, observed: Observed) -> bool:
+    """Whether a pod of any attempt of the stage may still write."""
+    return any(
+        labels(pod).get(names.STAGE_LABEL) == stage.name
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        for pod in observed.pods
+    )
+
+
+def _last_job(stage: Stage | None, observed: Observed) -> Object | None:
+    return None if stage is None else observed.attempts(stage.name).get(stages.last_attempt(stage, observed))
+
+
+def _created(thing: Object | None, now: float) -> float:
+    return now if thing is None else seconds(thing["metadata"]["creationTimestamp"])
+
+
+def _name(stage: Stage | None) -> str | None:
+    return None if stage is None else stage.name
+
+
+def _earlier(plan: Plan, when: float) -> Plan:
+    wake = when if plan.wake_at is None else min(plan.wake_at, when)
+    return dataclasses.replace(plan, wake_at=wake)
+
+
+def _counted(told: Counters, **fields: Any) -> Plan:
+    return Plan(restarts=told.restarts, counted=told.counted, **fields)

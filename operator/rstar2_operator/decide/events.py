@@ -1,0 +1,79 @@
+"""What happened to a job, told as Events: the difference between two statuses, as a person would say it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NORMAL, WARNING = "Normal", "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of `kubectl describe`."""
+
+    kind: str
+    reason: str
+    message: str
+    action: str = "Reconcile"
+
+
+def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
+    """What to say about the step from `old` to `new`."""
+    said = _of_stages(old, new)
+    phase, before = new.get("phase"), old.get("phase")
+    if phase != before:
+        told = {
+            "Preparing": Event(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare"),
+            "Restarting": Event(WARNING, "Restarting", new.get("message", ""), "Restart"),
+            "Suspending": Event(NORMAL, "Suspending", new.get("message", ""), "Suspend"),
+            "Suspended": Event(NORMAL, "Suspended", new.get("message", ""), "Suspend"),
+            "Pending": Event(WARNING, "Released", new.get("message", ""), "Release"),
+            "Complete": Event(NORMAL, "Complete", _summary(new), "Finish"),
+            "Failed": Event(WARNING, "Failed", new.get("message", ""), "Finish"),
+            "Invalid": Event(WARNING, "InvalidSpec", new.get("message", ""), "Validate"),
+        }.get(str(phase))
+        if told is not None:
+            said.append(told)
+        if before == "Suspended" and phase == "Running":
+            said.append(Event(NORMAL, "Resumed", "going on where it stopped", "Resume"))
+    said += _of_conditions(old, new)
+    return said
+
+
+def _of_stages(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
+    before = {row["name"]: row for row in old.get("stages") or ()}
+    said = []
+    for row in new.get("stages") or ():
+        last = before.get(row["name"], {})
+        name = row["name"]
+        if row["attempts"] > last.get("attempts", 0) and row["phase"] != "Waiting":
+            again = f", attempt {row['attempts']}" if row["attempts"] > 1 else ""
+            said.append(Event(NORMAL, "StageStarted", f"stage {name} ({row['type']}){again}", "RunStage"))
+        if row["phase"] == "Done" and last.get("phase") != "Done":
+            reward = (row.get("metrics") or {}).get("reward")
+            steps = f" after {row['step']} steps" if row.get("step") else ""
+            told = f", reward {reward}" if reward is not None else ""
+            why = f" ({row['reason']})" if row.get("reason") else ""
+            said.append(Event(NORMAL, "StageCompleted", f"stage {name}{steps}{told}{why}", "RunStage"))
+    return said
+
+
+def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
+    """What came in the way, or went out of it."""
+    last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
+    if now is None or (last is not None and (last["status"], last["reason"]) == (now["status"], now["reason"])):
+        return []
+    if now["status"] == "True":
+        return [Event(WARNING, now["reason"], now["message"][:1024], "Watch")]
+    return [Event(NORMAL, "Recovered", "nothing is in the way any more", "Watch")] if last is not None else []
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((one for one in status.get("conditions") or () if one["type"] == kind), None)
+
+
+def _summary(new: Mapping[str, Any]) -> str:
+    rows = new.get("stages") or ()
+    return f"{len(rows)} stages are done" + (f", last reward {new['reward']}" if new.get("reward") else "")

@@ -1,0 +1,35 @@
+"""What a job has and should not have any more: roles that no stage needs now, attempts that are over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.observed import Object, Observed, job_finished_at, labels
+
+PRUNED = frozenset({"Deployment", "StatefulSet", "Service"})
+KEPT_ATTEMPTS = 3
+"""Finished attempts of a stage whose Job stays, for its log."""
+
+
+def leftovers(observed: Observed, wanted: Iterable[Any]) -> list[tuple[str, Object]]:
+    """(kind, object) to delete."""
+    named = {(body["kind"], body["metadata"]["name"]) for body in wanted}
+    out = []
+    for (kind, name), child in observed.children.items():
+        if (kind, name) in named or child["metadata"].get("deletionTimestamp"):
+            continue
+        if kind in PRUNED or (kind == "Job" and _job_is_left(child, observed)):
+            out.append((kind, child))
+    return out
+
+
+def _job_is_left(job: Object, observed: Observed) -> bool:
+    stage = labels(job).get(names.STAGE_LABEL)
+    if job_finished_at(job) is None:
+        return True  # a stage that was suspended, released or failed; a preparation that nobody waits for
+    if stage is None:
+        return False
+    attempts = sorted(observed.attempts(stage), reverse=True)
+    return int(labels(job)[names.ATTEMPT_LABEL]) not in attempts[:KEPT_ATTEMPTS]

@@ -1,0 +1,66 @@
+"""After an attempt: what its Job, its driver's outcome and the failure policy say happens next, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rstar2_operator import names
+from rstar2_operator.observed import Object, Observed, annotations_of, exit_code, is_true, job_finished_at, labels
+from rstar2_train.job.failure import Decision, after_attempt
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.stages import Stage
+
+FIRST_BACK_OFF_SECONDS = 5.0
+LONGEST_BACK_OFF_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Restarts of the whole job."""
+
+    restarts: int
+    counted: int
+
+
+def counters(observed: Observed, last: Object | None) -> Counters:
+    """Restarts so far: what the last attempt's Job carries, or the status when that Job is gone."""
+    told = annotations_of(last) if last is not None else {}
+    return Counters(
+        max(int(told.get(names.RESTARTS, 0)), int(observed.status.get("restarts", 0))),
+        max(int(told.get(names.COUNTED, 0)), int(observed.status.get("restartsCountedTowardsMax", 0))),
+    )
+
+
+def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: int, counted: int) -> Decision:
+    """What the failure policy says about a finished attempt."""
+    outcome = observed.outcome(stage.name)
+    if outcome is not None and outcome.attempt != number:
+        outcome = None  # an earlier attempt's
+    return after_attempt(
+        exit_code=driver_exit_code(stage, observed, number=number),
+        outcome=outcome,
+        policy=job.spec.failure_policy,
+        counted_restarts=counted,
+    )
+
+
+def driver_exit_code(stage: Stage, observed: Observed, *, number: int) -> int:
+    """Exit code of the attempt's driver: its pod's, or what its outcome or its Job imply when the pod is gone."""
+    attempt = names.attempt(observed.name, stage.name, number)
+    for pod in observed.pods:
+        told = labels(pod)
+        if told.get("batch.kubernetes.io/job-name") != attempt:
+            continue
+        if told.get("batch.kubernetes.io/job-completion-index", "0") == "0" and (code := exit_code(pod)) is not None:
+            return code
+    outcome = observed.outcome(stage.name)
+    if outcome is not None and outcome.attempt == number:
+        return int(outcome.exit_code)
+    ended = observed.attempts(stage.name).get(number)
+    return 0 if ended is not None and is_true(ended, "Complete") else 1
+
+
+def restart_at(last: Object, *, restarts: int) -> float:
+    """When the next attempt may start: each restart waits twice as long as the one before."""
+    wait = min(LONGEST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2.0 ** min(restarts, 10))
+    return (job_finished_at(last) or 0.0) + wait

@@ -1,0 +1,38 @@
+"""The curriculum: which stage a job is at, and whether it needs engines and judge."""
+
+from __future__ import annotations
+
+from rstar2_operator.observed import Observed
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.stages import Stage
+
+WELL = ("completed", "advanced")
+
+
+def is_done(stage: Stage, observed: Observed) -> bool:
+    """Whether a stage ended well: its driver said so, or the last status did."""
+    outcome = observed.outcome(stage.name)
+    return (outcome is not None and outcome.outcome in WELL) or observed.stage_status(stage.name).get("outcome") in WELL
+
+
+def current(job: AgenticRLJob, observed: Observed) -> Stage | None:
+    """The first stage that has not ended well; None when all have."""
+    return next((stage for stage in job.spec.stages if not is_done(stage, observed)), None)
+
+
+def needs_engines(stage: Stage) -> bool:
+    """Whether a stage samples from the policy: all but SFT. The judge and Redis go with the engines."""
+    return stage.type != "SFT"
+
+
+def needs_trainer(stage: Stage) -> bool:
+    """Whether a stage learns; the others are driven from a pod without accelerator."""
+    return stage.type in ("SFT", "GRPO")
+
+
+def last_attempt(stage: Stage, observed: Observed) -> int:
+    """Number of the stage's last attempt that anything remembers; 0 when there was none."""
+    outcome = observed.outcome(stage.name)
+    told = [outcome.attempt] if outcome is not None else []
+    remembered = int(observed.stage_status(stage.name).get("attempts", 0))
+    return max([*observed.attempts(stage.name), *told, remembered], default=0)

@@ -1,0 +1,144 @@
+"""What keeps a job's pods from running, in the cluster's own words, and what to do about it. Pure.
+
+Kubelet, scheduler and controllers say it in different places: a container's waiting state, a pod's or a Deployment's
+condition, a Warning event. Here they become one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rstar2_operator import names
+from rstar2_operator.observed import Object, Observed, condition, is_true, labels, seconds
+
+MESSAGE_LENGTH = 1024
+
+IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
+ADVICE = {
+    "ErrImagePull": IMAGE,
+    "ImagePullBackOff": IMAGE,
+    "InvalidImageName": IMAGE,
+    "ErrImageNeverPull": IMAGE,
+    "CreateContainerConfigError": "a ConfigMap or Secret that the pod names is missing",
+    "CrashLoopBackOff": "see the container's log: kubectl logs {pod} --previous",
+    "FailedCreatePodSandBox": "for an executor: its node needs the gVisor shim that spec.judge.runtimeClassName names",
+    "FailedMount": "see to the volume, ConfigMap or Secret that it names",
+    "FailedAttachVolume": "see to the volume and its storage driver",
+    "FailedCreate": "see to the quota, the RuntimeClass or the admission policy that refuses it",
+    "ReplicaFailure": "see to the quota, the RuntimeClass or the admission policy that refuses it",
+    "ProvisioningFailed": "see to spec.storage.storageClassName, accessModes and size",
+    "FailedBinding": "see to spec.storage.storageClassName, or make a matching volume",
+}
+WAITING = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
+    }
+)
+OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
+OF_CONTROLLERS = frozenset({"FailedCreate"})
+OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that is in the way."""
+
+    role: str
+    what: str
+    """The object that says so, as `Kind/name`."""
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        advice = ADVICE.get(self.reason)
+        name = self.what.rpartition("/")[2]
+        hint = f" -> {advice.format(pod=name)}" if advice else _about_scheduling(self.message)
+        return f"{self.what}: {self.reason}: {self.message}"[:MESSAGE_LENGTH] + hint
+
+
+def troubles(observed: Observed) -> list[Trouble]:
+    """Everything that is in the way now, the most telling of each object, in a stable order."""
+    found = [trouble for pod in observed.pods for trouble in _of_pod(pod, observed)]
+    for (kind, name), child in observed.children.items():
+        found += _of_child(kind, name, child, observed)
+    return sorted(found, key=lambda one: (one.role, one.what, one.reason))
+
+
+def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
+    role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+        return
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is not None and scheduled["status"] == "False":
+        yield Trouble(role, f"Pod/{name}", scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
+        return
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in WAITING:
+            yield Trouble(role, f"Pod/{name}", waiting["reason"], _said(container, waiting))
+            return
+    if status.get("phase") == "Pending":
+        yield from _events("Pod", name, role, OF_PENDING_PODS, observed, since=pod)
+
+
+def _said(container: Object, waiting: Object) -> str:
+    """The kubelet's message; of a container that keeps ending also how it ended."""
+    ended = (container.get("lastState") or {}).get("terminated")
+    if ended is None:
+        return str(waiting.get("message", ""))
+    last = f"last ended with exit code {ended['exitCode']} ({ended.get('reason', '')})"
+    return f"{waiting.get('message', '')}; {last}"
+
+
+def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterator[Trouble]:
+    role = labels(child).get(names.ROLE_LABEL, "")
+    status = child.get("status") or {}
+    failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
+    empty = (kind == "StatefulSet" and not status.get("currentReplicas")) or (
+        kind == "Job" and not status.get("active") and not _over(child)
+    )
+    if failure is not None and failure["status"] == "True":
+        yield Trouble(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
+    elif empty:
+        yield from _events(kind, name, role, OF_CONTROLLERS, observed, since=child)
+    elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
+        yield from _events(kind, name, role, OF_CLAIMS, observed, since=child)
+
+
+def _over(job: Object) -> bool:
+    return is_true(job, "Complete") or is_true(job, "Failed")
+
+
+def _events(
+    kind: str, name: str, role: str, reasons: frozenset[str], observed: Observed, *, since: Object
+) -> Iterator[Trouble]:
+    """The newest event of an object, when it is about one of `reasons` and no older than the object itself."""
+    made = seconds(since["metadata"]["creationTimestamp"])
+    for event in reversed(observed.warnings):
+        about = event["involvedObject"]
+        if (about.get("kind"), about.get("name")) != (kind, name) or event.get("reason") not in reasons:
+            continue
+        if about.get("uid") not in (None, "", since["metadata"].get("uid")) or event_time(event) < made - 1:
+            continue
+        yield Trouble(role, f"{kind}/{name}", event["reason"], str(event.get("message", "")))
+        return
+
+
+def event_time(event: Object) -> float:
+    """When an event was last seen."""
+    series = event.get("series") or {}
+    told = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return seconds(told or event["metadata"]["creationTimestamp"])
+
+
+def _about_scheduling(message: str) -> str:
+    if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
+        return " -> see the claim: its storage class must exist and be able to make or find a volume"
+    if "Insufficient" in message:
+        return " -> free or add nodes with what is insufficient, or ask for less (replicas, resources)"
+    if "taint" in message:
+        return " -> add tolerations for it by spec.runtimePatches"
+    return ""

@@ -1,0 +1,119 @@
+"""Every name that the operator gives: labels, annotations, objects, ports, mounts. The one place that knows them.
+
+Names are functions of the job alone, so that a crash at any point, then a restart, ends in the same objects.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "rstar2.dev"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "agenticrljobs"
+FIELD_MANAGER: Final = "rstar2-operator"
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+JOB_LABEL: Final = f"{GROUP}/job"
+ROLE_LABEL: Final = f"{GROUP}/role"
+STAGE_LABEL: Final = f"{GROUP}/stage"
+ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
+HASH: Final = f"{GROUP}/applied-hash"
+"""Annotation: hash of what was last applied, so that an unchanged object is not written again."""
+RESTARTS: Final = f"{GROUP}/restarts"
+COUNTED: Final = f"{GROUP}/restarts-counted"
+"""Annotations of a stage attempt: restarts of the whole job up to it, and those that count towards maxRestarts."""
+
+SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
+
+REDIS_PORT: Final = 6379
+JUDGE_PORT: Final = 8080
+EXECUTOR_PORT: Final = 7070
+ENGINE_PORT: Final = 8000
+
+JOB_FILE: Final = "/etc/rstar2/job.json"
+WORKER_KEYS: Final = "/etc/rstar2/worker"
+STORAGE_MOUNT: Final = "/state"
+CLAIM_MOUNT: Final = "/pvc"
+
+PROGRESS_KEY: Final = "progress.json"
+PREPARE_KEY: Final = "prepare.json"
+
+
+def outcome_key(stage: str) -> str:
+    """Key of a stage's outcome in the progress ConfigMap."""
+    return f"outcome-{stage}.json"
+
+
+def state_folder(job: str) -> str:
+    """The job's state folder inside its storage."""
+    return f"{STORAGE_MOUNT}/{job}"
+
+
+def job_file(job: str) -> str:
+    """ConfigMap with the job file."""
+    return f"{job}-job"
+
+
+def progress(job: str) -> str:
+    """ConfigMap that the driver tells its progress in."""
+    return f"{job}-progress"
+
+
+def secrets(job: str) -> str:
+    """Secret with the passwords and keys that the job's pods share."""
+    return f"{job}-secrets"
+
+
+def claim(job: str) -> str:
+    """The claim that is made when the job names none."""
+    return f"{job}-state"
+
+
+def pods_account(job: str) -> str:
+    """ServiceAccount of every pod but the trainer's: may do nothing."""
+    return f"{job}-pods"
+
+
+def trainer(job: str) -> str:
+    """ServiceAccount, Role and headless Service of the stage pods."""
+    return f"{job}-trainer"
+
+
+def redis(job: str) -> str:
+    """StatefulSet and Service of Redis."""
+    return f"{job}-redis"
+
+
+def judge(job: str) -> str:
+    """Deployment and Service of the judge (API and worker)."""
+    return f"{job}-judge"
+
+
+def executor(job: str) -> str:
+    """Deployment and headless Service of the executors."""
+    return f"{job}-executor"
+
+
+def rollout(job: str) -> str:
+    """Deployment and headless Service of the engines."""
+    return f"{job}-rollout"
+
+
+def prepare(job: str) -> str:
+    """Job that brings data and model into storage."""
+    return f"{job}-prepare"
+
+
+def report(job: str) -> str:
+    """Job that writes the report and closes the MLflow run."""
+    return f"{job}-report"
+
+
+def attempt(job: str, stage: str, number: int) -> str:
+    """Job of one attempt of a stage."""
+    return f"{job}-{stage}-{number}"
+
+
+def labels(job: str, role: str) -> dict[str, str]:
+    """Labels of every object of a job."""
+    return {MANAGED_BY: FIELD_MANAGER, JOB_LABEL: job, ROLE_LABEL: role}

@@ -1,0 +1,142 @@
+"""What the operator knows about one job at one moment: the raw objects, and questions about them. Pure.
+
+Between store.py, which collects them from the watches, and decide/, which asks. Objects are plain dicts as the API
+server sends them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_train.job.contracts import Outcome, Progress
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One job and all that belongs to it."""
+
+    job: Object
+    """The AgenticRLJob."""
+    children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
+    """(kind, name) -> object, of the kinds that are watched, but for pods."""
+    pods: tuple[Object, ...] = ()
+    """Its pods."""
+    warnings: tuple[Object, ...] = ()
+    """Warning events about any of them, oldest first."""
+    runtime_classes: frozenset[str] | None = None
+    """RuntimeClasses of the cluster; None: not known (the operator may not see them)."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def status(self) -> Object:
+        """The job's last status."""
+        return self.job.get("status") or {}
+
+    def child(self, kind: str, name: str) -> Object | None:
+        """A child by kind and name."""
+        return self.children.get((kind, name))
+
+    def of_kind(self, kind: str) -> Iterator[Object]:
+        """All children of a kind."""
+        return (child for (one, _), child in self.children.items() if one == kind)
+
+    def pods_of(self, role: str) -> list[Object]:
+        """Pods of a role."""
+        return [pod for pod in self.pods if labels(pod).get(names.ROLE_LABEL) == role]
+
+    def attempts(self, stage: str) -> dict[int, Object]:
+        """Attempt number -> Job, of a stage."""
+        found = (job for job in self.of_kind("Job") if labels(job).get(names.STAGE_LABEL) == stage)
+        return {int(labels(job)[names.ATTEMPT_LABEL]): job for job in found}
+
+    def progress(self) -> Progress | None:
+        """What the driver last told; None before the first, or when it cannot be read."""
+        text = self._told(names.PROGRESS_KEY)
+        return Progress.model_validate_json(text) if text else None
+
+    def outcome(self, stage: str) -> Outcome | None:
+        """How the last attempt of a stage ended, as its driver told."""
+        text = self._told(names.outcome_key(stage))
+        return Outcome.model_validate_json(text) if text else None
+
+    def prepared(self) -> Outcome | None:
+        """How the preparation of the storage ended."""
+        text = self._told(names.PREPARE_KEY)
+        return Outcome.model_validate_json(text) if text else None
+
+    def _told(self, key: str) -> str:
+        config = self.child("ConfigMap", names.progress(self.name)) or {}
+        return str((config.get("data") or {}).get(key, ""))
+
+    def stage_status(self, stage: str) -> Object:
+        """A stage's entry in the last status; empty when there is none."""
+        return next((one for one in self.status.get("stages", ()) if one.get("name") == stage), {})
+
+
+def labels(thing: Object) -> Mapping[str, str]:
+    """Labels of an object."""
+    return thing["metadata"].get("labels") or {}
+
+
+def annotations_of(thing: Object) -> Mapping[str, str]:
+    """Annotations of an object."""
+    return thing["metadata"].get("annotations") or {}
+
+
+def condition(thing: Object, kind: str) -> Object | None:
+    """A condition of an object's status, whatever its value."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == kind), None)
+
+
+def is_true(thing: Object, kind: str) -> bool:
+    """Whether a condition is there and True."""
+    found = condition(thing, kind)
+    return found is not None and found["status"] == "True"
+
+
+def seconds(timestamp: str) -> float:
+    """A Kubernetes timestamp as seconds since the epoch."""
+    return datetime.datetime.fromisoformat(timestamp).timestamp()
+
+
+def timestamp(when: float) -> str:
+    """Seconds since the epoch as a Kubernetes timestamp."""
+    return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def job_finished_at(job: Object) -> float | None:
+    """When a batch Job ended, either way; None while it runs.
+
+    Only the final conditions count: FailureTarget and SuccessCriteriaMet come before the last pod is gone.
+    """
+    for kind in ("Complete", "Failed"):
+        found = condition(job, kind)
+        if found is not None and found["status"] == "True":
+            return seconds(found["lastTransitionTime"])
+    return None
+
+
+def exit_code(pod: Object) -> int | None:
+    """Exit code of a pod's only container; None while it runs or when the kubelet never said."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (status.get("state") or {}).get("terminated")
+        if ended is not None:
+            return int(ended["exitCode"])
+    return None
+
+
+def as_json(value: object) -> str:
+    """Compact JSON with sorted keys: the same value always gives the same text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,117 @@
+"""One job at a time: observe -> decide -> build -> apply -> report. Every step can be repeated from any point.
+
+Workers take keys of jobs from the queue; whatever fails comes back later. Nothing is remembered between two rounds but
+what saves a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator.apply import apply, changed, delete, owned
+from rstar2_operator.build.objects import built, objects
+from rstar2_operator.client import Client
+from rstar2_operator.decide.decide import decide
+from rstar2_operator.decide.leftovers import leftovers
+from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.status import invalid_status, status_of
+from rstar2_operator.metrics import Metrics
+from rstar2_operator.observed import Observed
+from rstar2_operator.report import Reporter
+from rstar2_operator.settings import Settings
+from rstar2_operator.store import Key, Store
+from rstar2_operator.workqueue import WorkQueue
+from rstar2_train.job.validate import check
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Brings jobs to what they ask for."""
+
+    def __init__(
+        self, *, store: Store, queue: WorkQueue[Key], client: Client, settings: Settings, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._client = client
+        self._settings = settings
+        self._metrics = metrics
+        self._reporter = Reporter(client, instance=settings.identity)
+        self._with_secret: set[str] = set()
+        """UIDs of jobs whose Secret is known to be there: it cannot be watched, for it must not be read."""
+
+    async def work(self) -> None:
+        """Reconcile whatever the queue gives, for ever."""
+        while True:
+            key = await self._queue.take()
+            failed = False
+            try:
+                with self._metrics.reconciling():
+                    await self._reconcile(key)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                failed = True
+                self._metrics.failed(error)
+                _complain(key, error)
+            finally:
+                self._queue.done(key, failed=failed)
+
+    async def _reconcile(self, key: Key) -> None:
+        observed = self._store.observed(key)
+        if observed is None or observed.job["metadata"].get("deletionTimestamp"):
+            self._queue.forget_timer(key)
+            return  # what it owns is deleted by the cluster itself
+        job, problems = check(dict(observed.job))
+        now = time.time()
+        if job is None:
+            errors = "\n".join(str(problem) for problem in problems if not problem.warning)
+            status = invalid_status(observed, errors, now=now)
+            wake_at = None
+        else:
+            plan = decide(job, observed, now=now)
+            if plan.remove:
+                await delete(self._client, "AgenticRLJob", observed.job)
+                return
+            await self._carry_out(job, plan, observed)
+            status = status_of(job, self._store.observed(key) or observed, plan, now=now)
+            wake_at = plan.wake_at
+        again = await self._reporter.report(observed.job, status)
+        times = [when for when in (again, None if wake_at is None else wake_at - now) if when is not None]
+        if times:
+            self._queue.add_after(key, min(times) + 0.05)
+
+    async def _carry_out(self, job: Any, plan: Plan, observed: Observed) -> None:
+        """Make what is missing, change what is different, delete what is left over."""
+        one = built(job, self._settings)
+        uid = observed.job["metadata"]["uid"]
+        keep = job.spec.storage.reclaim == "Retain"
+        wanted = objects(one, plan, has_secret=uid in self._with_secret)
+        bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
+        for body in changed(bodies, observed):
+            there = await apply(self._client, body)
+            if body["kind"] == "Secret":
+                self._with_secret.add(uid)
+            elif there is not None:
+                # The next round must see it also when the watch is slower than we are.
+                self._store.saw_child(body["kind"], there, gone=False)
+                self._metrics.applied(body["kind"])
+        for kind, child in leftovers(observed, wanted):
+            await delete(self._client, kind, child)
+
+
+def _complain(key: Key, error: Exception) -> None:
+    """Log a failure: in one line when the API server said no, with a traceback when it is our own."""
+    where = "/".join(key)
+    if isinstance(error, ApiException):
+        log.warning(
+            "%s: the API server answered %s %s: %s", where, error.status, error.reason, (error.body or "")[:500]
+        )
+    else:
+        log.exception("%s: reconciling failed", where)

@@ -1,0 +1,109 @@
+"""The single writer of a job's status, and of its Events.
+
+A status is written when it differs from the one that is there: at once when something happened that a person or a
+program waits for, at most every HOLD_SECONDS when only numbers moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from typing import Any
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator import names
+from rstar2_operator.client import Client
+from rstar2_operator.decide.events import Event, events
+from rstar2_operator.observed import Object, as_json, timestamp
+
+log = logging.getLogger(__name__)
+
+HOLD_SECONDS = 10.0
+REPEAT_SECONDS = 600.0
+"""An Event of the same words about the same job is not made again within so long."""
+REMEMBERED = 4096
+SOON = ("phase", "stage", "completionTime")
+"""Fields whose change is written at once; so are Degraded, Complete and Failed."""
+
+
+def is_urgent(old: Object, new: dict[str, Any]) -> bool:
+    """Whether a change of status must not wait. Pure."""
+    if any(old.get(name) != new.get(name) for name in SOON):
+        return True
+    before = {one["type"]: (one["status"], one["reason"]) for one in old.get("conditions") or ()}
+    urgent = ("Degraded", "Complete", "Failed", "Suspended", "Admitted")
+    return any(before.get(one["type"]) != (one["status"], one["reason"])
+               for one in new["conditions"] if one["type"] in urgent)  # fmt: skip
+
+
+class Reporter:
+    """Writes statuses and Events of all jobs."""
+
+    def __init__(self, client: Client, *, instance: str) -> None:
+        self._client = client
+        self._instance = instance
+        self._written: dict[str, float] = {}
+        self._said: dict[str, float] = {}
+
+    async def report(self, job: Object, status: dict[str, Any]) -> float | None:
+        """Write the status when it has changed. Returns the seconds after which to come again with one held back."""
+        old = job.get("status") or {}
+        if as_json(old) == as_json(status):
+            return None
+        uid = job["metadata"]["uid"]
+        since = time.monotonic() - self._written.get(uid, -HOLD_SECONDS)
+        if since < HOLD_SECONDS and not is_urgent(old, status):
+            return HOLD_SECONDS - since
+        meta = job["metadata"]
+        body = {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": job["kind"],
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": uid},
+            "status": status,
+        }
+        await self._client.apply(body, subresource="status")
+        self._written[uid] = time.monotonic()
+        for event in events(old, status):
+            await self._say(job, event)
+        return None
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._written.pop(uid, None)
+
+    async def _say(self, job: Object, event: Event) -> None:
+        """Make an Event, unless it was made a moment ago. An Event that cannot be made stops nothing."""
+        meta = job["metadata"]
+        digest = hashlib.sha256(f"{meta['uid']}{event.kind}{event.reason}{event.message}".encode()).hexdigest()[:16]
+        now = time.time()
+        if now - self._said.get(digest, 0.0) < REPEAT_SECONDS:
+            return
+        if len(self._said) >= REMEMBERED:
+            self._said = {key: when for key, when in self._said.items() if now - when < REPEAT_SECONDS}
+        self._said[digest] = now
+        moment = f"{timestamp(now)[:-1]}.{int(now % 1 * 1e6):06d}Z"
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta['name']}.{digest}.{int(now)}", "namespace": meta["namespace"]},
+            "eventTime": moment,
+            "reportingController": f"{names.GROUP}/operator",
+            "reportingInstance": self._instance[:128],
+            "action": event.action,
+            "reason": event.reason,
+            "note": event.message[:1024],
+            "type": event.kind,
+            "regarding": {
+                "apiVersion": f"{names.GROUP}/{names.VERSION}",
+                "kind": job["kind"],
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
+        }
+        try:
+            await self._client.create(body)
+        except ApiException as error:
+            log.warning("could not make the Event %s of %s: %s", event.reason, meta["name"], error.reason)

@@ -1,0 +1,104 @@
+"""What the watches have told so far: every job and its children, by owner. In memory, lost with the process.
+
+kopf delivers events here (handlers.py); reconcile.py takes an Observed of one job out. Children are found by the label
+of their job, so that nothing is asked of the API server.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.observed import Object, Observed, labels
+
+Key = tuple[str, str]
+"""(namespace, name) of a job."""
+KEPT_WARNINGS = 64
+"""Warning events remembered for each job."""
+
+
+class Store:
+    """Jobs and their children as last seen."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Key, Object] = {}
+        self._children: defaultdict[Key, dict[tuple[str, str], Object]] = defaultdict(dict)
+        self._pods: defaultdict[Key, dict[str, Object]] = defaultdict(dict)
+        self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
+        self._runtime_classes: set[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def jobs(self) -> list[Key]:
+        """All jobs."""
+        return list(self._jobs)
+
+    def saw_job(self, body: Object, *, gone: bool) -> Key:
+        """A job was seen, or is gone; returns its key."""
+        key = _key(body, body["metadata"]["name"])
+        if gone:
+            for table in (self._jobs, self._children, self._pods, self._warnings):
+                table.pop(key, None)
+        else:
+            self._jobs[key] = body
+        return key
+
+    def saw_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
+        """A child was seen, or is gone; returns its job's key. None: it belongs to no job."""
+        owner = labels(body).get(names.JOB_LABEL)
+        if owner is None:
+            return None
+        key, name = _key(body, owner), body["metadata"]["name"]
+        table: dict[Any, Object] = self._pods[key] if kind == "Pod" else self._children[key]
+        entry: Any = name if kind == "Pod" else (kind, name)
+        if gone:
+            table.pop(entry, None)
+        else:
+            table[entry] = body
+        if key not in self._jobs and not table:  # the last of a deleted job
+            self._pods.pop(key, None) if kind == "Pod" else self._children.pop(key, None)
+        return key
+
+    def saw_warning(self, event: Object) -> Key | None:
+        """A Warning event was seen; returns the key of the job that it is about, None when it is about none."""
+        about = event["involvedObject"]
+        key = self._owner(about.get("namespace", ""), str(about.get("name", "")))
+        if key is not None:
+            self._warnings[key].append(event)
+        return key
+
+    def saw_runtime_class(self, name: str, *, gone: bool) -> None:
+        """A RuntimeClass was seen, or is gone."""
+        self._runtime_classes = self._runtime_classes or set()
+        (self._runtime_classes.discard if gone else self._runtime_classes.add)(name)
+
+    def observed(self, key: Key) -> Observed | None:
+        """One job and its own; None when the job is gone."""
+        job = self._jobs.get(key)
+        if job is None:
+            return None
+        return Observed(
+            job=job,
+            children=dict(self._children.get(key, {})),
+            pods=tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: str(pod["metadata"]["name"]))),
+            warnings=tuple(self._warnings.get(key, ())),
+            runtime_classes=None if self._runtime_classes is None else frozenset(self._runtime_classes),
+        )
+
+    def _owner(self, namespace: str, name: str) -> Key | None:
+        """The job that an object belongs to, by its name alone: an event may come before its object."""
+        return max(
+            (key for key in self._of_namespace(namespace) if name.startswith(f"{key[1]}-")),
+            key=lambda key: len(key[1]),
+            default=None,
+        )
+
+    def _of_namespace(self, namespace: str) -> Iterator[Key]:
+        return (key for key in self._jobs if key[0] == namespace)
+
+
+def _key(body: Object, name: str) -> Key:
+    return body["metadata"]["namespace"], name
