@@ -1,24 +1,93 @@
-"""What every AgenticRLJob model shares: camelCase names on the wire, no unknown fields, one text a field.
+"""What every AgenticRLJob model shares: camelCase names on the wire, no unknown fields, bounded texts and amounts.
 
 First room of the flow: a manifest becomes these models, and every other room reads them. Imports no torch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import re
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 API_VERSION: Final = "rstar2.dev/v1alpha1"
 KIND: Final = "AgenticRLJob"
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+OPTIONAL: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$"
+VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+FOLDER: Final = r"^(/[A-Za-z0-9_.@+-]+)+$"
+PATTERNS: Final = {
+    LABEL: "lower-case letters, digits and '-', beginning and ending with a letter or digit",
+    SUBDOMAIN: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    OPTIONAL: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit; or nothing",
+    VARIABLE: "letters, digits and '_', not beginning with a digit",
+    FOLDER: "an absolute path of letters, digits and _.@+-, without a '/' at the end",
+}
+"""Pattern of a text -> the same in words, for messages."""
+
+Name = Annotated[str, StringConstraints(pattern=LABEL, max_length=40)]
 """A DNS label, short enough that `<job>-<stage>-<attempt>` still fits in one."""
+ObjectName = Annotated[str, StringConstraints(pattern=SUBDOMAIN, max_length=253)]
+"""Name of an object of the cluster that is not ours."""
+OptionalName = Annotated[str, StringConstraints(pattern=OPTIONAL, max_length=253)]
+"""The same, or empty."""
 Text = Annotated[str, StringConstraints(max_length=1024)]
 """A bounded string: the CRD must not hold unbounded ones."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
+
+_QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$"
+_LONGEST_VALUE: Final = 4096
+_MOST_ENTRIES: Final = 64
+
+
+def _quantity(value: object) -> object:
+    """An amount as both this and the API server take it: a whole number or a text; never 0.5 without quotes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and len(value) <= 32 and re.fullmatch(_QUANTITY, value):
+        return value
+    raise ValueError('should be a whole number or an amount in quotes, such as "500m", "0.5" or "16Gi"')
+
+
+def _bounded(value: object) -> object:
+    """Refuse a value without type that is larger than the CRD allows."""
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        raise ValueError(f"should have at most {_LONGEST_VALUE} characters")
+    if isinstance(value, list | dict) and len(value) > _MOST_ENTRIES:
+        raise ValueError(f"should have at most {_MOST_ENTRIES} entries")
+    return value
+
+
+Quantity = Annotated[
+    str | int,
+    BeforeValidator(_quantity),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": _QUANTITY,
+            "maxLength": 32,
+        }
+    ),
+]
+"""An amount in Kubernetes' notation: 4, "500m", "16Gi"."""
+AnyValue = Annotated[
+    Any,
+    AfterValidator(_bounded),
+    WithJsonSchema(
+        {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "maxLength": _LONGEST_VALUE,
+            "maxItems": _MOST_ENTRIES,
+            "maxProperties": _MOST_ENTRIES,
+        }
+    ),
+]
+"""A value whose type somebody else defines (vLLM's arguments): bounded in size all the same."""
 
 
 class Model(BaseModel):

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from rstar2_train.job.base import Model, Name, Positive, Text
+from rstar2_train.job.base import AnyValue, Model, ObjectName, Positive, Quantity, Text
+from rstar2_train.job.kube import Affinity, EnvVar, LabelValue, Toleration, Volume, VolumeMount
 
-Quantity = Annotated[str | int | float, Field(union_mode="left_to_right")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
-EnvValue = Annotated[str, StringConstraints(max_length=4096)]
+
+GPU_RESOURCES = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu", "none": ""}
+"""What each vendor's device plugin calls its accelerators."""
+RESERVED_FOLDERS = (
+    *("/etc/rstar2", "/state", "/pvc", "/tmp", "/dev", "/proc", "/sys", "/run/secrets", "/var/run/secrets"),
+)
+"""Where pods have mounts of their own, which a runtimePatch must not cover."""
+RESERVED_VARIABLES = ("RSTAR2_", "POD_")
+"""What names of the operator's own environment variables begin with; HOME is the third."""
+EXECUTORS_TAKE = ("nodeSelector", "tolerations", "imagePullSecrets")
+"""All that a runtimePatch may change about executors: the sandbox is not to be weakened."""
 
 
 class Resources(Model):
@@ -27,7 +37,7 @@ class ModelSource(Model):
     """The policy to start from."""
 
     source: Text
-    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (fetched once), or a path (relative to the manifest locally)."""
+    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (fetched once), generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
     """File with a Jinja chat template; default: the model's own."""
     tool_parser: Literal["hermes"] = "hermes"
@@ -43,16 +53,16 @@ class ModelSource(Model):
 class Storage(Model):
     """Where checkpoints, trajectories and reports live. In `rstar2 run` this is a folder."""
 
-    claim_name: Name | None = None
-    """An existing claim to use."""
+    claim_name: ObjectName | None = None
+    """An existing claim to use, in place of one made for the job."""
     size: Quantity | None = None
-    """Size of the claim that is made when claimName is not set."""
-    storage_class_name: Text | None = None
+    """Size of the claim that is made when claimName is not set; may grow later. Default: 100Gi."""
+    storage_class_name: ObjectName | None = None
     """Its storage class; default: the cluster's."""
-    access_modes: Annotated[list[AccessMode], Field(max_length=3)] = ["ReadWriteMany"]
+    access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3)] = ["ReadWriteMany"]
     """Its access modes; more than one node needs ReadWriteMany."""
     reclaim: Literal["Retain", "Delete"] = "Retain"
-    """Retain: deleting the job never deletes its checkpoints."""
+    """Retain: deleting the job never deletes its checkpoints. Delete: the claim goes with the job."""
 
 
 class RDMA(Model):
@@ -66,11 +76,16 @@ class Accelerator(Model):
     """What trainer and rollout pods compute on. Data, never matched by name elsewhere."""
 
     vendor: Literal["amd", "nvidia", "none"] = "amd"
-    """none: CPU, with gloo."""
-    resource: Text = "amd.com/gpu"
-    """Extended resource that the device plugin offers."""
+    """amd (ROCm), nvidia (CUDA), or none: CPU, with gloo."""
+    resource: Text = ""
+    """Extended resource that the device plugin offers; default: amd.com/gpu or nvidia.com/gpu, by the vendor."""
     rdma: RDMA | None = None
     """RDMA devices (a documented exception to restricted pods)."""
+
+    @model_validator(mode="after")
+    def _resource_of_vendor(self) -> Accelerator:
+        self.resource = self.resource or GPU_RESOURCES[self.vendor]
+        return self
 
 
 class Trainer(Model):
@@ -114,10 +129,10 @@ class Rollout(Model):
     """Container image; default: the operator's."""
     resources: Resources = Resources()
     """Requests and limits of each pod."""
-    engine_args: Annotated[dict[str, Any], Field(max_length=64)] = {}
+    engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
     """Further vLLM arguments, by their long names without the dashes."""
     admission: Admission = Admission()
-    """The admission scheduler."""
+    """When the next trajectory may enter an engine (paper §3.2)."""
     tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
     """Longer tool output is cut in the middle to so many characters x 4."""
     max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
@@ -152,7 +167,7 @@ class Judge(Model):
     """Limits of one tool call."""
     isolation: Literal["gvisor", "none"] = "gvisor"
     """none runs the model's code with no sandbox: only for code that you would run yourself."""
-    runtime_class_name: Name = "gvisor"
+    runtime_class_name: ObjectName = "gvisor"
     """RuntimeClass of the executor pods."""
 
 
@@ -174,7 +189,7 @@ class MLflow(Model):
     """Tracking URI; default: the chart's MLflow, or a sqlite file beside the job's state."""
     experiment: Text = "rstar2"
     """Experiment name."""
-    secret_ref: Name | None = None
+    secret_ref: ObjectName | None = None
     """Secret with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
 
@@ -182,40 +197,34 @@ class Tracking(Model):
     """Experiment tracking."""
 
     mlflow: MLflow = MLflow()
-    """The MLflow server."""
+    """The MLflow server that progress goes to."""
     traces_per_step: Annotated[int, Field(ge=0, le=1024)] = 2
     """Sampled trajectories a step that become MLflow traces."""
 
 
-class EnvVar(Model):
-    """One environment variable."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-    """Its name."""
-    value: EnvValue = ""
-    """Its value."""
-
-
 class RuntimePatch(Model):
-    """A bounded change to the pods of some roles: never labels, isolation, security or accounts."""
+    """A bounded change to the pods of some roles: never labels, isolation, security or accounts.
+
+    Nothing that the operator sets itself is replaced.
+    """
 
     manager: Text
     """Who asks for it: shown in errors."""
     roles: Annotated[list[Role], Field(min_length=1, max_length=5)]
     """Roles it applies to; executors take only nodeSelector, tolerations and imagePullSecrets."""
     env: Annotated[list[EnvVar], Field(max_length=64)] = []
-    """Environment variables."""
-    volumes: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
+    """Environment variables of every container."""
+    volumes: Annotated[list[Volume], Field(max_length=16)] = []
     """Pod volumes."""
-    volume_mounts: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
+    volume_mounts: Annotated[list[VolumeMount], Field(max_length=16)] = []
     """Mounts of them."""
-    node_selector: Annotated[dict[str, Text], Field(max_length=16)] = {}
-    """Node labels."""
-    tolerations: Annotated[list[dict[str, Any]], Field(max_length=16)] = []
-    """Tolerations."""
-    affinity: dict[str, Any] | None = None
-    """Affinity."""
-    image_pull_secrets: Annotated[list[Name], Field(max_length=8)] = []
-    """Pull secrets."""
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=16)] = {}
+    """Labels that a node must have."""
+    tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
+    """Taints that the pods put up with."""
+    affinity: Affinity | None = None
+    """Where the pods run."""
+    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8)] = []
+    """Secrets of the registries that images come from."""
     resources: Resources | None = None
-    """Requests and limits."""
+    """Requests and limits of every container."""

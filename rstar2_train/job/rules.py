@@ -1,6 +1,7 @@
 """What a schema cannot say about a job: rules between fields, and warnings about what is probably not meant.
 
-`RULES` at the end lists them; `validate.check` runs them all. Pure.
+`RULES` at the end lists them; `validate.check` runs them all. Those that the API server can check too are said again
+in cel.py. Pure.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rstar2_train.job.roles import EXECUTORS_TAKE, RESERVED_FOLDERS, RESERVED_VARIABLES, RuntimePatch
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
@@ -163,12 +165,41 @@ def _judge(job: AgenticRLJob) -> Iterator[Problem]:
 
 def _patches(job: AgenticRLJob) -> Iterator[Problem]:
     for index, patch in enumerate(job.spec.runtime_patches):
+        at = f"spec.runtimePatches[{index}]"
         if "executor" in patch.roles:
-            refused = {"env", "volumes", "volume_mounts", "affinity", "resources"} & patch.model_fields_set
-            for name in sorted(refused):
+            taken = {*EXECUTORS_TAKE, "manager", "roles"}
+            for name in sorted(patch.model_fields_set):
                 alias = type(patch).model_fields[name].alias
-                message = "executors take only nodeSelector, tolerations and imagePullSecrets; patch them apart"
-                yield Problem(f"spec.runtimePatches[{index}].{alias}", message)
+                if alias not in taken:
+                    message = f"executors take only {', '.join(EXECUTORS_TAKE)}; patch them apart"
+                    yield Problem(f"{at}.{alias}", message)
+        for number, variable in enumerate(patch.env):
+            if variable.name == "HOME" or variable.name.startswith(RESERVED_VARIABLES):
+                yield Problem(f"{at}.env[{number}].name", "is the operator's own variable", variable.name)
+        yield from _patch_volumes(patch, at)
+
+
+def _patch_volumes(patch: RuntimePatch, at: str) -> Iterator[Problem]:
+    known = [volume.name for volume in patch.volumes]
+    for number, volume in enumerate(patch.volumes):
+        kinds = {"persistent_volume_claim", "config_map", "secret", "empty_dir"}
+        if sum(getattr(volume, kind) is not None for kind in kinds) != 1:
+            message = "is exactly one of persistentVolumeClaim, configMap, secret, emptyDir"
+            yield Problem(f"{at}.volumes[{number}]", message)
+        if volume.name in known[:number]:
+            yield Problem(f"{at}.volumes[{number}].name", "stands twice; names are unique in a patch", volume.name)
+    for number, mount in enumerate(patch.volume_mounts):
+        here = f"{at}.volumeMounts[{number}]"
+        if mount.name not in known:
+            message = f"must name a volume of the same patch ({', '.join(known) or 'it has none'})"
+            yield Problem(f"{here}.name", message, mount.name)
+        if {".", ".."} & set(mount.mount_path.split("/")):
+            yield Problem(f"{here}.mountPath", "must have no . or .. in it", mount.mount_path)
+        for folder in RESERVED_FOLDERS:
+            covers = mount.mount_path == folder or folder.startswith(mount.mount_path + "/")
+            if covers or (folder != "/tmp" and mount.mount_path.startswith(folder + "/")):
+                message = f"must not cover {folder}" + ("" if folder == "/tmp" else " or lie in it")
+                yield Problem(f"{here}.mountPath", message, mount.mount_path)
 
 
 def _evaluation(job: AgenticRLJob) -> Iterator[Problem]:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rstar2_train.job.base import API_VERSION, KIND, Model, Name, Text
+from rstar2_train.job.base import API_VERSION, KIND, Model, Name, ObjectName, OptionalName, Text
+from rstar2_train.job.contracts import Reason
 from rstar2_train.job.roles import (
     Accelerator,
     Judge,
@@ -57,7 +58,7 @@ class FailureRule(Model):
 
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16)] = []
     """Exit codes of the driver that match."""
-    on_reason: Annotated[list[Text], Field(max_length=16)] = []
+    on_reason: Annotated[list[Reason], Field(max_length=16)] = []
     """Outcome reasons that match."""
     action: Literal["RestartStage", "FailJob", "Ignore"]
     """RestartStage: from its last checkpoint; Ignore: restart without counting."""
@@ -86,11 +87,11 @@ class Deadlines(Model):
 class SecretRefs(Model):
     """Secrets and registries of the site."""
 
-    hub_token: Name | None = None
+    hub_token: ObjectName | None = None
     """Secret with HF_TOKEN."""
-    proxy: Name | None = None
+    proxy: ObjectName | None = None
     """Secret with HTTPS_PROXY, HTTP_PROXY, NO_PROXY."""
-    ca: Name | None = None
+    ca: ObjectName | None = None
     """Secret with ca.crt."""
     registry_prefix: Text | None = None
     """Put before every image that is not set explicitly."""
@@ -101,48 +102,54 @@ class Spec(Model):
 
     suspend: bool = False
     """Checkpoint, then release everything; set to false to go on where it stopped."""
-    queue_name: Annotated[str, Field(max_length=253)] = ""
+    queue_name: OptionalName = ""
     """Kueue LocalQueue; empty: no Kueue."""
-    priority_class_name: Annotated[str, Field(max_length=253)] = ""
+    priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seeds data order, sampling and resampling."""
     model: ModelSource
     """The policy to start from."""
     storage: Storage = Storage()
-    """Where state is kept."""
+    """Where checkpoints, trajectories and reports live. `rstar2 run` uses a folder instead."""
     accelerator: Accelerator = Accelerator()
-    """What trainer and rollout compute on."""
+    """What trainer and rollout pods compute on."""
     stages: Annotated[list[Stage], Field(min_length=1, max_length=32)]
     """The curriculum, in order."""
     grpo: GRPO = GRPO()
-    """Defaults of every GRPO stage."""
+    """Defaults of every GRPO stage: group-relative policy optimisation with Resample-on-Correct (GRPO-RoC).
+
+    A step samples promptsPerStep problems rolloutsPerPrompt times each, keeps keepPerPrompt rollouts of every group
+    (all kinds of failures, and the successes with the cleanest tool use), and updates the policy on them with the
+    clipped, token-averaged loss. A stage's own settings lie over these, field by field; what neither sets has the
+    default shown, which is the paper's.
+    """
     validation: Validation | None = None
-    """Measure the model at the end of every stage."""
+    """The held-out set that the model is measured on at the end of every stage."""
     checkpoint: Checkpoint = Checkpoint()
-    """Checkpoints."""
+    """When a stage can be resumed from, and how many checkpoints are kept."""
     trainer: Trainer = Trainer()
-    """The pods that learn."""
+    """The pods that learn: one Ray cluster a stage attempt."""
     rollout: Rollout = Rollout()
-    """The vLLM engines."""
+    """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
     judge: Judge = Judge()
-    """The Code Judge."""
+    """The Code Judge: runs the model's Python in gVisor."""
     redis: Redis = Redis()
-    """The judge's queue."""
+    """The queue between judge API and judge workers."""
     tracking: Tracking = Tracking()
     """Experiment tracking."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """Restarts."""
+    """What happens when an attempt of a stage fails."""
     deadlines: Deadlines = Deadlines()
-    """Time limits."""
+    """Time limits of the job; none are set by default."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """Delete the job so long after it ended."""
     retain: Retain = Retain()
     """How much of its past is kept."""
     secret_refs: SecretRefs = SecretRefs()
-    """Secrets of the site."""
+    """Secrets and registries of the site."""
     runtime_patches: Annotated[list[RuntimePatch], Field(max_length=16)] = []
-    """Bounded changes to pods."""
+    """Bounded changes to pods: never labels, isolation, security or accounts."""
 
 
 class Metadata(Model):

@@ -27,7 +27,7 @@ class Sampling(Model):
 
 
 class SFTStage(Model):
-    """Supervised fine-tuning on chat demonstrations; loss on assistant tokens only (paper §4.1)."""
+    """Supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
 
     data: Text
     """Demonstrations: a JSONL or Parquet file of rows `{messages: [...]}`; a row may carry `phase`."""
@@ -96,10 +96,12 @@ class ImportanceCorrection(Model):
 
 
 class GRPO(Model):
-    """Settings of a GRPO-RoC stage. In a stage they override `spec.grpo`; what neither sets has the default shown.
+    """Group-relative policy optimisation with Resample-on-Correct: how a GRPO stage samples, selects and learns.
 
-    Every field is optional here, so that "not set" and "set to the default" differ; `GRPOSettings` has the defaults.
+    A stage's own settings lie over spec.grpo, field by field; what neither sets has the default shown.
     """
+
+    # Every field is optional here, so that "not set" and "set to the default" differ; GRPOSettings has the defaults.
 
     data: Text | None = None
     """Problems: a JSONL or Parquet file of rows `{id, problem, answer}`."""
@@ -138,13 +140,13 @@ class GRPO(Model):
     reset_optimizer: bool | None = None
     """Start the stage with a fresh optimiser (paper: at the switch to the hard problems)."""
     resample: Resample | None = None
-    """Resample-on-Correct."""
+    """Which rollouts of a group train the policy: Resample-on-Correct (paper §2.2.3)."""
     importance_correction: ImportanceCorrection | None = None
-    """Correction of the mismatch between engine and trainer."""
+    """Truncated importance sampling between the engine that sampled and the trainer that learns."""
     advance_when: Advance | None = None
-    """Triggers to end the stage early."""
+    """Triggers that end the stage before its last step; any one is enough."""
     collapse: Collapse | None = None
-    """Collapse detection."""
+    """Stops a stage whose reward falls and stays down, and hands on its best checkpoint (paper §4.3)."""
 
 
 class GRPOSettings(Model):
@@ -222,13 +224,13 @@ class Stage(Model):
     type: Literal["SFT", "GRPO", "Filter", "Evaluate"]
     """What the stage does; the member of the same name, in lower case, says how."""
     sft: SFTStage | None = None
-    """Set when type is SFT."""
+    """Set when type is SFT: supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
     grpo: GRPO | None = None
-    """Set when type is GRPO."""
+    """Set when type is GRPO: how this stage samples, selects and learns; lies over spec.grpo, field by field."""
     filter: FilterStage | None = None
-    """Set when type is Filter."""
+    """Set when type is Filter: drops the problems that the policy always solves by now (paper §4.3: 8 of 8)."""
     evaluate: EvaluateStage | None = None
-    """Set when type is Evaluate."""
+    """Set when type is Evaluate: measures the policy (paper §5.1: 16 samples, T = 0.6, 30K tokens, 30 turns)."""
     trainer_replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Overrides spec.trainer.replicas for this stage."""
 

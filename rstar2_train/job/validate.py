@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from rstar2_train.job.base import PATTERNS
 from rstar2_train.job.rules import RULES, Problem
 from rstar2_train.job.spec import AgenticRLJob
 
@@ -107,7 +108,7 @@ def _from_pydantic(error: ErrorDetails, data: dict[str, Any]) -> Problem:
     if kind == "literal_error":
         message = "allowed: " + str(error["ctx"]["expected"])
     elif kind == "string_pattern_mismatch":
-        message = "allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit"
+        message = f"allowed: {PATTERNS[error['ctx']['pattern']]}"
     else:
         message = message.replace("Input should be", "should be")
     return Problem(field, message, value if not isinstance(value, dict | list) else None)

@@ -1,6 +1,5 @@
 """Every problem of a manifest is found in one pass, with its field and what is allowed."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -8,34 +7,7 @@ import pytest
 from rstar2_train.job.load import read_manifest
 from rstar2_train.job.stages import GRPO, Resample, resolve_grpo
 from rstar2_train.job.validate import InvalidJob, check, load
-
-GOOD = {
-    "apiVersion": "rstar2.dev/v1alpha1",
-    "kind": "AgenticRLJob",
-    "metadata": {"name": "j", "creationTimestamp": None},
-    "spec": {
-        "model": {"source": "pvc://models/base"},
-        "validation": {"data": "held.jsonl"},
-        "grpo": {"promptsPerStep": 8, "clipHigh": 0.3},
-        "stages": [
-            {"name": "sft", "type": "SFT", "sft": {"data": "d.jsonl"}},
-            {"name": "rl", "type": "GRPO", "grpo": {"data": "p.jsonl", "steps": 3}},
-            {"name": "hard", "type": "Filter", "filter": {"data": "p.jsonl"}},
-            {"name": "rl-hard", "type": "GRPO", "grpo": {"dataFrom": "hard", "steps": 3}},
-        ],
-    },
-}
-
-
-def changed(path: str, value: object) -> dict:
-    """GOOD with one value set at a dotted path (numbers index lists)."""
-    data = copy.deepcopy(GOOD)
-    *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
-    at: object = data
-    for key in parents:
-        at = at.setdefault(key, {}) if isinstance(at, dict) else at[key]
-    at[last] = value
-    return data
+from tests.support.manifests import FAULTS, FINE, GOOD, changed
 
 
 def problems(data: dict) -> list[str]:
@@ -51,38 +23,21 @@ def test_good_has_no_problem() -> None:
         job.stage("nope")
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        ("spec.stages.1.grpo.keepPerPrompt", 64, "spec.stages[1].grpo.keepPerPrompt is 64: cannot keep more"),
-        ("spec.grpo.keepPerPrompt", 64, "spec.grpo.keepPerPrompt (for stage rl) is 64: cannot keep more"),
-        ("spec.grpo.keepPerPromt", 8, "spec.grpo.keepPerPromt: unknown field; did you mean 'keepPerPrompt'?"),
-        ("spec.grpo.clipLow", -1, "spec.grpo.clipLow is -1: should be greater than 0"),
-        ("spec.grpo.learningRate", "fast", "spec.grpo.learningRate is 'fast': should be a valid number"),
-        ("spec.stages.1.type", "PPO", "allowed: 'SFT', 'GRPO', 'Filter' or 'Evaluate'"),
-        ("spec.stages.1.name", "sft", "already the name of stages[0]"),
-        ("spec.stages.1.sft", {"data": "x"}, "spec.stages[1].sft: only allowed when type is SFT; this stage is GRPO"),
-        ("spec.stages.1.grpo", None, "spec.stages[1].grpo: is required when type is GRPO"),
-        ("spec.stages.1.grpo.steps", None, "spec.stages[1].grpo.steps: is required"),
-        ("spec.stages.1.grpo.data", None, "spec.stages[1].grpo.data: give data, or dataFrom"),
-        ("spec.stages.3.grpo.dataFrom", "rl", "must name an earlier Filter stage (hard)"),
-        ("spec.stages.3.grpo.data", "p.jsonl", "give data or dataFrom, not both"),
-        ("spec.stages.2.filter.dropSolved", 9, "at most samples, which is 8"),
-        ("spec.grpo.updatesPerStep", 16, "at most promptsPerStep, which is 8"),
-        ("spec.grpo.resample", {"minPerClass": 9}, "at most half of keepPerPrompt"),
-        ("spec.accelerator.vendor", "none", "spec.trainer.gpusPerReplica is 8: must be 0"),
-        ("spec.accelerator.vendor", "nvidia", "spec.accelerator.resource is 'amd.com/gpu'"),
-        ("spec.storage", {"claimName": "a", "size": "1Gi"}, "not both"),
-        ("spec.rollout.engineArgs", {"host": "0.0.0.0"}, "is set by the builder"),
-        ("metadata.name", "Tiny", "lower-case letters"),
-        (
-            "spec.runtimePatches",
-            [{"manager": "m", "roles": ["executor"], "env": [{"name": "A"}]}],
-            "executors take only",
-        ),
-    ],
-)
-def test_each_error(path: str, value: object, expected: str) -> None:
+@pytest.mark.parametrize(("path", "value"), FINE)
+def test_good_stays_good(path: str, value: object) -> None:
+    job, found = check(changed(path, value))
+    assert job is not None, found
+    assert [problem for problem in found if not problem.warning] == []
+
+
+def test_the_vendor_names_its_resource() -> None:
+    assert load(changed("spec.accelerator", {"vendor": "nvidia"})).spec.accelerator.resource == "nvidia.com/gpu"
+    assert load(GOOD).spec.accelerator.resource == "amd.com/gpu"
+    assert load(changed("spec.accelerator", {"resource": "amd.com/xcd"})).spec.accelerator.resource == "amd.com/xcd"
+
+
+@pytest.mark.parametrize(("path", "value", "expected", "_online"), FAULTS)
+def test_each_error(path: str, value: object, expected: str, _online: str | None) -> None:
     found = problems(changed(path, value))
     assert any(expected in problem and problem.startswith("error:") for problem in found), found
     with pytest.raises(InvalidJob):
