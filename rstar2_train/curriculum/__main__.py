@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--stage", required=True, help="name of the stage to run")
     arguments.add_argument("--attempt", type=int, required=True, help="number of this attempt, as in attempt.json")
     arguments.add_argument("--engine", action="append", default=[], help="base URL of a vLLM engine; repeat for more")
+    arguments.add_argument("--engines", default="", metavar="HOST:PORT", help="find engines by this name instead")
     arguments.add_argument("--judge", default="", help="base URL of the judge API")
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
@@ -77,7 +78,12 @@ def main(argv: list[str] | None = None) -> int:
     tracker = Tracker(
         state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
     )
-    endpoints = Endpoints(engines=tuple(arguments.engine), judge=arguments.judge, ray=arguments.ray)
+    endpoints = Endpoints(
+        engines=tuple(arguments.engine),
+        engine_service=arguments.engines,
+        judge=arguments.judge,
+        ray=arguments.ray,
+    )
     return asyncio.run(_run(Context(job, stage, arguments.attempt, state, endpoints, tracker)))
 
 

@@ -6,13 +6,12 @@ Made once by `__main__`, passed down; the drivers of the stage types hold no oth
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rstar2_train.job.contracts import CheckpointRef, Outcome, Progress, Reason, StageFailed, write_model
+from rstar2_train.job.contracts import Attempt, CheckpointRef, Outcome, Progress, Reason, StageFailed, write_model
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState, StageState
@@ -29,6 +28,8 @@ class Endpoints:
 
     engines: tuple[str, ...] = ()
     """Base URLs of the vLLM engines."""
+    engine_service: str = ""
+    """`HOST:PORT` whose addresses are engines too, looked up again and again; empty: only `engines`."""
     judge: str = ""
     """Base URL of the judge API."""
     ray: str | None = None
@@ -85,10 +86,11 @@ class Context:
             raise Suspend
 
     def check_current(self) -> None:
-        """Raise StageFailed when a newer attempt of the stage exists: this one must write nothing any more."""
-        current = current_attempt(self.folder.attempt_file)
-        if current != self.attempt:
-            raise StageFailed("StaleAttempt", f"attempt {current} has taken over from {self.attempt}", retryable=False)
+        """Raise StageFailed when another attempt of the stage has begun: this one must write nothing any more."""
+        current = self.folder.attempt()
+        if current != Attempt(attempt=self.attempt, uid=self.job.metadata.uid):
+            by = f"attempt {current.attempt} of job {current.uid}" if current else "nobody (its file is gone)"
+            raise StageFailed("StaleAttempt", f"{by} has taken over from attempt {self.attempt}", retryable=False)
 
     def outcome(
         self, kind: str, reason: Reason, message: str = "", *, checkpoint: CheckpointRef | None = None
@@ -108,8 +110,3 @@ class Context:
     def relative(self, path: Path) -> str:
         """A path as contracts name it: relative to the job's state."""
         return str(path.relative_to(self.state.root))
-
-
-def current_attempt(path: Path) -> int:
-    """The number in an attempt file; 0 when there is none."""
-    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0

@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from rstar2_train.job.contracts import Reason, StageFailed
 from rstar2_train.job.stages import Sampling
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.rollout.collect import collect
+from rstar2_train.rollout.discovery import find_engines
 from rstar2_train.rollout.engine import EngineRejected, EngineUnavailable
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.trajectory import Trajectory
@@ -36,12 +38,13 @@ class Rollouts:
     """Engines and judge of one stage attempt."""
 
     def __init__(self, ctx: Context, protocol: Protocol) -> None:
-        spec = ctx.job.spec
+        spec, service = ctx.job.spec, ctx.endpoints.engine_service
         self._ctx = ctx
         self._protocol = protocol
         self._pool = EnginePool(
             ctx.endpoints.engines,
             token=os.environ.get("RSTAR2_ENGINE_TOKEN", ""),
+            find=partial(find_engines, service) if service else None,
             admission=spec.rollout.admission,
         )
         self._judge = JudgeClient(

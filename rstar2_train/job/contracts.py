@@ -35,7 +35,7 @@ class ExitCode(enum.IntEnum):
 Reason = Literal[
     "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended",
     "EngineUnavailable", "JudgeUnavailable", "RanksLost", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
-    "NothingToTrain", "Defect", "Crashed",
+    "NothingToTrain", "HubUnavailable", "Defect", "Crashed",
 ]  # fmt: skip
 """Closed list of outcome reasons."""
 
@@ -66,6 +66,15 @@ class Progress(Model):
     mlflow_run_id: str | None = None
     estimated_remaining_seconds: float | None = None
     updated_at: float = Field(default_factory=time.time)
+
+
+class Attempt(Model):
+    """Which attempt of a stage may write into its folder."""
+
+    attempt: int
+    """1 the first."""
+    uid: Text | None = None
+    """Of the job that it belongs to: a job that is deleted and made again counts from 1, in the same storage."""
 
 
 class Outcome(Model):

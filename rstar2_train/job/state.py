@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.job.contracts import Outcome, Progress
+from rstar2_train.job.contracts import Attempt, Outcome, Progress
 from rstar2_train.job.spec import AgenticRLJob
 
 
@@ -21,8 +21,13 @@ class StageState:
 
     @property
     def attempt_file(self) -> Path:
-        """`{"attempt": n}`: the attempt that may write here; a writer with another number must stop."""
+        """The `Attempt` that may write here; a writer that is another one must stop."""
         return self.root / "attempt.json"
+
+    @property
+    def leaving_file(self) -> Path:
+        """An `Attempt` one of whose pods was asked to end: its driver writes a checkpoint and ends as suspended."""
+        return self.root / "leaving.json"
 
     @property
     def outcome_file(self) -> Path:
@@ -58,6 +63,10 @@ class StageState:
     def kept_file(self) -> Path:
         """Problems that a Filter stage kept."""
         return self.root / "kept.jsonl"
+
+    def attempt(self) -> Attempt | None:
+        """The present attempt, or None before the first."""
+        return read_attempt(self.attempt_file)
 
     def outcome(self) -> Outcome | None:
         """The last outcome, or None when no attempt has ended."""
@@ -124,6 +133,11 @@ class JobState:
         return self.root / "mlruns"
 
     @property
+    def began_file(self) -> Path:
+        """When a cluster began with the job, and its UID; locally the run itself keeps the time."""
+        return self.root / "began.json"
+
+    @property
     def redis(self) -> Path:
         """Folder of Redis' append-only file."""
         return self.root / "redis"
@@ -141,3 +155,8 @@ class JobState:
         if not self.progress_file.exists():
             return None
         return Progress.model_validate_json(self.progress_file.read_text(encoding="utf-8"))
+
+
+def read_attempt(file: Path) -> Attempt | None:
+    """The attempt that a file names, or None when there is no such file."""
+    return Attempt.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None

@@ -6,7 +6,6 @@ manifest -> validated job with every `source` and `data` resolved to a path -> t
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import uuid
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
-from rstar2_train.job.contracts import write_atomically, write_model
+from rstar2_train.job.contracts import Attempt, write_atomically, write_model
 from rstar2_train.job.load import ManifestError, read_manifest
 from rstar2_train.job.located import sources
 from rstar2_train.job.rules import Problem
@@ -117,9 +116,10 @@ def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[Ag
     return job, notes
 
 
-def next_attempt(state: JobState, stage: str) -> int:
+def next_attempt(job: AgenticRLJob, state: JobState, stage: str) -> int:
     """Number the stage's next attempt and make it the current one."""
-    file = state.stage(stage).attempt_file
-    attempt = 1 + (int(json.loads(file.read_text(encoding="utf-8"))["attempt"]) if file.exists() else 0)
-    write_atomically(file, json.dumps({"attempt": attempt}) + "\n")
-    return attempt
+    folder = state.stage(stage)
+    last = folder.attempt()
+    attempt = Attempt(attempt=last.attempt + 1 if last else 1, uid=job.metadata.uid)
+    write_model(folder.attempt_file, attempt)
+    return attempt.attempt

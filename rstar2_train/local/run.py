@@ -184,7 +184,7 @@ class _Run:
     async def _one_stage(self, stage: Stage) -> Ending:
         """Attempts of one stage, until it is done, suspended or given up."""
         while not self._stop.is_set():
-            attempt = prepare.next_attempt(self._state, stage.name)
+            attempt = prepare.next_attempt(self._job, self._state, stage.name)
             child: Child = self._services.driver(stage, attempt)
             code = await self._supervisor.run(child)
             decision = self._decide(stage, attempt, code)

@@ -4,6 +4,9 @@ Between the training loop, which pushes a version a step, and the trajectories, 
 engine has its own keeper task with its own timeouts, so that one that hangs or dies holds up nobody: it leaves, its
 trajectories move, and when it is back (a restarted engine has other weights) it is brought up to date before it
 serves again. Weights travel by folder: what is pushed must stay on disk, visible to the engines, until the next push.
+
+Engines are given by address, or found: `find` is asked every few seconds, and members come and go while trajectories
+run. One that is no longer found stays while it serves: a pod that is ending, or too busy for its probe, is still good.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -23,6 +27,9 @@ from rstar2_train.rollout.engine import EngineClient, EngineLimits, EngineReject
 
 log = logging.getLogger(__name__)
 
+Find = Callable[[], Awaitable[frozenset[str] | None]]
+"""Base URLs of the engines that there are now; None: cannot be told now."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolTimes:
@@ -30,6 +37,8 @@ class PoolTimes:
 
     patience: float = 180.0
     """How long to go on without any engine that serves, before giving up."""
+    arrival: float = 1800.0
+    """The same, before the first engine that is to be found has ever served: its image may still be on its way."""
     load: float = 600.0
     """Most that one engine may take to exchange its weights."""
     straggler: float = 30.0
@@ -38,6 +47,8 @@ class PoolTimes:
     """Between two looks at an engine that serves."""
     retry: float = 1.0
     """Between two tries with one that does not."""
+    look: float = 3.0
+    """Between two looks for engines that have come or gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,8 @@ class _Engine:
     limits: EngineLimits | None = None
     trouble: str = "not tried yet"
     rejected: str = ""
+    present: bool = True
+    """Whether it was found the last time somebody looked."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -72,39 +85,44 @@ class EnginePool:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str] = (),
         *,
         token: str,
+        find: Find | None = None,
         admission: AdmissionSettings | None = None,
         times: PoolTimes | None = None,
     ) -> None:
-        """`token`: of the engines' administration routes. Raises ValueError without engines."""
-        if not urls:
+        """`token`: of the engines' administration routes. Raises ValueError without engines, given or to be found."""
+        if not urls and find is None:
             raise ValueError("no engine addresses were given: rollouts need at least one engine")
         settings = admission or AdmissionSettings()
         self.times = times or PoolTimes()
         self.admission = Admission(policy=settings.policy, max_in_flight=settings.max_in_flight)
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
         self._token = token
+        self._find = find
+        self._served = False
         self._engines: dict[str, _Engine] = {}
         self._target: _Target | None = None
         self._changed = asyncio.Event()
         self._down_since: float | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> EnginePool:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout())
         for url in self._urls:
-            self._engines[url] = _Engine(EngineClient(url, token=self._token, session=self._session))
-        self._tasks = [asyncio.create_task(self._keep(engine)) for engine in self._engines.values()]
-        self._tasks.append(asyncio.create_task(self._watch_outage()))
+            self._add(url)
+        self._run(self._watch_outage())
+        if self._find is not None:
+            self._run(self._discover(self._find))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         assert self._session is not None
         await self._session.close()
 
@@ -124,15 +142,18 @@ class EnginePool:
         return min((engine.limits.max_model_len for engine in self._engines.values() if engine.limits), default=None)
 
     def client(self, url: str) -> EngineClient:
-        """The client of one engine."""
-        return self._engines[url].client
+        """The client of one engine. Raises EngineUnavailable when it has just gone."""
+        engine = self._engines.get(url)
+        if engine is None:
+            raise EngineUnavailable(f"{url} is gone")
+        return engine.client
 
     async def update_weights(self, folder: Path, version: str) -> list[str]:
         """Make all engines serve the weights in `folder` (a Hugging Face model) as `version`; the old ones are out.
 
         Returns the addresses of those that have confirmed it: at least one. The others join when they confirm it.
         Trajectories still running are moved. Raises EngineRejected when an engine refuses the folder and none takes
-        it, EngineUnavailable when no engine is there for `times.patience` seconds.
+        it, EngineUnavailable when no engine is there for `times.patience` seconds (`times.arrival` for the first).
         """
         number = self._target.number + 1 if self._target else 1
         for url, engine in self._engines.items():
@@ -142,7 +163,7 @@ class EnginePool:
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()
-        deadline = time.monotonic() + self.times.patience + self.times.load
+        deadline = time.monotonic() + self._patience + self.times.load
         while time.monotonic() < deadline:
             self._changed.clear()
             engines = self._engines.values()
@@ -152,7 +173,7 @@ class EnginePool:
                 refused = [engine.rejected for engine in engines if engine.rejected]
                 if refused:
                     raise EngineRejected(refused[0])
-                if self._outage() > self.times.patience:
+                if self._outage() > self._patience:
                     raise EngineUnavailable(self._why_none())
             elif self.serving:
                 deadline = min(deadline, time.monotonic() + self.times.straggler)
@@ -166,8 +187,8 @@ class EnginePool:
 
     def trouble(self, url: str, why: Exception) -> None:
         """A request failed on an engine: it takes no more until its keeper has seen that it is well."""
-        engine = self._engines[url]
-        if not engine.confirmed:
+        engine = self._engines.get(url)
+        if engine is None or not engine.confirmed:
             return
         log.warning("engine %s is out of use: %s", url, why)
         engine.confirmed, engine.trouble = 0, str(why)
@@ -175,8 +196,34 @@ class EnginePool:
         self._note_change()
         engine.wake.set()
 
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _add(self, url: str) -> None:
+        """Take an engine in; its keeper brings it up to date."""
+        assert self._session is not None
+        engine = _Engine(EngineClient(url, token=self._token, session=self._session))
+        self._engines[url] = engine
+        self._run(self._keep(engine))
+
+    async def _discover(self, find: Find) -> None:
+        """Take in the engines that have come, and mark those that have gone, for ever."""
+        while True:
+            found = await find()
+            if found is not None:
+                for url in sorted(found - self._engines.keys()):
+                    log.info("engine %s is new", url)
+                    self._add(url)
+                for url, engine in self._engines.items():
+                    if engine.present != (url in found):
+                        engine.present = url in found
+                        engine.wake.set()
+            await asyncio.sleep(self.times.look)
+
     async def _keep(self, engine: _Engine) -> None:
-        """Bring one engine to the target and watch it, for ever."""
+        """Bring one engine to the target and watch it, until it is gone."""
         url = engine.client.url
         while True:
             target = self._target
@@ -199,6 +246,10 @@ class EnginePool:
             if target is not None and target is self._target:
                 engine.tried = target.number
             self._changed.set()
+            if not engine.present and not engine.confirmed:
+                log.info("engine %s is gone", url)
+                self._engines.pop(url)
+                return
             await _wait(engine.wake, seconds=self.times.check if engine.confirmed else self.times.retry)
 
     async def _bring_up(self, engine: _Engine, target: _Target) -> None:
@@ -213,6 +264,7 @@ class EnginePool:
         if target is not self._target:
             return
         engine.limits, engine.confirmed, engine.trouble = limits, target.number, ""
+        self._served = True
         self.admission.add_engine(engine.client.url, capacity=limits.kv_tokens, block=limits.block_tokens)
         self._note_change()
 
@@ -220,7 +272,7 @@ class EnginePool:
         """Fail the waiting trajectories when no engine has served for too long."""
         while True:
             await asyncio.sleep(min(1.0, self.times.patience / 4))
-            if self._target is not None and self._outage() > self.times.patience:
+            if self._target is not None and self._outage() > self._patience:
                 self.admission.give_up(EngineUnavailable(self._why_none()))
 
     def _note_change(self) -> None:
@@ -234,7 +286,13 @@ class EnginePool:
         """Seconds without an engine that serves."""
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
 
+    @property
+    def _patience(self) -> float:
+        return self.times.patience if self._served or self._find is None else self.times.arrival
+
     def _why_none(self) -> str:
+        if not self._engines:
+            return f"no engine was found for {self._outage():.0f} s"
         reasons = "; ".join(f"{engine.client.url}: {engine.trouble}" for engine in self._engines.values())
         return f"no engine has served for {self._outage():.0f} s ({reasons})"
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -184,3 +185,53 @@ async def test_requests_at_fault_are_told_from_engines_at_fault(
     assert limits.max_model_len == 264
     assert limits.block_tokens == 32
     assert limits.kv_tokens % 32 == 0 and limits.kv_tokens > 10_000
+
+
+async def test_engines_come_and_go(engine: Engine, models: Models) -> None:
+    """Two ways to one engine, found and lost as a cluster's name service tells it: its own port, and a proxy's."""
+    there: set[str] = set()
+
+    async def find() -> frozenset[str]:
+        return frozenset(there)
+
+    connections: list[asyncio.StreamWriter] = []
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up, down = await asyncio.open_connection("127.0.0.1", engine.port)
+        connections.extend((writer, down))
+        await asyncio.gather(copy(reader, down), copy(up, writer), return_exceptions=True)
+
+    proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
+    second = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    times = PoolTimes(patience=1, arrival=120, load=60, straggler=0.5, check=0.2, retry=0.2, look=0.1)
+    async with EnginePool(token=engine.token, find=find, times=times) as pool:
+        pushed = asyncio.create_task(pool.update_weights(models.boot, "found"))
+        await asyncio.sleep(2)  # longer than the patience with engines that have been there
+        assert not pushed.done()
+        there.add(engine.url)
+        assert await pushed == [engine.url]
+        there.add(second)
+        await until(lambda: set(pool.serving) == {engine.url, second})
+        there.clear()  # not found any more, but well: a pod that is ending, or whose probe is late
+        await asyncio.sleep(1)
+        assert set(pool.serving) == {engine.url, second}
+        proxy.close()
+        for connection in connections:
+            connection.close()
+        await until(lambda: pool.serving == [engine.url])
+        with pytest.raises(EngineUnavailable, match="is gone"):
+            pool.client(second)
+        there.add(engine.url)
+        assert await pool.update_weights(models.other, "again") == [engine.url]
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.05)
