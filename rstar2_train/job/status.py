@@ -15,12 +15,16 @@ from rstar2_train.job.contracts import CheckpointRef
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$", max_length=64)]
 """A CamelCase word."""
+Cause = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=256)]
+"""Why, in one word: the form of every condition's reason in Kubernetes."""
 Message = Annotated[str, StringConstraints(max_length=4096)]
 Count = Annotated[int, Field(ge=0)]
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """RFC 3339, in UTC."""
 RunId = Annotated[str, StringConstraints(max_length=128)]
-Metrics = Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=32)]
+Number = Annotated[str, StringConstraints(max_length=32)]
+"""A decimal as text: the API has no floats that all clients read alike."""
+Metrics = Annotated[dict[str, Number], Field(max_length=32)]
 
 
 def _keyed(key: str) -> dict[str, Any]:
@@ -35,7 +39,7 @@ class Condition(Model):
     """Admitted, StorageReady, RedisReady, JudgeReady, RolloutReady, Training, Suspended, Degraded, Complete, Failed."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
-    reason: Word
+    reason: Cause
     """Why, in one CamelCase word."""
     message: Message = ""
     """Why, and what to do about it, for a person; in the cluster's own words where it said something."""
@@ -53,7 +57,7 @@ class StageStatus(Model):
     type: Word | None = None
     """SFT, GRPO, Filter or Evaluate."""
     phase: Word | None = None
-    """Pending, Running, Restarting, Suspended, Complete or Failed."""
+    """Waiting, Running, Restarting, Suspending, Suspended, Done or Failed."""
     step: Count | None = None
     """Steps done."""
     total_steps: Count | None = None
@@ -68,14 +72,14 @@ class StageStatus(Model):
     """Attempts so far."""
     outcome: Word | None = None
     """How the last attempt ended: completed, advanced, suspended or failed."""
-    reason: Word | None = None
+    reason: Cause | None = None
     """Why, in one word: StepsReached, TruncationSettled, AllCorrect, Collapsed, RanksLost, ..."""
     message: Message | None = None
     """Why, for a person."""
     mlflow_run_id: RunId | None = None
     """Its nested MLflow run."""
     metrics: Metrics | None = None
-    """The last value of its main metrics, such as reward, pass@1 and tool errors."""
+    """The last value of its main metrics, such as reward, pass@1 and tool errors, as decimals."""
 
 
 class RoleStatus(Model):
@@ -96,14 +100,16 @@ class JobStatus(Model):
 
     phase: Word | None = None
     """Pending, Preparing, Running, Restarting, Suspending, Suspended, Finishing, Complete, Failed or Invalid."""
+    message: Message | None = None
+    """The phase in words: what it waits for, or why it ended."""
     stage: Name | None = None
     """The stage it is at."""
     step: Count | None = None
     """Steps of that stage that are done."""
     total_steps: Count | None = None
     """Steps that the stage has."""
-    reward: Annotated[str, StringConstraints(max_length=16)] | None = None
-    """Mean reward of the last step, or pass@1 of an evaluation, as a decimal."""
+    reward: Number | None = None
+    """Mean reward of the last step, as a decimal."""
     progress_percentage: Annotated[int, Field(ge=0, le=100)] | None = None
     """How much of the whole curriculum is done."""
     estimated_remaining_seconds: Count | None = None
