@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rstar2_train.job.contracts import StageFailed
+
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20
 """Room for the sequences of one step on one machine."""
@@ -56,7 +58,10 @@ class Runtime:
 
 
 def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
-    """Join the cluster at `address`, or start a private one with `cpus` and `gpus` to give to actors."""
+    """Join the cluster at `address`, or start a private one with `cpus` and `gpus` to give to actors.
+
+    Raises StageFailed (retryable) when Ray cannot be started.
+    """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if address is not None:
@@ -86,9 +91,11 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
                 _node_ip_address=LOOPBACK,
                 _temp_dir=str(folder),
             )
-    except BaseException:
+    except Exception as error:
         runtime.stop()
-        raise
+        # Ray gives its own processes half a minute: too little on a machine that is very busy, and another try may do.
+        message = f"Ray could not be started on this machine: {error}"
+        raise StageFailed("RanksLost", message, retryable=True) from error
     return runtime
 
 

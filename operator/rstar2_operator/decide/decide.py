@@ -78,17 +78,18 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counter
         message = f"waiting for the pods of attempt {number} to end"
         return _counted(told, phase="Restarting", why="OldPodsEnding", message=message, stage=stage.name,
                         prepare=True, serving=serving)  # fmt: skip
-    why, wait = "", 0.0
+    why = ""
     if last is not None:
         decision = decide_next(job, stage, observed, number=number, counted=told.counted)
         if decision.action == "FailJob":
             return _fail(observed, "StageFailed", f"stage {stage.name}: {decision.why}", stage=stage, now=now)
         if decision.action == "RestartStage":
             why, wait = decision.why, restart_at(last, restarts=told.restarts)
+            if now < wait:
+                return _counted(told, phase="Restarting", why="BackOff", message=f"stage {stage.name}: {why}",
+                                stage=stage.name, prepare=True, serving=serving, wake_at=wait)  # fmt: skip
+            # Counted when the new attempt is made, whose Job carries the numbers: never twice.
             told = Counters(told.restarts + 1, told.counted + decision.counts)
-    if now < wait:
-        return _counted(told, phase="Restarting", why="BackOff", message=f"stage {stage.name}: {why}",
-                        stage=stage.name, prepare=True, serving=serving, wake_at=wait)  # fmt: skip
     attempt = Attempt(stage.name, number + 1, told.restarts, told.counted)
     message = f"attempt {number + 1} of stage {stage.name}" + (f", after {why}" if why else "")
     return _counted(told, phase="Running", why="Restarted" if why else "Running", message=message, stage=stage.name,

@@ -1,0 +1,281 @@
+"""The operator's policy, on a simulated cluster with a clock of its own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rstar2_train.job.contracts import Outcome
+from tests.support.simulated import Cluster, manifest
+
+
+def at_first_stage(stages: str = "sgfe", **spec: object) -> Cluster:
+    cluster = Cluster(manifest(stages, **spec))
+    cluster.prepared()
+    cluster.round()
+    return cluster
+
+
+def kinds(cluster: Cluster, kind: str) -> list[str]:
+    return sorted(name for one, name in cluster.children if one == kind)
+
+
+def test_a_job_begins_with_its_storage_and_nothing_else_runs() -> None:
+    cluster = Cluster(manifest())
+    assert cluster.round().phase == "Preparing"
+    assert cluster.running() == ["demo-prepare"]
+    assert kinds(cluster, "Deployment") == []
+
+
+def test_each_stage_has_only_the_roles_that_it_needs() -> None:
+    cluster = at_first_stage("sgfe")
+    assert cluster.running() == ["demo-s0-1"]
+    assert kinds(cluster, "Deployment") == []
+    cluster.finish_stage("s0")
+    cluster.round()
+    assert cluster.running() == ["demo-g1-1"]
+    assert kinds(cluster, "Deployment") == ["demo-executor", "demo-judge", "demo-rollout"]
+    assert cluster.children["Job", "demo-g1-1"]["spec"]["completions"] == 2
+    cluster.finish_stage("g1")
+    cluster.round()
+    assert cluster.children["Job", "demo-f2-1"]["spec"]["completions"] == 1
+
+
+def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
+    cluster = at_first_stage("sge")
+    for stage in ("s0", "g1", "e2"):
+        cluster.finish_stage(stage)
+        cluster.round()
+    assert cluster.running() == ["demo-report"]
+    assert cluster.job["status"]["phase"] == "Finishing"
+    cluster.end("demo-report", 0)
+    assert cluster.round().phase == "Complete"
+    assert kinds(cluster, "Deployment") == []
+    assert ("PersistentVolumeClaim", "demo-state") in cluster.children
+    assert [row["phase"] for row in cluster.job["status"]["stages"]] == ["Done"] * 3
+    assert cluster.job["status"]["progressPercentage"] == 100
+    assert cluster.made == ["demo-prepare", "demo-s0-1", "demo-g1-1", "demo-e2-1", "demo-report"]
+
+
+def test_a_report_that_hangs_does_not_hold_the_end_up() -> None:
+    cluster = at_first_stage("s")
+    cluster.finish_stage("s0")
+    cluster.round()
+    cluster.now += 301
+    assert cluster.round().phase == "Complete"
+
+
+def test_nothing_is_written_when_nothing_changes() -> None:
+    cluster = at_first_stage("g")
+    before = cluster.writes
+    cluster.now += 3600
+    for _ in range(5):
+        cluster.reconcile()
+    assert cluster.writes == before
+
+
+def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
+    cluster = at_first_stage("g")
+    cluster.end("demo-g0-1", 137)
+    plan = cluster.round()
+    assert (plan.phase, plan.why) == ("Restarting", "BackOff")
+    assert plan.wake_at is not None and "137" in plan.message
+    assert kinds(cluster, "Deployment") != []  # engines stay: only the driver starts again
+    cluster.now = plan.wake_at
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+    assert cluster.job["status"]["restarts"] == 1
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == 1
+
+
+def test_configuration_errors_fail_at_once_with_the_drivers_words() -> None:
+    cluster = at_first_stage("s")
+    failed = Outcome(stage="s0", attempt=1, outcome="failed", reason="BadData", message="row 3 has no messages")
+    cluster.end("demo-s0-1", 78, outcome=failed)
+    assert cluster.round().phase == "Finishing"
+    cluster.end("demo-report", 0)
+    plan = cluster.round()
+    assert plan.phase == "Failed" and "row 3 has no messages" in plan.message
+    assert cluster.job["status"]["stages"][0]["phase"] == "Failed"
+    assert cluster.round().phase == "Failed"
+
+
+def test_restarts_end_at_the_maximum() -> None:
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
+    for attempt in (1, 2, 3):
+        assert cluster.running() == [f"demo-g0-{attempt}"]
+        cluster.end(f"demo-g0-{attempt}", 1)
+        plan = cluster.round()
+        cluster.now = plan.wake_at or cluster.now
+        cluster.round()
+    assert cluster.running() == ["demo-report"]
+    assert "maxRestarts" in cluster.job["status"]["message"]
+
+
+def test_a_new_attempt_waits_for_the_last_pod_of_the_old_one() -> None:
+    cluster = at_first_stage("g")
+    cluster.end("demo-g0-1", 1)
+    cluster.pods["demo-g0-1-1"]["status"]["phase"] = "Running"  # on a node that does not answer
+    plan = cluster.round()
+    cluster.now += 3600
+    plan = cluster.round()
+    assert (plan.phase, plan.why) == ("Restarting", "OldPodsEnding")
+    assert "demo-g0-2" not in cluster.made
+
+
+def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    cluster.job["spec"]["suspend"] = True
+    assert cluster.round().phase == "Suspending"
+    assert ("Job", "demo-g0-1") not in cluster.children
+    assert kinds(cluster, "Deployment") != []  # the driver may still need them
+    stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+    cluster.end("demo-g0-1", 75, outcome=stopped)
+    assert cluster.round().phase == "Suspended"
+    assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
+    cluster.job["spec"]["suspend"] = False
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+    assert cluster.job["status"]["restarts"] == 0
+
+
+def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() -> None:
+    cluster = at_first_stage("g")
+    stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+    cluster.end("demo-g0-1", 75, outcome=stopped)
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -> None:
+    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster.pods["demo-g0-1-1"]["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                        "message": "0/3 nodes are available: 3 Insufficient amd.com/gpu."}],
+    }  # fmt: skip
+    plan = cluster.round()
+    assert plan.phase == "Running" and plan.wake_at is not None
+    degraded = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
+    assert degraded["status"] == "True" and "Insufficient amd.com/gpu" in degraded["message"]
+    cluster.now = plan.wake_at
+    plan = cluster.round()
+    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
+    assert kinds(cluster, "Deployment") == [] and ("Job", "demo-g0-1") not in cluster.children
+    cluster.pods.clear()
+    assert cluster.round().phase == "Pending"
+    assert plan.wake_at is None or plan.wake_at > cluster.now
+    cluster.now = cluster.plan().wake_at or 0.0
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+
+
+def test_pods_replaced_while_training_release_nothing() -> None:
+    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster.progress("g0", 1, 2)
+    cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
+    cluster.now += 3600
+    assert cluster.round().phase == "Running"
+
+
+def test_the_active_deadline_fails_the_job() -> None:
+    cluster = at_first_stage("g", deadlines={"activeSeconds": 600})
+    plan = cluster.plan()
+    assert plan.wake_at is not None
+    cluster.now = plan.wake_at
+    cluster.round()
+    cluster.end("demo-report", 0)
+    plan = cluster.round()
+    assert (plan.phase, plan.why) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
+    cluster = at_first_stage("s", ttlSecondsAfterFinished=100)
+    cluster.finish_stage("s0")
+    cluster.round()
+    cluster.end("demo-report", 0)
+    plan = cluster.round()
+    assert plan.phase == "Complete" and not plan.remove and plan.wake_at is not None
+    cluster.now = plan.wake_at
+    assert cluster.plan().remove
+
+
+def test_wrong_data_is_told_by_the_preparation() -> None:
+    cluster = Cluster(manifest())
+    cluster.round()
+    failed = Outcome(
+        stage="prepare", attempt=1, outcome="failed", reason="BadData", message="/data/rl.jsonl: no such file"
+    )
+    cluster.tell("prepare.json", failed.model_dump(mode="json", exclude_none=True))
+    cluster.end("demo-prepare", 78)
+    plan = cluster.round()
+    assert plan.phase == "Failed" and "no such file" in plan.message
+
+
+@pytest.mark.parametrize("lost", ["status", "progress"])
+def test_what_is_lost_of_status_or_progress_is_known_from_the_rest(lost: str) -> None:
+    cluster = at_first_stage("sg")
+    cluster.finish_stage("s0")
+    cluster.round()
+    assert cluster.running() == ["demo-g1-1"]
+    if lost == "status":
+        del cluster.job["status"]
+    else:
+        cluster.children["ConfigMap", "demo-progress"].pop("data")
+    cluster.round()
+    assert cluster.running() == ["demo-g1-1"]
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["finish", "crash", "evict", "suspend", "resume", "wait", "settle", "progress"]),
+        st.one_of(st.none(), st.integers(0, 6)),
+    ),
+    max_size=24,
+)
+
+
+@given(ACTIONS)
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str, int | None]]) -> None:
+    """Killed after any write: no attempt twice, never two at once, and in the end the job is complete."""
+    cluster = Cluster(manifest("sge", failurePolicy={"maxRestarts": 1000}))
+    for action, dies_after in actions:
+        stage_jobs = [name for name in cluster.running() if name[5] in "sge"]
+        assert len(stage_jobs) <= 1
+        stage, attempt = (stage_jobs[0][5:].rsplit("-", 1)) if stage_jobs else ("", "0")
+        if action == "finish":
+            if "demo-prepare" in cluster.running():
+                cluster.end("demo-prepare", 0)
+            elif stage:
+                cluster.finish_stage(stage, int(attempt))
+        elif action == "crash" and stage:
+            cluster.end(stage_jobs[0], 137)
+        elif action == "evict" and stage:
+            stopped = Outcome(stage=stage, attempt=int(attempt), outcome="suspended", reason="Suspended")
+            cluster.end(stage_jobs[0], 75, outcome=stopped)
+        elif action == "progress" and stage:
+            cluster.progress(stage, int(attempt), 1)
+        elif action in ("suspend", "resume"):
+            cluster.job["spec"]["suspend"] = action == "suspend"
+        elif action == "wait":
+            cluster.now += 400
+        elif action == "settle":
+            cluster.settle()
+        cluster.reconcile(dies_after=dies_after)
+    cluster.job["spec"]["suspend"] = False
+    for _ in range(30):
+        cluster.now += 400
+        cluster.round(1)
+        for name in cluster.running():
+            if name[5] in "sge" and "report" not in name:
+                stage, attempt = name[5:].rsplit("-", 1)
+                cluster.finish_stage(stage, int(attempt))
+            else:
+                cluster.end(name, 0)
+    assert cluster.job["status"]["phase"] == "Complete"
+    attempts = [name for name in cluster.made if name[5] in "sge"]
+    assert len(attempts) == len(set(attempts))
