@@ -239,7 +239,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str, int | None]]) -> None:
     """Killed after any write: no attempt twice, never two at once, and in the end the job is complete."""
     cluster = Cluster(manifest("sge", failurePolicy={"maxRestarts": 1000}))
@@ -267,7 +267,7 @@ def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str
             cluster.settle()
         cluster.reconcile(dies_after=dies_after)
     cluster.job["spec"]["suspend"] = False
-    for _ in range(30):
+    for _ in range(14):
         cluster.now += 400
         cluster.round(1)
         for name in cluster.running():

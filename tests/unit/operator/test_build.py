@@ -1,0 +1,174 @@
+"""The builders: what every pod must be, whatever the job; and the 64-GPU example, object by object.
+
+`python tests/unit/operator/test_build.py` writes the golden file again, after a look at what has changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rstar2_operator import names
+from rstar2_operator.build.objects import built, objects
+from rstar2_operator.decide.plan import Attempt, Plan
+from rstar2_operator.settings import Settings
+from rstar2_train.job.load import read_manifest
+from rstar2_train.job.validate import check
+from tests.support.simulated import manifest
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = Path(__file__).parent / "golden" / "qwen3-14b.yaml"
+SETTINGS = Settings(mlflow_uri="http://rstar2-mlflow.rstar2:5000")
+
+
+def everything(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
+    """All objects of a job while a stage runs."""
+    job, problems = check(data)
+    assert job is not None, problems
+    plan = Plan(phase="Running", stage=stage, prepare=True, serving=True, attempt=Attempt(stage, 1), report="completed")
+    return objects(built(job, SETTINGS), plan, has_secret=True)
+
+
+def example() -> list[dict[str, Any]]:
+    data = read_manifest(ROOT / "examples" / "qwen3-14b.yaml")
+    data["metadata"] |= {"namespace": "lab", "uid": "uid-1"}
+    return everything(data, "rl-8k")
+
+
+def templates(made: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for body in made:
+        if "template" in body.get("spec", {}):
+            yield body["metadata"]["name"], body["spec"]["template"]
+
+
+def test_the_64_gpu_example_is_as_looked_at() -> None:
+    assert yaml.safe_load(GOLDEN.read_text(encoding="utf-8")) == example(), "write it again, and look at the difference"
+
+
+def test_every_pod_is_restricted_and_has_no_token_but_the_trainers() -> None:
+    seen = set()
+    for name, template in templates(example()):
+        spec = template["spec"]
+        role = template["metadata"]["labels"][names.ROLE_LABEL]
+        seen.add(role)
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["seccompProfile"], name
+        assert spec["automountServiceAccountToken"] == (role in ("trainer", "prepare", "report")), name
+        assert not any("hostPath" in volume for volume in spec["volumes"]), name
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True, name
+    assert seen == {"trainer", "rollout", "judge", "executor", "redis", "prepare", "report"}
+
+
+def test_an_executor_holds_nothing_worth_taking() -> None:
+    spec = dict(templates(example()))["qwen3-14b-executor"]["spec"]
+    assert spec["runtimeClassName"] == "gvisor"
+    secrets = [volume["secret"] for volume in spec["volumes"] if "secret" in volume]
+    assert [[item["key"] for item in one["items"]] for one in secrets] == [["worker-public-key"]]
+    assert not any("persistentVolumeClaim" in volume for volume in spec["volumes"])
+    assert not any("valueFrom" in variable for variable in spec["containers"][0]["env"])
+    limits = spec["containers"][0]["resources"]
+    assert limits["limits"] == limits["requests"]
+
+
+def test_accelerators_are_asked_for_where_they_are_used() -> None:
+    pods = dict(templates(example()))
+    asked = {name: template["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("amd.com/gpu")
+             for name, template in pods.items()}  # fmt: skip
+    assert {name: count for name, count in asked.items() if count} == {
+        "qwen3-14b-rl-8k-1": "8",
+        "qwen3-14b-rollout": "2",
+    }
+    assert pods["qwen3-14b-rollout"]["spec"]["securityContext"]["supplementalGroups"]
+
+
+def test_nvidia_is_a_matter_of_data() -> None:
+    data = manifest("g", accelerator={"vendor": "nvidia", "resource": "nvidia.com/gpu"}, trainer={"gpusPerReplica": 4})
+    text = yaml.safe_dump(everything(data, "g0"))
+    assert "nvidia.com/gpu" in text and "amd.com/gpu" not in text and "HIP_" not in text
+
+
+def test_a_filter_waits_for_no_trainer() -> None:
+    data = manifest("gf", accelerator={"vendor": "amd"}, trainer={"gpusPerReplica": 8, "replicas": 3})
+    job = next(body for body in everything(data, "f1") if body["metadata"]["name"] == "demo-f1-1")
+    assert job["spec"]["completions"] == 1
+    assert "amd.com/gpu" not in yaml.safe_dump(job)
+
+
+PATCH = {
+    "manager": "site",
+    "roles": ["trainer", "rollout", "judge", "redis"],
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "volumes": [{"name": "python", "persistentVolumeClaim": {"claimName": "python", "readOnly": True}}],
+    "volumeMounts": [{"name": "python", "mountPath": "/opt/python", "readOnly": True}],
+    "nodeSelector": {"pool": "gpu"},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "imagePullSecrets": ["registry"],
+    "resources": {"limits": {"memory": "64Gi"}},
+}
+
+
+def test_a_patch_adds_and_never_takes_over() -> None:
+    plain = dict(templates(everything(manifest("g"), "g0")))
+    patched = dict(templates(everything(manifest("g", runtimePatches=[copy.deepcopy(PATCH)]), "g0")))
+    spec, before = patched["demo-rollout"]["spec"], plain["demo-rollout"]["spec"]
+    engine = spec["containers"][0]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in engine["env"]
+    assert any(mount["mountPath"] == "/opt/python" for mount in engine["volumeMounts"])
+    assert spec["nodeSelector"] == {"pool": "gpu"} and spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert engine["resources"]["limits"]["memory"] == "64Gi"
+    for kept in ("securityContext", "serviceAccountName", "automountServiceAccountToken"):
+        assert spec[kept] == before[kept]
+    assert engine["securityContext"] == before["containers"][0]["securityContext"]
+    assert patched["demo-executor"] == plain["demo-executor"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"env": [{"name": "HOME", "value": "/root"}]},
+        {"env": [{"name": "RSTAR2_JUDGE_TOKEN", "value": "mine"}]},
+        {"volumeMounts": [{"name": "python", "mountPath": "/etc/rstar2"}]},
+        {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+        {"labels": {"rstar2.dev/role": "judge"}},
+        {"roles": ["executor"]},
+    ],
+)
+def test_a_patch_that_reaches_for_more_is_refused(bad: dict[str, Any]) -> None:
+    job, problems = check(manifest("g", runtimePatches=[copy.deepcopy(PATCH) | bad]))
+    assert job is None and any("runtimePatches" in problem.field for problem in problems)
+
+
+def test_executors_take_placement_only() -> None:
+    patch = {key: PATCH[key] for key in ("manager", "nodeSelector", "tolerations", "imagePullSecrets")}
+    data = manifest("g", runtimePatches=[patch | {"roles": ["executor"]}])
+    spec = dict(templates(everything(data, "g0")))["demo-executor"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu"} and spec["tolerations"]
+    assert spec["runtimeClassName"] == "gvisor"
+
+
+def test_every_role_is_closed_to_all_but_its_flows() -> None:
+    policies = {body["metadata"]["name"]: body["spec"] for body in example() if body["kind"] == "NetworkPolicy"}
+    closed = policies["qwen3-14b-deny"]
+    assert closed["ingress"] == closed["egress"] == [] and closed["policyTypes"] == ["Ingress", "Egress"]
+    assert policies["qwen3-14b-executor"]["egress"] == []
+    allowed = policies["qwen3-14b-redis"]["ingress"]
+    assert [one["podSelector"]["matchLabels"][names.ROLE_LABEL] for rule in allowed for one in rule["from"]] == [
+        "judge"
+    ]
+
+
+@pytest.mark.parametrize("variable", ["RSTAR2_WORKERS", "RSTAR2_GPU_GROUPS"])
+def test_a_wrong_setting_is_named(variable: str) -> None:
+    with pytest.raises(ValueError, match=variable):
+        Settings.from_env({variable: "many"})
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(yaml.safe_dump(example(), sort_keys=False, width=110), encoding="utf-8")
