@@ -145,16 +145,21 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=ROOT / ".rstar2" / "bench", help="where runs are kept")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--only", choices=["runs", "comparison"], help="one half of the bench")
+    parser.add_argument("--again", action="store_true", help="measure again what the results have already")
     arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": []}
     state = arguments.state.resolve()
-    for seed in arguments.seeds:
-        if arguments.only != "comparison":
-            _put(results, curriculum(seed, state))
-        if arguments.only != "runs":
-            for mode in ("paper", "uniform"):
-                _put(results, comparison(seed, mode, state))
+    wanted = [("tiny", seed, "paper") for seed in arguments.seeds if arguments.only != "comparison"]
+    wanted += [("tiny-roc", seed, mode) for seed in arguments.seeds for mode in ("paper", "uniform")
+               if arguments.only != "runs"]  # fmt: skip
+    for example, seed, mode in wanted:
+        if arguments.again or not _has(results, example, seed, mode):
+            _put(results, curriculum(seed, state) if example == "tiny" else comparison(seed, mode, state))
     plot(results, ROOT / "docs")
+
+
+def _has(results: dict[str, Any], example: str, seed: int, mode: str) -> bool:
+    return any((one["manifest"], one["seed"], one["mode"]) == (example, seed, mode) for one in results["runs"])
 
 
 def _put(results: dict[str, Any], row: dict[str, Any]) -> None:
