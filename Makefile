@@ -44,6 +44,25 @@ unit: setup ## tests of the pure code: seconds
 integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minutes
 	@$(BIN)/pytest tests/integration
 
+# The cluster for the tests (tests/cluster): a real Kubernetes node in namespaces of its own. NAME=... for another one.
+.PHONY: cluster-up cluster-down cluster-status cluster-shell cluster-test
+CLUSTER = $(BIN)/python -m tests.cluster $(if $(NAME),--name $(NAME))
+
+cluster-up: setup ## boot a real one-node Kubernetes (root); builds what it is made of the first time: some ten minutes
+	@$(CLUSTER) up
+
+cluster-down: setup ## end it and remove everything of it
+	@$(CLUSTER) down
+
+cluster-status: setup ## what runs on it, and where its logs are
+	@$(CLUSTER) status
+
+cluster-shell: setup ## a shell whose kubectl and helm speak to it
+	@$(CLUSTER) shell
+
+cluster-test: setup ## tests of the cluster itself: runtimes, DNS, policies, volumes, teardown
+	@$(BIN)/pytest tests/cluster
+
 format: setup ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 

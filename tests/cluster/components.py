@@ -1,0 +1,237 @@
+"""Command lines and configuration files of every component: pure text, written and started by boot.py.
+
+All paths are the ones seen from inside the cluster's namespaces (layout.INSIDE), so that they are the same in every
+cluster. Values that look odd have their reason beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from rstar2_train.local.setup import ROOT
+from tests.cluster import binaries
+from tests.cluster.layout import (
+    API_PORT,
+    DNS_SERVICE,
+    DOMAIN,
+    INSIDE,
+    NODE,
+    POD_CIDR,
+    SERVICE_CIDR,
+    Layout,
+)
+from tests.cluster.machine import CNI_PLUGINS, PATH
+
+PAUSE = "rstar2.test/pause:1"
+CONTAINERD = "/run/containerd/containerd.sock"
+PKI = INSIDE / "pki"
+CONTROL_PLANE = ("etcd", "kube-apiserver", "containerd")  # start at once; the others when the API server answers
+
+
+def kubeconfig(client: str) -> str:
+    return str(INSIDE / f"{client}.kubeconfig")
+
+
+def apiserver(layout: Layout) -> list[str]:
+    return [
+        binaries.path_of("kube-apiserver"),
+        f"--secure-port={API_PORT}",
+        f"--advertise-address={layout.node_address}",
+        "--etcd-servers=http://127.0.0.1:2379",
+        f"--client-ca-file={PKI / 'ca.crt'}",
+        f"--tls-cert-file={PKI / 'apiserver.crt'}",
+        f"--tls-private-key-file={PKI / 'apiserver.key'}",
+        f"--kubelet-client-certificate={PKI / 'apiserver-kubelet.crt'}",
+        f"--kubelet-client-key={PKI / 'apiserver-kubelet.key'}",
+        f"--kubelet-certificate-authority={PKI / 'ca.crt'}",
+        "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
+        f"--service-account-key-file={PKI / 'service-accounts.key'}",
+        f"--service-account-signing-key-file={PKI / 'service-accounts.key'}",
+        f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        f"--audit-policy-file={INSIDE / 'audit-policy.yaml'}",
+        f"--audit-log-path={INSIDE / 'audit.log'}",
+        "--profiling=false",
+    ]
+
+
+def controller_manager() -> list[str]:
+    return [
+        binaries.path_of("kube-controller-manager"),
+        f"--kubeconfig={kubeconfig('controller-manager')}",
+        f"--service-account-private-key-file={PKI / 'service-accounts.key'}",
+        f"--root-ca-file={PKI / 'ca.crt'}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+    ]
+
+
+def scheduler() -> list[str]:
+    config = f"--kubeconfig={kubeconfig('scheduler')}"
+    return [binaries.path_of("kube-scheduler"), config, "--leader-elect=false", "--bind-address=127.0.0.1"]
+
+
+def kubelet(layout: Layout) -> list[str]:
+    return [
+        binaries.path_of("kubelet"),
+        f"--kubeconfig={kubeconfig('kubelet')}",
+        f"--config={INSIDE / 'kubelet.json'}",
+        f"--hostname-override={NODE}",
+        f"--node-ip={layout.node_address}",
+        f"--node-labels=kubernetes.io/hostname={NODE}",
+    ]
+
+
+def services(layout: Layout) -> dict[str, dict[str, Any]]:
+    """Every service, as init.py wants it: name -> command and environment."""
+    etcd = ["etcd", f"--data-dir={INSIDE / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"]
+    commands = {
+        "etcd": etcd,
+        "kube-apiserver": apiserver(layout),
+        "containerd": ["containerd", "--config", str(INSIDE / "containerd.toml"), "--log-level", "warn"],
+        "kube-controller-manager": controller_manager(),
+        "kube-scheduler": scheduler(),
+        "kubelet": kubelet(layout),
+        "kube-proxy": [
+            binaries.path_of("kube-proxy"),
+            f"--config={INSIDE / 'proxy.json'}",
+            f"--hostname-override={NODE}",
+        ],
+        "agent": [sys.executable, "-m", "tests.cluster.agent", kubeconfig("admin")],
+    }
+    return {name: service(command) for name, command in commands.items()}
+
+
+def service(command: list[str]) -> dict[str, Any]:
+    """A service with the environment that all of them share."""
+    path = os.pathsep.join([binaries.search_path(), PATH])
+    env = {"PATH": path, "HOME": "/var/tmp", "TMPDIR": "/var/tmp", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
+    return {"command": command, "env": env}
+
+
+# ------------------------------------------------------------------------------------------------- files
+
+
+def kubelet_config() -> dict[str, Any]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(PKI / "ca.crt")}},
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(PKI / "kubelet-server.crt"),
+        "tlsPrivateKeyFile": str(PKI / "kubelet-server.key"),
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
+        "cgroupDriver": "cgroupfs",
+        "volumePluginDir": "/var/lib/kubelet/plugins-exec",  # the default lies under /usr
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,  # cannot find the device under a bind mount
+        "oomScoreAdj": 0,  # lower ones need CAP_SYS_RESOURCE
+        "makeIPTablesUtilChains": False,
+        "clusterDNS": [DNS_SERVICE],
+        "clusterDomain": DOMAIN,
+        "resolvConf": str(INSIDE / "resolv.conf"),
+        "serializeImagePulls": False,
+        "imageGCHighThresholdPercent": 100,  # images are loaded by hand: none may be collected
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "maxPods": 250,
+        "shutdownGracePeriod": "0s",
+    }
+
+
+def proxy_config() -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": kubeconfig("proxy")},
+        "mode": "nftables",
+        "clusterCIDR": POD_CIDR,
+        "bindAddress": "127.0.0.1",
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+        "oomScoreAdj": 0,
+        # Connection tracking's limits are the whole machine's: a network namespace cannot set them.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    }
+
+
+def containerd_config() -> str:
+    return f"""version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+[grpc]
+address = "{CONTAINERD}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "/var/lib/containerd/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{CNI_PLUGINS}"
+conf_dir = "{INSIDE}/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runsc]
+runtime_type = "io.containerd.runsc.v1"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runsc.options]
+TypeUrl = "io.containerd.runsc.v1.options"
+ConfigPath = "{INSIDE}/runsc.toml"
+"""
+
+
+def cni_config() -> dict[str, Any]:
+    """Each pod on a veth of its own, routed: all traffic between pods crosses the forward hook, where policies are."""
+    ipam = {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    return {
+        "cniVersion": "0.4.0",
+        "name": "rstar2",
+        "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam, "mtu": 1500}],
+    }
+
+
+def masquerade() -> str:
+    """nftables: what pods send to this machine leaves with the node's address; within the cluster nothing changes."""
+    return f"""table ip rstar2-nat {{
+  chain postrouting {{
+    type nat hook postrouting priority 100;
+    ip saddr {POD_CIDR} oifname "eth0" masquerade
+  }}
+}}
+"""
+
+
+AUDIT_POLICY = """apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+# What the cluster itself reads and renews would drown what a test looks for.
+- level: None
+  users: ["system:apiserver", "system:kube-scheduler", "system:kube-proxy", "system:kube-controller-manager"]
+  verbs: [get, list, watch]
+- {level: None, userGroups: ["system:nodes", "system:serviceaccounts:kube-system"], verbs: [get, list, watch]}
+- {level: None, userGroups: ["system:nodes"], resources: [{group: coordination.k8s.io}]}
+- {level: None, nonResourceURLs: ["/*"]}
+- {level: Metadata}
+"""
+
+
+def files(layout: Layout) -> dict[str, str]:
+    """File name in the cluster's folder -> content."""
+    return {
+        "kubelet.json": json.dumps(kubelet_config(), indent=1),
+        "proxy.json": json.dumps(proxy_config(), indent=1),
+        "containerd.toml": containerd_config(),
+        "runsc.toml": '[runsc_config]\nplatform = "systrap"\n',
+        "cni/10-rstar2.conflist": json.dumps(cni_config(), indent=1),
+        "audit-policy.yaml": AUDIT_POLICY,
+        "resolv.conf": f"search {DOMAIN}\n",
+        "nat.nft": masquerade(),
+    }

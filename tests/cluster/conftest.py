@@ -1,0 +1,5 @@
+"""The cluster's own tests use the fixtures that other tests of the cluster use."""
+
+from tests.cluster.fixtures import cluster, namespace
+
+__all__ = ["cluster", "namespace"]

@@ -1,0 +1,47 @@
+"""Fixtures for every test that needs a cluster: one cluster for the whole session, a namespace for each test.
+
+`from tests.cluster.fixtures import cluster, namespace` in a conftest makes them available there. The cluster is, in
+this order: the one of RSTAR2_KUBECONFIG, the one that `make cluster-up` left running, or one that is booted for the
+session and torn down after it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import boot, machine
+from tests.cluster.cluster import Cluster, attach
+from tests.cluster.machine import NoCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster with node Ready and DNS; skips where none can boot, fails where one should and does not."""
+    try:
+        yield attach()
+        return
+    except NoCluster as absent:
+        reason = str(absent)
+    try:
+        machine.check()
+    except NoCluster as problem:
+        pytest.skip(f"{reason}; {problem}")
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    booted = boot.up(name)
+    try:
+        yield booted
+    finally:
+        boot.down(name)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace under the restricted Pod Security level, removed with all that is in it."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}])
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")

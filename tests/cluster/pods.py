@@ -1,0 +1,64 @@
+"""Pods for tests, as the restricted Pod Security level wants them: non-root, read-only root, no capabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cluster.images import BASE
+
+Object = dict[str, Any]
+FOREVER = ("sleep", "infinity")
+
+
+def pod(
+    namespace: str,
+    name: str,
+    *command: str,
+    image: str = BASE,
+    labels: dict[str, str] | None = None,
+    volumes: list[Object] | None = None,
+    mounts: list[Object] | None = None,
+    **spec: Any,
+) -> Object:
+    """A pod with one container `main` that runs a command (default: sleeps until it is told to end)."""
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": list(command or FOREVER),
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *(mounts or [])],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *(volumes or [])],
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "runAsGroup": 65532,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **spec,
+        },
+    }
+
+
+def service(namespace: str, name: str, selector: dict[str, str], port: int, *, headless: bool = False) -> Object:
+    """A Service of one TCP port."""
+    spec: Object = {"selector": selector, "ports": [{"port": port, "protocol": "TCP"}]}
+    if headless:
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace}, "spec": spec}

@@ -1,0 +1,87 @@
+"""The cluster's network: names, Services, and NetworkPolicies that deny and allow, from both runtimes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.layout import DOMAIN
+from tests.cluster.nodespace import wait_for
+from tests.cluster.pods import pod, service
+
+SERVE = ("python3", "-m", "http.server", "8080", "--directory", "/tmp")
+PORT = 8080
+
+
+def reaches(cluster: Cluster, namespace: str, source: str, host: str, port: int = PORT) -> bool:
+    """Whether a TCP connection from a pod comes about within two seconds."""
+    return cluster.exec(namespace, source, "nc", "-z", "-w", "2", host, str(port), check=False).returncode == 0
+
+
+def policy(namespace: str, name: str, **spec: object) -> dict:
+    kind = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    return {**kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+@pytest.fixture
+def served(cluster: Cluster, namespace: str) -> str:
+    """A namespace with a server behind a Service and a headless one, and a client on each runtime."""
+    labels = {"role": "server"}
+    server = pod(namespace, "server", *SERVE, labels=labels, hostname="server", subdomain="each")
+    server["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": PORT}, "periodSeconds": 1}
+    cluster.apply(
+        [
+            server,
+            pod(namespace, "client", labels={"role": "client"}),
+            pod(namespace, "sandboxed", labels={"role": "sandboxed"}, runtimeClassName="gvisor"),
+            service(namespace, "web", labels, PORT),
+            service(namespace, "each", labels, PORT, headless=True),
+        ]
+    )
+    for name in ("server", "client", "sandboxed"):
+        cluster.wait(namespace, f"pod/{name}", "condition=Ready")
+    return namespace
+
+
+@pytest.mark.parametrize("client", ["client", "sandboxed"])
+def test_names_and_services(cluster: Cluster, served: str, client: str) -> None:
+    for host in ("web", f"web.{served}", f"web.{served}.svc.{DOMAIN}", "each", "server.each"):
+        wait_for(f"{host} from {client}", lambda host=host: reaches(cluster, served, client, host), 30)  # type: ignore[misc]
+    lookup = "import socket; print(socket.getaddrinfo('nowhere.example', 80))"
+    answer = cluster.exec(served, client, "python3", "-c", lookup, check=False)
+    assert "Name or service not known" in answer.stderr
+
+
+def test_a_policy_denies_and_another_allows(cluster: Cluster, served: str) -> None:
+    selector = {"podSelector": {"matchLabels": {"role": "server"}}}
+    wait_for("the server", lambda: reaches(cluster, served, "client", "web"), 30)
+    cluster.apply([policy(served, "deny", **selector, policyTypes=["Ingress"])])
+    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 30)
+    assert not reaches(cluster, served, "sandboxed", "server.each")
+    allowed = [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}], "ports": [{"port": PORT}]}]
+    cluster.apply([policy(served, "allow", **selector, policyTypes=["Ingress"], ingress=allowed)])
+    wait_for("the permission", lambda: reaches(cluster, served, "client", "web"), 30)
+    assert not reaches(cluster, served, "sandboxed", "web")
+    assert cluster.get("pod", "-n", served, "server")["status"]["containerStatuses"][0]["ready"], "probes pass always"
+
+
+def test_no_egress_means_no_names_no_node_and_no_machine(cluster: Cluster, served: str) -> None:
+    node = cluster.get("node")["items"][0]["status"]["addresses"][0]["address"]
+    wait_for("the API server", lambda: reaches(cluster, served, "sandboxed", "kubernetes.default", 443), 30)
+    selector = {"podSelector": {"matchLabels": {"role": "sandboxed"}}}
+    cluster.apply([policy(served, "sealed", **selector, policyTypes=["Egress"], egress=[])])
+    wait_for("the denial", lambda: not reaches(cluster, served, "sandboxed", node, 6443), 30)
+    address = cluster.get("pod", "-n", served, "server")["status"]["podIP"]
+    assert not reaches(cluster, served, "sandboxed", address)
+    assert not reaches(cluster, served, "sandboxed", "web")
+    assert reaches(cluster, served, "client", address)
+
+
+def test_names_can_be_allowed_alone(cluster: Cluster, served: str) -> None:
+    dns = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
+    rule = {"to": [dns], "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}
+    selector = {"podSelector": {"matchLabels": {"role": "client"}}}
+    cluster.apply([policy(served, "dns", **selector, policyTypes=["Egress"], egress=[rule])])
+    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 30)
+    lookup = cluster.exec(served, "client", "getent", "hosts", "web")
+    assert lookup.stdout.split()[0] == cluster.get("service", "-n", served, "web")["spec"]["clusterIP"]
