@@ -1,4 +1,4 @@
-"""Generates the CustomResourceDefinition from the job's models: `python -m rstar2_train.job.crd` writes crds/.
+"""Generates the CustomResourceDefinition from the job's models: `make crds` writes crds/ and the chart's copy.
 
 A structural schema allows less than JSON Schema does: no references, no types inside anyOf, no `const`, exclusive
 bounds as booleans. `structural` rewrites pydantic's schema into that form; `attach` adds the CEL rules of cel.py. A
@@ -24,7 +24,9 @@ from rstar2_train.job.status import JobStatus
 
 Schema = dict[str, Any]
 
-CRD_FILE = Path(__file__).parents[2] / "crds" / "rstar2.dev_agenticrljobs.yaml"
+ROOT = Path(__file__).parents[2]
+CRD_FILE = ROOT / "crds" / "rstar2.dev_agenticrljobs.yaml"
+TEMPLATE = ROOT / "helm" / "rstar2" / "templates" / "crd.yaml"
 _KEPT = (
     *("type", "description", "format", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern"),
     *("minLength", "maxLength", "minItems", "maxItems", "maxProperties", "required", "default"),
@@ -207,7 +209,29 @@ def render_crd() -> str:
     )
 
 
+def render_template() -> str:
+    """The same as a template of the Helm chart: behind a switch, and kept by `helm uninstall` unless told otherwise.
+
+    Helm's own folder for CRDs is not used: what lies there is never upgraded.
+    """
+    text, name = render_crd(), build_crd()["metadata"]["name"]
+    metadata = f"metadata: {{name: {name}}}\n"
+    if "{{" in text or metadata not in text:
+        raise ValueError("the CRD's text cannot stand in a template as it is: look at render_template")
+    text = text.replace(metadata, f"metadata:\n  name: {name}\n{_KEEP}")
+    return "{{- if .Values.crds.install -}}\n" + text + "{{- end }}\n"
+
+
+_KEEP = """\
+  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+"""
+
+
 if __name__ == "__main__":
-    CRD_FILE.parent.mkdir(exist_ok=True)
-    CRD_FILE.write_text(render_crd(), encoding="utf-8")
-    print(f"wrote {CRD_FILE.name} ({CRD_FILE.stat().st_size // 1024} KiB)", file=sys.stderr)
+    for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.name} ({path.stat().st_size // 1024} KiB)", file=sys.stderr)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rstar2_train.job.cel import RULES
-from rstar2_train.job.crd import CRD_FILE, build_crd, render_crd
+from rstar2_train.job.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, render_template
 from rstar2_train.job.spec import Spec
 from rstar2_train.job.status import JobStatus
 from tests.support.manifests import GOOD
@@ -35,8 +35,9 @@ def status() -> dict:
 
 
 def test_no_drift() -> None:
-    current = CRD_FILE.read_text() == render_crd()  # not inside the assert: pytest would print both files
-    assert current, "run `make crds`"
+    for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
+        current = path.read_text() == text  # not inside the assert: pytest would print both
+        assert current, f"{path}: run `make crds`"
 
 
 def test_small() -> None:
