@@ -41,6 +41,10 @@ def registry(*, store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.O
         if key is not None:
             queue.add(key)
 
+    @kopf.on.login(registry=made)
+    async def login(**kwargs: Any) -> Any:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)
     async def job(event: Mapping[str, Any], **_: Any) -> None:
         mark(store.saw_job(_plain(event), gone=_gone(event)))
@@ -91,7 +95,7 @@ def _gone(event: Mapping[str, Any]) -> bool:
     return bool(event["type"] == "DELETED")
 
 
-async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], metrics: Metrics, stop: Any, ready: Any) -> None:
+async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], metrics: Metrics, stop: Any) -> None:
     """Watch until `stop` is set."""
     await kopf.operator(
         registry=registry(store=store, queue=queue, metrics=metrics),
@@ -100,5 +104,4 @@ async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], metrics: M
         clusterwide=not site.watch_namespaces,
         namespaces=site.watch_namespaces,
         stop_flag=stop,
-        ready_flag=ready,
     )

@@ -19,12 +19,10 @@ from typing import Any
 from aiohttp import web
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
-from kubernetes.aio.leaderelection.electionconfig import Config
-from kubernetes.aio.leaderelection.leaderelection import LeaderElection
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from rstar2_operator import handlers
 from rstar2_operator.client import Client
+from rstar2_operator.lease import Lease
 from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import Settings
@@ -33,7 +31,8 @@ from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")
 
-LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
+STOP_SECONDS = 10.0
+"""How long what is being written may take when the process is told to end."""
 
 
 class Operator:
@@ -41,7 +40,7 @@ class Operator:
 
     def __init__(self, settings: Settings, api: aio.ApiClient) -> None:
         self._settings = settings
-        self._api = api
+        self._client = Client(api)
         self._store = Store()
         self._metrics = Metrics()
         self._stop = asyncio.Event()
@@ -52,67 +51,65 @@ class Operator:
 
     async def run(self) -> int:
         """Serve probes, wait for the Lease, lead. Returns the exit code."""
-        async with _serving(application(self._metrics, self._store), self._settings.probe_port):
+        settings = self._settings
+        async with _serving(application(self._metrics, self._store), settings.probe_port):
             lag = asyncio.create_task(self._metrics.watch_loop())
-            stopping = asyncio.create_task(self._stop.wait())
-            lock = LeaseLock(
-                self._settings.lease_name, self._settings.lease_namespace, self._settings.identity, self._api
+            lease = Lease(
+                self._client, namespace=settings.lease_namespace, name=settings.lease_name, identity=settings.identity
             )
-            leading: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            stopping = asyncio.create_task(self._stop.wait())
+            log.info("%s waits for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name)
+            code = 0
+            if await _first(asyncio.create_task(lease.acquire()), stopping):
+                held = asyncio.create_task(lease.hold())
+                leading = asyncio.create_task(self._lead())
+                await asyncio.wait({held, leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if held.done():
+                    log.error("the Lease could not be renewed: this replica ends")
+                code = 0 if self._stop.is_set() else 1
+                self._stop.set()
+                await asyncio.wait({leading}, timeout=STOP_SECONDS)
+                await _cancelled(leading, held)
+                await lease.release()
+            await _cancelled(lag, stopping)
+        return code
 
-            async def lead() -> None:
-                leading.set_result(await self._lead())
-
-            config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, lead, None)  # type: ignore[arg-type]
-            log.info("%s waits for the Lease %s", self._settings.identity, self._settings.lease_name)
-            election = asyncio.create_task(LeaderElection(config).run())
-            first: set[asyncio.Future[Any]] = {election, stopping, leading}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if self._metrics.leading and self._stop.is_set():
-                await asyncio.wait({leading}, timeout=10)
-            lost = election.done() and not self._stop.is_set()
-            for task in (election, stopping, lag):
-                task.cancel()
-            await asyncio.gather(election, stopping, lag, return_exceptions=True)
-        if lost:
-            log.error("the Lease is lost: another replica leads now")
-        return 1 if lost or (leading.done() and leading.result()) else 0
-
-    async def _lead(self) -> int:
-        """Watch and reconcile until stopped. Returns 1 when a part of it ended by itself."""
+    async def _lead(self) -> None:
+        """Watch and reconcile until stopped, or until a part of it ends by itself."""
         log.info("%s leads", self._settings.identity)
         self._metrics.lead(True)
         queue: WorkQueue[Key] = WorkQueue()
         reconciler = Reconciler(
-            store=self._store,
-            queue=queue,
-            client=Client(self._api),
-            settings=self._settings,
-            metrics=self._metrics,
+            store=self._store, queue=queue, client=self._client, settings=self._settings, metrics=self._metrics
         )
-        watching_is_on = asyncio.Event()
         watch = asyncio.create_task(
-            handlers.run(
-                self._settings,
-                store=self._store,
-                queue=queue,
-                metrics=self._metrics,
-                stop=self._stop,
-                ready=watching_is_on,
-            )
+            handlers.run(self._settings, store=self._store, queue=queue, metrics=self._metrics, stop=self._stop)
         )
         workers = [asyncio.create_task(reconciler.work()) for _ in range(self._settings.workers)]
         try:
             done, _ = await asyncio.wait({watch, *workers}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                if task.exception() is not None:
-                    log.error("%s", task.exception(), exc_info=task.exception())
-            return 0 if self._stop.is_set() else 1
+                if (error := task.exception()) is not None:
+                    log.error("%s", error, exc_info=error)
         finally:
             self._metrics.lead(False)
-            for task in (watch, *workers):
-                task.cancel()
-            await asyncio.gather(watch, *workers, return_exceptions=True)
+            await _cancelled(watch, *workers)
+
+
+async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:
+    """Whether `task` ends before `other`; it is ended if not."""
+    await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+        return True
+    await _cancelled(task)
+    return False
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
