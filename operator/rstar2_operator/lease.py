@@ -91,7 +91,8 @@ class Lease:
         holder = lease.get("spec", {}).get("holderIdentity")
         if holder in (self._identity, "", None):
             return True
-        return time.monotonic() - self._seen[1] > lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS)
+        lasts = float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
+        return time.monotonic() - self._seen[1] > lasts
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
         """The Lease, held by us from now."""

@@ -124,16 +124,15 @@ def _ended(stage: Stage, observed: Observed) -> float | None:
 
 
 def _share(rows: list[Status]) -> float:
-    """Share of the curriculum that is done: stages count by their steps, those without as one step in fifty."""
+    """Share of the curriculum that is done. Stages that learn count alike, whatever their steps take; others a fifth."""
     total = done = 0.0
-    known = sum(row.get("totalSteps") or 0 for row in rows)
     for row in rows:
-        weight = float(row.get("totalSteps") or max(1.0, known / 50))
+        weight = 1.0 if row["type"] in ("SFT", "GRPO") else 0.2
         total += weight
         if row["phase"] == "Done":
             done += weight
         elif row.get("totalSteps"):
-            done += min(weight, float(row.get("step") or 0))
+            done += weight * min(1.0, float(row.get("step") or 0) / row["totalSteps"])
     return done / total if total else 0.0
 
 
