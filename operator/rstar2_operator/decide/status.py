@@ -124,7 +124,7 @@ def _ended(stage: Stage, observed: Observed) -> float | None:
 
 
 def _share(rows: list[Status]) -> float:
-    """Share of the curriculum that is done. Stages that learn count alike, whatever their steps take; others a fifth."""
+    """Share of the curriculum that is done: stages that learn count alike, however long; the others a fifth."""
     total = done = 0.0
     for row in rows:
         weight = 1.0 if row["type"] in ("SFT", "GRPO") else 0.2
