@@ -18,10 +18,10 @@ from typing import Self
 from rstar2_train.curriculum.context import Context, Suspend
 from rstar2_train.data.problems import Problem
 from rstar2_train.job.contracts import Reason, StageFailed
+from rstar2_train.job.service import addresses, split_address
 from rstar2_train.job.stages import Sampling
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.rollout.collect import collect
-from rstar2_train.rollout.discovery import find_engines
 from rstar2_train.rollout.engine import EngineRejected, EngineUnavailable
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.trajectory import Trajectory
@@ -39,12 +39,14 @@ class Rollouts:
 
     def __init__(self, ctx: Context, protocol: Protocol) -> None:
         spec, service = ctx.job.spec, ctx.endpoints.engine_service
+        if service:
+            split_address(service)
         self._ctx = ctx
         self._protocol = protocol
         self._pool = EnginePool(
             ctx.endpoints.engines,
             token=os.environ.get("RSTAR2_ENGINE_TOKEN", ""),
-            find=partial(find_engines, service) if service else None,
+            find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
         )
         self._judge = JudgeClient(
@@ -125,6 +127,11 @@ class Rollouts:
             why = f"{len(lost)} of {len(rows)} rollouts were lost, the first to: {lost[0].error}"
             reason: Reason = "JudgeUnavailable" if "judge" in lost[0].error.lower() else "EngineUnavailable"
             raise StageFailed(reason, why, retryable=True)
+
+
+async def _find_engines(service: str) -> frozenset[str] | None:
+    found = await addresses(service)
+    return None if found is None else frozenset(f"http://{address}" for address in found)
 
 
 def _prune(weights: Path, *, keep: Path) -> None:

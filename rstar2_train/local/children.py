@@ -134,7 +134,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._write_register((child.name, process))
         return process
@@ -219,7 +219,8 @@ def _kill_session(pid: int) -> None:
         return
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a new process, before it becomes the child: it gets SIGTERM when its parent is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

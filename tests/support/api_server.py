@@ -1,0 +1,112 @@
+"""The one request that pods make of a Kubernetes API server, answered over HTTPS: a merge patch of a ConfigMap.
+
+Enough to test what a pod does when the server takes it, refuses it, or is away; tests/cluster has the real one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import ipaddress
+import json
+import ssl
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+TOKEN = "the-account's-token"
+ADDRESS = "127.0.0.1"
+
+
+class ApiServer:
+    """Use as a context manager; `env` and `account` are what the kubelet gives to a pod."""
+
+    def __init__(self, folder: Path, *, name: str) -> None:
+        self.account = folder / "account"
+        self.account.mkdir()
+        self.data: dict[str, str] = {}
+        self.writes: list[dict[str, str]] = []
+        self.refusals = 0
+        """How many of the next requests get a 503."""
+        _write_certificate(self.account / "ca.crt", folder / "server.pem")
+        (self.account / "token").write_text(TOKEN)
+        self._path = f"/api/v1/namespaces/team/configmaps/{name}"
+        self._server = http.server.ThreadingHTTPServer((ADDRESS, 0), self._handler())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.pem")
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.env = {
+            "KUBERNETES_SERVICE_HOST": ADDRESS,
+            "KUBERNETES_SERVICE_PORT": str(self._server.server_address[1]),
+            "POD_NAMESPACE": "team",
+        }
+
+    def __enter__(self) -> ApiServer:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_PATCH(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answer(*self._judge(body))
+
+            def _judge(self, body: dict) -> tuple[int, dict]:
+                if self.headers["Authorization"] != f"Bearer {TOKEN}":
+                    return 401, {"message": "Unauthorized"}
+                if self.path != api._path:
+                    return 403, {"message": f"cannot patch {self.path}"}
+                if self.headers["Content-Type"] != "application/merge-patch+json" or set(body) != {"data"}:
+                    return 415, {"message": "not a merge patch of data"}
+                if api.refusals:
+                    api.refusals -= 1
+                    return 503, {"message": "not now"}
+                api.data |= body["data"]
+                api.writes.append(body["data"])
+                return 200, {"data": api.data}
+
+            def _answer(self, status: int, body: dict) -> None:
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        return Handler
+
+
+def _write_certificate(ca: Path, server: Path) -> None:
+    """A certificate for the address that is its own authority, and with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    ).public_bytes(serialization.Encoding.PEM)
+    ca.write_bytes(certificate)
+    server.write_bytes(
+        certificate
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
