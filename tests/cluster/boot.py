@@ -85,6 +85,8 @@ def boot(layout: Layout, archives: dict[str, Path]) -> Cluster:
     wait(layout, "the API server", "kube-apiserver", lambda: kubectl_says(cluster, "ok", "get", "--raw=/readyz"))
     cluster.write_services(all_services)
     cluster.apply(system_objects(layout))
+    account = ("get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+    wait(layout, "service accounts", "kube-controller-manager", lambda: kubectl_says(cluster, "default", *account))
     status = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     wait(layout, "the node", "kubelet", lambda: kubectl_says(cluster, "True", "get", "node", NODE, "-o", status))
     ready = "jsonpath={.status.readyReplicas}"

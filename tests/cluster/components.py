@@ -85,7 +85,6 @@ def kubelet(layout: Layout) -> list[str]:
         f"--config={INSIDE / 'kubelet.json'}",
         f"--hostname-override={NODE}",
         f"--node-ip={layout.node_address}",
-        f"--node-labels=kubernetes.io/hostname={NODE}",
     ]
 
 

@@ -7,6 +7,7 @@ cgroups. Between the two, `enter` prefixes a command so that it runs inside.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -69,13 +70,19 @@ def cgroup_processes(name: str) -> set[int]:
     return {pid for pid in pids if alive(pid)}
 
 
-def remove_cgroups(name: str) -> None:
-    """Remove the cluster's cgroups, deepest first; they are empty by now."""
-    for folder in cgroup_folders(name):
-        if folder.exists():
-            for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-                inner.rmdir()
-            folder.rmdir()
+def remove_cgroups(name: str) -> bool:
+    """Remove the cluster's cgroups, deepest first; False when one is still busy with a process that is ending."""
+    try:
+        for folder in cgroup_folders(name):
+            if folder.exists():
+                for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+                    inner.rmdir()
+                folder.rmdir()
+    except OSError as problem:
+        if problem.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------- processes
@@ -176,4 +183,4 @@ def end(layout: Layout) -> None:
     if Path("/sys/class/net", layout.veth).exists():
         subprocess.run(["ip", "link", "delete", layout.veth], capture_output=True, env=environment(), check=False)
     wait_for("the end of the veth pair", lambda: not Path("/sys/class/net", layout.veth).exists(), END_SECONDS)
-    remove_cgroups(layout.cgroup)
+    wait_for("the removal of the cgroups", lambda: remove_cgroups(layout.cgroup), END_SECONDS)
