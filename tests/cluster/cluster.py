@@ -132,6 +132,12 @@ class Cluster:
         }
         self.write_services(wanted)
 
+    def stop(self, name: str) -> None:
+        """End a service and keep it ended."""
+        wanted = json.loads((self.own().folder / "services.json").read_text())
+        del wanted[name]
+        self.write_services(wanted)
+
     def write_services(self, wanted: Object) -> None:
         layout = self.own()
         fresh = layout.folder / "services.new"

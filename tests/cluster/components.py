@@ -130,7 +130,6 @@ def kubelet_config() -> dict[str, Any]:
         "cgroupDriver": "cgroupfs",
         "volumePluginDir": "/var/lib/kubelet/plugins-exec",  # the default lies under /usr
         "failSwapOn": False,
-        "localStorageCapacityIsolation": False,  # cannot find the device under a bind mount
         "oomScoreAdj": 0,  # lower ones need CAP_SYS_RESOURCE
         "makeIPTablesUtilChains": False,
         "clusterDNS": [DNS_SERVICE],

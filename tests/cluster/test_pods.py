@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.cluster import volumes
+from tests.cluster import fake_nodes, volumes
 from tests.cluster.cluster import Cluster, CommandFailed
 from tests.cluster.nodespace import wait_for
 from tests.cluster.pods import pod
@@ -27,6 +29,26 @@ def test_a_gvisor_pod_runs_on_gvisors_kernel_and_a_runc_pod_does_not(cluster: Cl
 def test_a_runtime_that_the_cluster_does_not_have_is_refused(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(CommandFailed, match='RuntimeClass "none-such" not found'):
         cluster.apply([pod(namespace, "refused", runtimeClassName="none-such")])
+
+
+def test_fake_nodes_hold_many_pods_and_leave_the_real_one_alone(cluster: Cluster, namespace: str) -> None:
+    cluster.own()
+    fake_nodes.start(cluster, nodes=2, **{"amd.com/gpu": "8"})
+    try:
+        for node in ("fake-0", "fake-1"):
+            cluster.wait("default", f"node/{node}", "condition=Ready")
+        where: dict[str, Any] = {"nodeSelector": fake_nodes.LABELS, "tolerations": [fake_nodes.TOLERATION]}
+        pods = [pod(namespace, f"p-{number}", **where) for number in range(40)]
+        pods[0]["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "8"}}
+        cluster.apply(pods)
+        cluster.wait(namespace, "pod/p-0", "condition=Ready")
+        cluster.kubectl("wait", "-n", namespace, "pod", "--all", "--for=condition=Ready", "--timeout=60s")
+        items = cluster.get("pods", "-n", namespace)["items"]
+        assert {item["spec"]["nodeName"] for item in items} == {"fake-0", "fake-1"}
+    finally:
+        cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=0", "--force")
+        cluster.kubectl("delete", "node", "fake-0", "fake-1")
+        cluster.stop("kwok")
 
 
 def claim(namespace: str, name: str) -> dict:
