@@ -1,4 +1,4 @@
-"""`python -m rstar2_train.judge api|worker`: the judge's two processes. Their ready lines are JSON on stdout."""
+"""`python -m rstar2_train.judge api|worker|executor`: the judge's processes. Their ready lines are JSON on stdout."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ SECRETS = """Secrets come from the environment, never from the command line:
 
 API = "Takes calls over HTTP, queues them in Redis, answers each with how it ended. Listens on loopback by default."
 WORKER = "Takes calls from Redis and runs each in a process of its own in a gVisor sandbox."
+
+EXECUTOR = "Lends the sandbox of this pod to one worker at a time, over TCP. Runs inside gVisor, holds no secret."
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,17 +46,26 @@ def parser() -> argparse.ArgumentParser:
         "worker", parents=[common], help="runs calls in sandboxes", formatter_class=formatter, epilog=SECRETS,
         description=WORKER,
     )  # fmt: skip
-    two.add_argument("--executors", type=int, required=True, help="sandboxes; one a core is best")
-    two.add_argument(
-        "--isolation", choices=["gvisor", "none"], default="gvisor",
-        help="gvisor (default), or none: run the model's code on this machine UNPROTECTED",
-    )  # fmt: skip
+    where = two.add_mutually_exclusive_group(required=True)
+    where.add_argument("--executors", type=int, default=0, help="sandboxes on this machine; one a core is best")
+    where.add_argument("--executors-at", default="", metavar="HOST:PORT", help="executors in pods, found by this name")
+    two.add_argument("--key-file", type=Path, help="the workers' Ed25519 key (PEM), for --executors-at")
     two.add_argument("--platform", choices=["systrap", "ptrace", "kvm"], default="systrap", help="gVisor's platform")
-    two.add_argument(
-        "--lanes", nargs="+", choices=list(LANE_PACKAGES), default=None,
-        help="what the sandboxes have ready (default: all whose packages are installed); bare is always there",
-    )  # fmt: skip
     two.add_argument("--state", type=Path, help="folder for this worker alone (default: a temporary one)")
+    three = roles.add_parser("executor", help="the server of an executor's pod", description=EXECUTOR)
+    three.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    three.add_argument("--port", type=int, default=0, help="port; 0 (default) takes a free one and prints it")
+    three.add_argument("--worker-key-file", type=Path, required=True, help="public half of the workers' key (PEM)")
+    three.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    for one in (two, three):
+        one.add_argument(
+            "--isolation", choices=["gvisor", "none"], default="gvisor",
+            help="gvisor (default), or none: run the model's code UNPROTECTED",
+        )  # fmt: skip
+        one.add_argument(
+            "--lanes", nargs="+", choices=list(LANE_PACKAGES), default=None,
+            help="what the sandboxes have ready (default: all whose packages are installed); bare is always there",
+        )  # fmt: skip
     return top
 
 
@@ -88,11 +99,13 @@ def run_worker(given: argparse.Namespace) -> None:
     """Runs a worker."""
     from rstar2_train.judge import worker
 
-    if given.executors < 1:
+    if given.executors < 1 and not given.executors_at:
         raise ValueError(f"--executors {given.executors}: at least 1 is needed")
     settings = worker.WorkerSettings(
         redis=given.redis,
         executors=given.executors,
+        executors_at=given.executors_at,
+        key_file=given.key_file,
         isolation=given.isolation,
         state=given.state,
         platform=given.platform,
@@ -103,6 +116,20 @@ def run_worker(given: argparse.Namespace) -> None:
         runner.run(worker.serve(settings))
 
 
+def run_executor(given: argparse.Namespace) -> int:
+    """Runs an executor's server. 70: a worker found its sandbox not to be tight."""
+    from rstar2_train.judge import executor_server
+
+    settings = executor_server.ExecutorSettings(
+        host=given.host,
+        port=given.port,
+        worker_key_file=given.worker_key_file,
+        isolation=given.isolation,
+        lanes=tuple(given.lanes) if given.lanes else None,
+    )
+    return asyncio.run(executor_server.serve(settings))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
     given = parser().parse_args(arguments)
@@ -110,6 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
         level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
+        if given.role == "executor":
+            return run_executor(given)
         run_api(given) if given.role == "api" else run_worker(given)
     except (SetupError, ValueError, OSError, RedisError) as error:
         print(f"judge {given.role}: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """What a sandbox is made of: runsc, the root, the OCI bundle, the environment, and a folder of the worker's own.
 
-Used by `sandbox`. Everything here happens before a sandbox runs, or after its worker died.
+Used by `sandbox_local`. Everything here happens before a sandbox runs, or after its worker died.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.judge.rootfs import SetupError, available_lanes, prepare_library, prepare_root
+from rstar2_train.judge.rootfs import SetupError, choose_lanes, prepare_library, prepare_root
 
 Isolation = Literal["gvisor", "none"]
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -57,11 +57,7 @@ def prepare(
     *, isolation: Isolation, state: Path, platform: str = "systrap", lanes: tuple[str, ...] | None = None
 ) -> SandboxSettings:
     """Checks for runsc, makes the root, or compiles for the host. Slow only the first time. Raises SetupError."""
-    installed = available_lanes()
-    missing = set(lanes or ()) - set(installed)
-    if missing:
-        raise SetupError(f"--lanes {' '.join(sorted(missing))}: the package of that name is not installed")
-    chosen = tuple(lane for lane in installed if lane == "bare" or lanes is None or lane in lanes)
+    chosen = choose_lanes(lanes)
     runsc = find_runsc() if isolation == "gvisor" else None
     return SandboxSettings(
         isolation=isolation,

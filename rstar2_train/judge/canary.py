@@ -16,7 +16,7 @@ from types import TracebackType
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import Task
 from rstar2_train.judge.outcome import to_result
-from rstar2_train.judge.sandbox import Sandbox, SandboxError
+from rstar2_train.judge.sandbox import Bait, Sandbox, SandboxError, SandboxNotTight
 
 CANARY_LIMITS = JudgeLimits(wall_seconds=60)
 
@@ -37,7 +37,7 @@ seen = {
     "files in /tmp": os.listdir("/tmp"),
     "host file": "visible" if any(map(os.path.exists, MARKERS)) else "absent",
     "host network": sorted({attempt(lambda: socket.create_connection(a, 0.5).close()) for a in ADDRESSES}),
-    "network interfaces": [name for _, name in socket.if_nameindex()],
+    "network interfaces": [name for _, name in socket.if_nameindex() if name != "lo"],
     "write to the root": attempt(lambda: open("/canary", "w")),
     "write to the library": attempt(lambda: open(os.__file__, "a")),
     "secrets in the environment": [name for name in os.environ if "RSTAR2" in name or "PASSWORD" in name],
@@ -56,7 +56,7 @@ EXPECTED: dict[str, object] = {
     "files in /tmp": [],
     "host file": "absent",
     "host network": ["refused"],
-    "network interfaces": ["lo"],
+    "network interfaces": [],
     "write to the root": "refused",
     "write to the library": "refused",
     "secrets in the environment": [],
@@ -80,16 +80,17 @@ class Canary:
         self._marker.unlink(missing_ok=True)
         self._listener.close()
 
-    def program(self) -> str:
-        """The program with this machine's baits filled in."""
-        markers = [str(self._marker), str(Path(__file__)), str(Path.home())]
-        return f"MARKERS = {markers!r}\nADDRESSES = {[self._listener.getsockname()]!r}\n{PROGRAM}"
+    def program(self, bait: Bait | None) -> str:
+        """The program with baits filled in: those of the sandbox's own place, or this machine's."""
+        if bait is None:
+            files = (str(self._marker), str(Path(__file__)), str(Path.home()))
+            bait = Bait(files, (self._listener.getsockname(),))
+        return f"MARKERS = {list(bait.files)!r}\nADDRESSES = {list(bait.addresses)!r}\n{PROGRAM}"
 
     async def check(self, sandbox: Sandbox, lane: str) -> None:
-        """Raises SandboxError, with what was seen and what should have been, unless the lane passes twice."""
-        walled = sandbox.settings.isolation == "gvisor"
-        code = self.program() if walled else UNWALLED
-        expected = EXPECTED if walled else {"sum of squares": EXPECTED["sum of squares"]}
+        """Raises SandboxError unless the lane passes twice; SandboxNotTight, with what it saw, if it saw something."""
+        code = self.program(sandbox.bait) if sandbox.walled else UNWALLED
+        expected = EXPECTED if sandbox.walled else {"sum of squares": EXPECTED["sum of squares"]}
         for _ in range(2):
             limits = CANARY_LIMITS
             task = Task.build(id="canary", reply_to="", code=code, stdin="", limits=limits, deadline=0)
@@ -103,4 +104,4 @@ class Canary:
             seen = json.loads(result.stdout)
             if seen != expected:
                 wrong = {what: value for what, value in seen.items() if value != expected.get(what)}
-                raise SandboxError(f"canary of lane {lane}: this sandbox is not tight, or miscalculates: {wrong}")
+                raise SandboxNotTight(f"canary of lane {lane}: this sandbox is not tight, or miscalculates: {wrong}")

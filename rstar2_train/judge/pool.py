@@ -12,13 +12,13 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from rstar2_train.judge.bundle import SandboxSettings
 from rstar2_train.judge.canary import Canary
 from rstar2_train.judge.imports import choose_lane
 from rstar2_train.judge.models import CallResult, Task
 from rstar2_train.judge.outcome import Outcome, to_result
 from rstar2_train.judge.rootfs import SetupError
-from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError
+from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.supply import Supply
 
 log = logging.getLogger("rstar2.judge.pool")
 
@@ -29,6 +29,8 @@ DEPTH = 2
 GRACE_SECONDS = 10.0
 """How long beyond its own limits a call may take before its sandbox counts as stuck."""
 SETUP_TRIES = 3
+BUSY_SECONDS = 2.0
+"""Between two tries to get an executor that serves another worker."""
 WATCH_SECONDS = 0.2
 MEMORY_FACTOR = 2
 """A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
@@ -51,9 +53,7 @@ class PoolError(SetupError):
 class Pool:
     """`start`, then `submit` calls; `ready` is how many sandboxes take them."""
 
-    def __init__(self, settings: SandboxSettings, size: int) -> None:
-        self.settings = settings
-        self.size = size
+    def __init__(self, supply: Supply) -> None:
         self.sandboxes: list[Sandbox] = []
         self.opened = 0
         """Sandboxes that ever took calls."""
@@ -63,10 +63,18 @@ class Pool:
         """Gets a PoolError when the first start of a sandbox fails for good."""
         self.changed = asyncio.Event()
         """Set whenever a sandbox begins or ends to take calls."""
-        self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in settings.lanes}
+        self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in supply.lanes}
+        self._supply = supply
         self._made: set[Sandbox] = set()
-        self._keepers: list[asyncio.Task[None]] = []
-        self._canary = Canary(settings.state)
+        self._places: frozenset[str] = frozenset()
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._canary = Canary(supply.state)
+
+    @property
+    def size(self) -> int:
+        """Places for a sandbox."""
+        return len(self._places)
 
     @property
     def ready(self) -> int:
@@ -81,14 +89,14 @@ class Pool:
     def start(self) -> None:
         """Begins to start the sandboxes."""
         self._canary.__enter__()
-        self._keepers = [asyncio.create_task(self._keep()) for _ in range(self.size)]
-        self._keepers.append(asyncio.create_task(self._watch_memory()))
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch_memory())]
 
     async def stop(self) -> None:
         """Kills all sandboxes."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        tasks = [*self._tasks, *self._keepers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(sandbox.stop() for sandbox in self._made))
         self._canary.__exit__(None, None, None)
 
@@ -100,29 +108,43 @@ class Pool:
         self._assign()
         return future
 
-    async def _keep(self) -> None:
-        """Keeps one sandbox alive, for ever."""
+    async def _follow(self) -> None:
+        """Gives every place that comes a keeper; that of a place that has gone ends with its sandbox."""
+        async for places in self._supply.places():
+            self._places = places
+            for place in places - self._keepers.keys():
+                self._keepers[place] = asyncio.create_task(self._keep(place))
+            self.changed.set()
+
+    async def _keep(self, place: str) -> None:
+        """Keeps a place's sandbox alive for as long as there is the place."""
         failures = 0
-        while True:
-            sandbox = Sandbox(self.settings)
+        while place in self._places:
+            sandbox = self._supply.make(place)
             self._made.add(sandbox)
+            condemned, wait = False, 0.0
             try:
                 await sandbox.start()
                 await self._attend(sandbox)
+            except SandboxBusy:
+                wait = BUSY_SECONDS
             except SandboxError as error:
-                served = sandbox in self.sandboxes
+                failures = 0 if sandbox in self.sandboxes else failures + 1
+                condemned = isinstance(error, SandboxNotTight)
+                wait = min(10.0, 0.25 * 2**failures) if failures else 0.0
                 log.error("sandbox %s is replaced: %s", sandbox.id, error)
-                failures = 0 if served else failures + 1
-                if failures >= SETUP_TRIES and not self.opened and not self.failed.done():
+                hopeless = failures >= SETUP_TRIES and not self.opened and not self._supply.patient
+                if hopeless and not self.failed.done():
                     self.failed.set_exception(PoolError(f"no sandbox could be started here: {error}"))
             finally:
                 if sandbox in self.sandboxes:
                     self.sandboxes.remove(sandbox)
                     self.recycled += 1
-                await sandbox.stop()
+                await sandbox.stop(condemned=condemned)
                 self._made.discard(sandbox)
                 self.changed.set()
-            await asyncio.sleep(min(10.0, 0.25 * 2**failures) if failures else 0.0)
+            await asyncio.sleep(wait)
+        del self._keepers[place]
 
     async def _attend(self, sandbox: Sandbox) -> None:
         """Lets calls into each lane once it is warmed up and has passed the canary. Raises SandboxError at its end."""

@@ -8,6 +8,7 @@ Keyed by everything that goes into it; made aside and renamed, so that two clone
 from __future__ import annotations
 
 import compileall
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -67,6 +68,15 @@ def available_lanes() -> tuple[str, ...]:
     """Lanes whose package is installed here; `bare` and `std` need none."""
     installed = installed_packages()
     return tuple(lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
+
+
+def choose_lanes(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The lanes to have: `bare`, and those wanted (None: all that can be had). Raises SetupError."""
+    installed = available_lanes()
+    missing = set(wanted or ()) - set(installed)
+    if missing:
+        raise SetupError(f"--lanes {' '.join(sorted(missing))}: the package of that name is not installed")
+    return tuple(lane for lane in installed if lane == "bare" or wanted is None or lane in wanted)
 
 
 def _key() -> str:
@@ -172,7 +182,8 @@ def prepare_root(cache: Path | None = None) -> Path:
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
-        os.utime(final)
+        with contextlib.suppress(OSError):  # one that came in an image is read-only, and never unused
+            os.utime(final)
         return final
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("root-*"):

@@ -46,6 +46,9 @@ class JudgeStack:
     lanes: tuple[str, ...] = ()
     """Lanes of the sandboxes; empty: all. A judge with `bare` alone starts much faster."""
     api_arguments: tuple[str, ...] = ()
+    executors_at: str = ""
+    """HOST:PORT of executors in pods, instead of sandboxes of the worker's own, with `key_file`."""
+    key_file: Path | None = None
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     port: int = 0
     redis_port: int = 0
@@ -115,7 +118,11 @@ class JudgeStack:
 
     def start_worker(self, name: str = "worker") -> None:
         """Starts a worker; several may run, each under a name of its own."""
-        arguments = ["worker", "--redis", self.redis_url, "--executors", str(self.executors)]
+        arguments = ["worker", "--redis", self.redis_url]
+        if self.executors_at:
+            arguments += ["--executors-at", self.executors_at, "--key-file", str(self.key_file)]
+        else:
+            arguments += ["--executors", str(self.executors)]
         arguments += ["--isolation", self.isolation, "--state", str(self.folder / f"{name}-state")]
         if self.lanes:
             arguments += ["--lanes", *self.lanes]

@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.bundle import Isolation, huge_pages_active, own_state, prepare
+from rstar2_train.judge.link import read_private_key
 from rstar2_train.judge.models import CallResult
 from rstar2_train.judge.pool import DEPTH, Pool
 from rstar2_train.judge.queue import (
@@ -38,6 +39,8 @@ from rstar2_train.judge.queue import (
     ensure_group,
     until_done,
 )
+from rstar2_train.judge.rootfs import SetupError, choose_lanes
+from rstar2_train.judge.supply import LocalSupply, RemoteSupply, Supply
 
 log = logging.getLogger("rstar2.judge.worker")
 
@@ -51,8 +54,13 @@ class WorkerSettings:
     """What `python -m rstar2_train.judge worker` was told."""
 
     redis: str
-    executors: int
     isolation: Isolation
+    executors: int = 0
+    """Sandboxes of its own."""
+    executors_at: str = ""
+    """HOST:PORT of executors in pods, instead of sandboxes of its own."""
+    key_file: Path | None = None
+    """The key by which they know their workers."""
     state: Path | None = None
     """Folder for bundles and runsc's state; default: a temporary one."""
     platform: str = "systrap"
@@ -171,7 +179,7 @@ class Worker:
         """What the API's /status tells about this worker."""
         return {
             "name": self.name,
-            "executors": self.settings.executors,
+            "executors": self._pool.size,
             "ready": self._pool.ready,
             "busy": self._pool.busy,
             "recycled": self._pool.recycled,
@@ -188,11 +196,29 @@ class Worker:
             self._pool.changed.clear()
             await until_done("heartbeat", lambda: self._consumer.heartbeat(self.report()))
             self._room.set()
-            if not said and self._pool.ready == self.settings.executors:
+            if not said and self._pool.size and self._pool.ready == self._pool.size:
                 said = True
                 print(json.dumps({"event": "ready", "role": "judge-worker", **self.report()}), flush=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pool.changed.wait(), HEARTBEAT_SECONDS)
+
+
+def _supply(settings: WorkerSettings, state: Path) -> Supply:
+    """Where the sandboxes come from. Raises SetupError."""
+    if settings.executors_at:
+        if settings.key_file is None:
+            raise SetupError("--executors-at needs --key-file: executors serve whoever holds the workers' key")
+        return RemoteSupply(
+            settings.executors_at,
+            key=read_private_key(settings.key_file),
+            lanes=choose_lanes(settings.lanes),
+            state=state,
+            walled=settings.isolation == "gvisor",
+        )
+    shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
+    if settings.isolation == "gvisor" and not huge_pages_active():
+        log.info("huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more")
+    return LocalSupply(shared, settings.executors)
 
 
 async def serve(settings: WorkerSettings) -> None:
@@ -204,13 +230,9 @@ async def serve(settings: WorkerSettings) -> None:
         if state is None:
             state = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-judge-")))
         cleanup.enter_context(own_state(state))
-        shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
-        if settings.isolation == "gvisor" and not huge_pages_active():
-            log.info(
-                "huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more"
-            )
+        supply = _supply(settings, state)
         redis = connect(settings.redis)
-        worker = Worker(settings, redis, Pool(shared, settings.executors))
+        worker = Worker(settings, redis, Pool(supply))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)

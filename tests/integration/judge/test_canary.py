@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge import sandbox
+from rstar2_train.judge import sandbox_local
 from rstar2_train.judge.bundle import find_runsc, prepare
 from rstar2_train.judge.models import Task
 from rstar2_train.judge.pool import Pool, PoolError
 from rstar2_train.judge.rootfs import SetupError
+from rstar2_train.judge.supply import LocalSupply
 
 
 async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,15 +19,15 @@ async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         find_runsc()
     except SetupError as error:
         pytest.skip(str(error))
-    tight = sandbox.bundle_config
+    tight = sandbox_local.bundle_config
 
     def leaky(root: Path, arguments: list[str]) -> dict[str, Any]:
         config = tight(root, arguments)
         config["process"]["env"].append("RSTAR2_REDIS_PASSWORD=hunter2")
         return config
 
-    monkeypatch.setattr(sandbox, "bundle_config", leaky)
-    pool = Pool(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1)
+    monkeypatch.setattr(sandbox_local, "bundle_config", leaky)
+    pool = Pool(LocalSupply(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1))
     pool.start()
     try:
         limits = JudgeLimits()

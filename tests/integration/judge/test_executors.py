@@ -1,0 +1,170 @@
+"""Executors in pods of their own, over TCP: real gVisor around each, a real worker, API and Redis before them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge import link
+from rstar2_train.judge.canary import Canary
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.models import Task
+from rstar2_train.judge.outcome import to_result
+from rstar2_train.judge.sandbox import SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.sandbox_remote import RemoteSandbox
+from rstar2_train.judge.stack import JudgeStack, free_port
+from tests.integration.judge.conftest import require_sandbox
+from tests.support.executor_pod import ExecutorPod, write_keys
+
+HOST = "127.0.0.1"
+SLOW = JudgeLimits(wall_seconds=60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("executors")
+
+
+@pytest.fixture(scope="module")
+def keys(folder: Path) -> tuple[Path, Path]:
+    return write_keys(folder)
+
+
+@pytest.fixture(scope="module")
+def pod(folder: Path, keys: tuple[Path, Path]) -> Iterator[ExecutorPod]:
+    """An executor; whoever ends it starts it again."""
+    require_sandbox()
+    pod = ExecutorPod(folder / "pod", host=HOST, port=free_port(), public_key=keys[1], lanes=("bare",))
+    try:
+        pod.start()
+        yield pod
+    finally:
+        pod.kill()
+
+
+@pytest.fixture
+def sandbox(pod: ExecutorPod, keys: tuple[Path, Path]) -> Callable[[], RemoteSandbox]:
+    """Connections to the executor."""
+    return lambda: RemoteSandbox(pod.address, ("bare",), key=link.read_private_key(keys[0]), walled=True)
+
+
+@pytest.fixture
+async def stack(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[JudgeStack]:
+    with JudgeStack(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as stack:
+        stack.wait_ready()
+        yield stack
+
+
+def call(code: str, limits: JudgeLimits = SLOW) -> Task:
+    return Task.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
+
+
+async def test_statuses_are_those_of_a_local_sandbox(stack: JudgeStack) -> None:
+    cases = {
+        "print(6 * 7)": "ok",
+        "import sys\nsys.exit(3)": "error",
+        "while True: pass": "timeout",
+        "print('x' * 70000)": "output_limit",
+        "bytearray(10**9)": "memory",
+    }
+    limits = JudgeLimits(wall_seconds=10, memory_mib=128)
+    async with JudgeClient(stack.url) as client:
+        results = await asyncio.gather(*(client.run(code, limits=limits) for code in cases))
+        assert [result.status for result in results] == list(cases.values())
+        assert results[0].stdout == "42\n"
+        together = (
+            "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
+            "        x = bytearray(100 << 20)\n        time.sleep(30)\ntime.sleep(30)"
+        )
+        assert (await client.run(together, limits=JudgeLimits(wall_seconds=60, memory_mib=128))).status == "memory"
+        assert (await client.run("print(1)", limits=SLOW)).status == "ok"
+    worker = stack.status()["workers"][0]
+    assert (worker["executors"], worker["isolation"]) == (1, "gvisor")
+
+
+async def test_calls_survive_the_loss_of_an_executor(stack: JudgeStack, pod: ExecutorPod) -> None:
+    async with JudgeClient(stack.url, patience_seconds=300) as client:
+        code = "import time\ntime.sleep(0.3)\nprint({0} * {0})"
+        calls = [asyncio.create_task(client.run(code.format(n), limits=SLOW)) for n in range(24)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        pod.kill()
+        await asyncio.to_thread(pod.start)
+        results = await asyncio.gather(*calls)
+        assert [(result.status, result.stdout) for result in results] == [("ok", f"{n * n}\n") for n in range(24)]
+        await asyncio.to_thread(stack.wait_ready)
+
+
+async def test_one_worker_at_a_time_and_nothing_of_it_is_left(sandbox: Callable[[], RemoteSandbox]) -> None:
+    first, second = sandbox(), sandbox()
+    await first.start()
+    with pytest.raises(SandboxBusy, match="serves another worker"):
+        await second.start()
+    await second.stop()
+    running = first.lanes["bare"].submit(call("import time\nopen('/tmp/mine', 'w').write('x')\ntime.sleep(60)"))
+    await asyncio.sleep(1)
+    await first.stop()
+    with pytest.raises(SandboxError, match="ended during the call"):
+        await running
+    third = sandbox()
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                await third.start()
+                break
+            except SandboxBusy:  # it is still killing what the first one ran
+                await third.stop()
+                third = sandbox()
+                await asyncio.sleep(0.1)
+    seen = "import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))"
+    result = to_result(await third.lanes["bare"].submit(call(seen)))
+    assert result.stdout == "['1'] []\n"
+    await third.stop()
+
+
+async def test_who_is_no_worker_is_not_served(pod: ExecutorPod, tmp_path: Path) -> None:
+    for _ in range(3):  # a kubelet's probe
+        socket.create_connection((HOST, pod.port), 5).close()
+    other, _ = write_keys(tmp_path)
+    stranger = RemoteSandbox(pod.address, ("bare",), key=link.read_private_key(other), walled=True)
+    with pytest.raises(SandboxError, match="no executor at"):
+        await stranger.start()
+    await stranger.stop()
+    assert "its signature is wrong" in pod.log.read_text()
+    for garbage in (b"\x00" * 100, b"\xff" * 4096, link.control(signature="zz"), link.control(signature="00" * 64)):
+        reader, writer = await asyncio.open_connection(HOST, pod.port)
+        writer.write(garbage)
+        async with asyncio.timeout(30):
+            said = await reader.read()
+        assert b"yours" not in said
+        writer.close()
+
+
+async def test_an_executor_that_is_not_tight_is_asked_to_end(
+    pod: ExecutorPod, sandbox: Callable[[], RemoteSandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sandbox()
+    await one.start()
+    with Canary(tmp_path) as canary:
+        await canary.check(one, "bare")
+        assert one.bait is not None
+        monkeypatch.setattr(one, "bait", type(one.bait)(("/opt/executor/program.py",), one.bait.addresses))
+        with pytest.raises(SandboxNotTight, match=r"host file.*visible"):
+            await canary.check(one, "bare")
+    await one.stop(condemned=True)
+    assert await asyncio.to_thread(pod.wait) == 70
+    await asyncio.to_thread(pod.start)
+
+
+def test_outside_of_gvisor_it_refuses(keys: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "rstar2_train.judge", "executor", "--worker-key-file", str(keys[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
+    assert done.returncode == 78
+    assert "not inside gVisor" in done.stderr and "runtimeClassName" in done.stderr
