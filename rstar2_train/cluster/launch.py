@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from rstar2_train.cluster.config_map import ACCOUNT, ConfigMap
 from rstar2_train.cluster.mirror import TERMINATION_LOG, Mirror, last_words, to_json
 from rstar2_train.cluster.ray_nodes import Cluster, reachable
 from rstar2_train.job.contracts import Attempt, ExitCode, Outcome, Reason, write_model
+from rstar2_train.job.service import addresses, split_address
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState, StageState, read_attempt
 from rstar2_train.local.children import die_with_parent
@@ -237,6 +239,9 @@ class _Pod:
             if self.stopping.is_set():
                 return ExitCode.SUSPENDED
             await asyncio.sleep(LOOK_SECONDS)
+        found = await addresses(cluster.head_address)
+        if found:  # Ray takes an address as its own name for a node: not once a name and once a number
+            cluster = dataclasses.replace(cluster, head=split_address(min(found))[0])
         leaving = asyncio.create_task(self._tell_leaving())
         lost = asyncio.create_task(self._give_node(cluster))
         ended = asyncio.create_task(ray_nodes.wait_for_end(cluster))
