@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,11 +20,15 @@ JOB = GOOD["metadata"]["name"]
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Cluster:
-    """The cluster with the definition in it."""
+def served(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the definition in it; as long as these tests last, if it was not there before."""
+    name = "crd/agenticrljobs.rstar2.dev"
+    before = cluster.run("kubectl", "get", name, check=False).returncode == 0
     cluster.apply(CRD_FILE.read_text())
-    cluster.kubectl("wait", "crd/agenticrljobs.rstar2.dev", "--for=condition=Established", "--timeout=60s")
-    return cluster
+    cluster.kubectl("wait", name, "--for=condition=Established", "--timeout=60s")
+    yield cluster
+    if not before:
+        cluster.kubectl("delete", name)
 
 
 def answer(cluster: Cluster, namespace: str, job: dict[str, Any], *arguments: str) -> str:
@@ -59,13 +64,17 @@ def test_what_cannot_change(
     assert ("replaced" in said) if expected is None else (said.startswith("refused:") and expected in said)
 
 
-def status(**fields: object) -> dict[str, Any]:
-    return {"apiVersion": GOOD["apiVersion"], "kind": GOOD["kind"], "metadata": {"name": JOB}, "status": fields}
+def report(cluster: Cluster, namespace: str, **fields: object) -> None:
+    """Write a status."""
+    body = json.dumps({"status": fields})
+    cluster.kubectl("patch", f"arl/{JOB}", "-n", namespace, "--subresource=status", "--type=merge", "-p", body)
 
 
 def test_columns_scale_and_categories(served: Cluster, namespace: str) -> None:
     answer(served, namespace, GOOD, "create")
-    told = status(
+    report(
+        served,
+        namespace,
         phase="Running",
         stage="rl",
         step=2,
@@ -76,7 +85,6 @@ def test_columns_scale_and_categories(served: Cluster, namespace: str) -> None:
         rolloutSelector="rstar2.dev/role=rollout",
         roles=[{"name": "rollout", "ready": 1, "desired": 2}],
     )
-    served.apply([told], "--subresource=status", "-n", namespace)
     rows = [line.split() for line in served.kubectl("get", "arl", "-n", namespace, "-o", "wide").splitlines()]
     assert rows[0] == [
         *("NAME", "PHASE", "STAGE", "STEP", "REWARD", "PROGRESS", "RESTARTS", "TRAINER", "ROLLOUT", "JUDGE", "AGE"),
@@ -95,7 +103,7 @@ def test_a_status_that_is_none_is_refused(served: Cluster, namespace: str) -> No
     answer(served, namespace, GOOD, "create")
     for wrong in ({"progressPercentage": 101}, {"phase": "two words"}, {"conditions": [{"type": "A"}]}):
         with pytest.raises(CommandFailed, match="is invalid"):
-            served.apply([status(**wrong)], "--subresource=status", "-n", namespace)
+            report(served, namespace, **wrong)
 
 
 def test_what_is_left_out_is_filled_in(served: Cluster, namespace: str) -> None:

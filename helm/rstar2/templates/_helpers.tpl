@@ -1,0 +1,83 @@
+{{/* Names, labels and images that several templates share. */}}
+
+{{- define "rstar2.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Full name: the release's, with the chart's where the release is called otherwise. */}}
+{{- define "rstar2.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "rstar2.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "rstar2.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "rstar2.operator" -}}
+{{ include "rstar2.fullname" . }}-operator
+{{- end }}
+
+{{- define "rstar2.mlflow" -}}
+{{ include "rstar2.fullname" . }}-mlflow
+{{- end }}
+
+{{/* Labels of a component: include "rstar2.labels" (list . "operator") */}}
+{{- define "rstar2.labels" -}}
+{{- $root := index . 0 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{ include "rstar2.selector" . }}
+{{- end }}
+
+{{- define "rstar2.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ include "rstar2.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "rstar2.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "rstar2.operator" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- required "serviceAccount.name: name the account to use when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Image of a job's role: include "rstar2.jobImage" (list . "trainer") */}}
+{{- define "rstar2.jobImage" -}}
+{{- $root := index . 0 -}}
+{{- default (printf "ghcr.io/rstar2/%s:%s" (index . 1) $root.Chart.AppVersion) (index $root.Values.jobImages (index . 1)) }}
+{{- end }}
+
+{{/* What the restricted Pod Security level asks of every pod and container. */}}
+{{- define "rstar2.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "rstar2.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Where jobs find MLflow. */}}
+{{- define "rstar2.mlflowUri" -}}
+{{- if .Values.operator.mlflowUri }}
+{{- .Values.operator.mlflowUri }}
+{{- else if .Values.mlflow.enabled }}
+{{- printf "http://%s.%s.svc.%s:5000" (include "rstar2.mlflow" .) .Release.Namespace .Values.operator.clusterDomain }}
+{{- end }}
+{{- end }}
+
+{{- define "rstar2.mlflowSecret" -}}
+{{- default (include "rstar2.mlflow" .) .Values.mlflow.auth.existingSecret }}
+{{- end }}

