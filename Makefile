@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := rstar2_train/local/setup.py
-CHECKS := lint types imports unit integration
+CHECKS := lint types imports unit chart integration
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test $(CHECKS) format crds lock bench-learning clean
@@ -41,6 +41,9 @@ imports: setup ## import-linter: which room may import which
 unit: setup ## tests of the pure code: seconds
 	@$(BIN)/pytest tests/unit
 
+chart: setup ## the Helm chart: lint, what it renders with its switches on and off, its alerts (builds helm, promtool once)
+	@$(BIN)/pytest tests/chart
+
 integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minutes
 	@$(BIN)/pytest tests/integration
 
@@ -69,7 +72,7 @@ format: setup ## rewrite the sources as ruff wants them
 bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes bench/results/learning.json and the plot
 	@$(BIN)/python bench/learning.py
 
-crds: setup ## write crds/ again from rstar2_train/job
+crds: setup ## write crds/ and the chart's copy again from rstar2_train/job
 	@$(BIN)/python -m rstar2_train.job.crd
 
 # Versions already in the lock stay; `make lock UPGRADE=--upgrade` takes newer ones. The marker that every line would
