@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rstar2_train.job.crd import CRD_FILE
+from rstar2_train.job.load import read_manifest
 from tests.cluster.cluster import Cluster, CommandFailed
 from tests.support.manifests import CHANGES, FAULTS, FINE, GOOD, changed
 
@@ -41,6 +43,11 @@ def answer(cluster: Cluster, namespace: str, job: dict[str, Any], *arguments: st
 def test_good_jobs_are_taken(served: Cluster, namespace: str) -> None:
     for job in (GOOD, *(changed(path, value) for path, value in FINE)):
         assert "created" in answer(served, namespace, job), job
+
+
+@pytest.mark.parametrize("path", sorted((CRD_FILE.parents[1] / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_taken(served: Cluster, namespace: str, path: Path) -> None:
+    assert "created" in answer(served, namespace, read_manifest(path))
 
 
 @pytest.mark.parametrize(("path", "value", "_offline", "expected"), FAULTS)
