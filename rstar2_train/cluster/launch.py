@@ -95,37 +95,48 @@ class _Pod:
 
     async def lead(self) -> int:
         """Index 0: the driver and what it needs."""
-        told = self._told
         why_not = claim(self._folder.attempt_file, self._attempt)
         if why_not:
             return self._refuse(ExitCode.RETRYABLE, why_not)
         write_model(self._state.job_file, self._job)
-        async with AsyncExitStack() as stack:
-            config_map = None
-            if told.progress:
-                config_map = await stack.enter_async_context(ConfigMap.of_pod(told.progress, account=told.account))
-            mirror = Mirror(config_map, self._state, stage=told.stage, attempt=self._attempt)
-            done = self._folder.outcome()
-            if done is not None and self._folder.done:
-                log.info("stage %s is already done in this storage: %s", told.stage, done.message)
-                return await self._conclude(mirror, done.model_copy(update={"attempt": told.attempt}))
-            self._open_run()
-            stack.push_async_callback(self._end_background)
-            for work in (mirror.follow(), self._ship(), self._watch_leaving()):
-                self._background.add(asyncio.create_task(work))
-            address, outcome = None, None
-            if told.nodes > 1 and ray_nodes.trains(self._stage):
-                address, outcome = await self._start_ray()
-            if outcome is not None:
-                return await self._conclude(mirror, outcome)
-            code = await self._drive(address)
-            outcome = self._folder.outcome()
-            if outcome is None or outcome.attempt != told.attempt:
-                how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
-                return self._refuse(code if code >= 0 else 128 - code, f"the driver {how} and left no outcome")
-            await self._conclude(mirror, outcome)
-            return code
-        raise AssertionError("unreachable")
+        stack = AsyncExitStack()
+        try:
+            return await self._lead(stack)
+        finally:
+            await stack.aclose()
+
+    async def _lead(self, stack: AsyncExitStack) -> int:
+        told = self._told
+        config_map = None
+        if told.progress:
+            config_map = await stack.enter_async_context(ConfigMap.of_pod(told.progress, account=told.account))
+        mirror = Mirror(config_map, self._state, stage=told.stage, attempt=self._attempt)
+        done = self._folder.outcome()
+        if done is not None and self._folder.done:
+            log.info("stage %s is already done in this storage: %s", told.stage, done.message)
+            return await self._conclude(mirror, done.model_copy(update={"attempt": told.attempt}))
+        # What an attempt of this number has left, of a job that was deleted, is not to be taken for ours.
+        self._folder.outcome_file.unlink(missing_ok=True)
+        self._state.progress_file.unlink(missing_ok=True)
+        self._open_run()
+        stack.push_async_callback(self._end_background)
+        for work in (mirror.follow(), self._ship(), self._watch_leaving()):
+            self._background.add(asyncio.create_task(work))
+        address, outcome = None, None
+        if told.nodes > 1 and ray_nodes.trains(self._stage):
+            address, outcome = await self._start_ray()
+        if outcome is not None:
+            return await self._conclude(mirror, outcome)
+        code = await self._drive(address)
+        outcome = self._folder.outcome()
+        if outcome is None and self.stopping.is_set() and code == -signal.SIGTERM:
+            outcome = self._outcome("suspended", "Suspended", "asked to stop before the driver had begun")
+            return await self._conclude(mirror, outcome)
+        if outcome is None or outcome.attempt != told.attempt:
+            how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
+            return self._refuse(code if code >= 0 else 128 - code, f"the driver {how} and left no outcome")
+        await self._conclude(mirror, outcome)
+        return code
 
     def _open_run(self) -> None:
         """Say where the journal goes, for the shipper: it may start before the driver does."""

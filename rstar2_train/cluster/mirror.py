@@ -54,7 +54,10 @@ class Mirror:
     async def follow(self) -> None:
         """Tell progress as it changes, for ever."""
         while True:
-            await self._tell_progress()
+            try:
+                await self._tell_progress()
+            except OSError as error:  # network storage has its moments
+                log.warning("the progress cannot be read now: %s", error)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def conclude(self, outcome: Outcome) -> None:

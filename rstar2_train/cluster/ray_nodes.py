@@ -24,6 +24,13 @@ from rstar2_train.job.stages import Stage
 
 log = logging.getLogger("rstar2.cluster")
 
+AGENT_PORTS = (
+    "dashboard-agent-grpc-port",
+    "dashboard-agent-listen-port",
+    "runtime-env-agent-port",
+    "metrics-export-port",
+)
+"""Ports of a node, from the one after the head's."""
 LOOK_SECONDS = 0.5
 HEAD_SECONDS = 2.0
 HEAD_MISSES = 3
@@ -85,7 +92,11 @@ class Cluster:
         ]
 
     def _node(self, store_bytes: int) -> list[str]:
+        # Ray would have its agents choose ports, wait 15 seconds for each to say which, and give the node up: too
+        # short on a busy machine, and a pod has all ports for itself.
+        agents = [f"--{name}={self.port + 1 + index}" for index, name in enumerate(AGENT_PORTS)]
         return [
+            *agents,
             f"--node-ip-address={self.address}",
             f"--num-cpus={self.slots}",
             f"--num-gpus={self.gpus}",
