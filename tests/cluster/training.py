@@ -1,0 +1,78 @@
+"""Jobs for the test cluster: an example manifest, changed so that its pods run this machine's Python.
+
+Operator, judge and executors run the project's images; trainer and engines, whose images are too large for every test
+run, run a small Debian that mounts the clone and its environment by runtimePatches, as a site mounts a model cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rstar2_train.job.load import read_manifest
+from rstar2_train.local.setup import ROOT, VENV
+from tests.cluster import images, project_images, volumes
+from tests.cluster.cluster import Cluster
+from tests.cluster.pods import pod, service
+
+Object = dict[str, Any]
+MLFLOW = "mlflow"
+MLFLOW_PORT = 5000
+RELEASE = "rstar2"
+
+
+def install(cluster: Cluster, namespace: str, *values: str) -> None:
+    """The operator and judge images on the node, and the chart in `namespace`."""
+    for name in project_images.NAMES:
+        cluster.load(project_images.archive(name))
+    operator, _, tag = project_images.reference("operator").rpartition(":")
+    given = [
+        *(f"image.repository={operator}", f"image.tag={tag}", "image.pullPolicy=Never"),
+        *(f"jobImages.trainer={images.BASE}", f"jobImages.rollout={images.BASE}", f"jobImages.redis={images.BASE}"),
+        f"jobImages.judge={project_images.reference('judge')}",
+        *values,
+    ]
+    chart = str(ROOT / "helm" / "rstar2")
+    sets = [item for value in given for item in ("--set", value)]
+    arguments = ["--namespace", namespace, "--create-namespace", *sets, "--wait", "--timeout", "300s"]
+    cluster.run("helm", "upgrade", "--install", RELEASE, chart, *arguments, seconds=400)
+
+
+def start_mlflow(cluster: Cluster, namespace: str) -> str:
+    """An MLflow server in a pod of this machine's Python; returns its URI inside the cluster."""
+    shown, mounts = cluster.show_python(namespace)
+    command = [
+        *(str(VENV / "bin" / "mlflow"), "server", "--host=0.0.0.0", f"--port={MLFLOW_PORT}", "--workers=1"),
+        *("--backend-store-uri=sqlite:////tmp/mlflow.db", "--default-artifact-root=mlflow-artifacts:/"),
+        *("--artifacts-destination=/tmp/artifacts", "--allowed-hosts=*"),
+    ]
+    labels = {"app": MLFLOW}
+    server = pod(namespace, MLFLOW, *command, labels=labels, volumes=shown, mounts=mounts)
+    cluster.apply([server, service(namespace, MLFLOW, labels, MLFLOW_PORT)])
+    return f"http://{MLFLOW}.{namespace}:{MLFLOW_PORT}"
+
+
+def job(cluster: Cluster, namespace: str, example: str, **spec: Any) -> Object:
+    """An example's manifest for a namespace of the test cluster; `spec` is laid over the example's."""
+    data = read_manifest(ROOT / "examples" / example)
+    data["metadata"]["namespace"] = namespace
+    shown, mounts = cluster.show_python(namespace)
+    path = f"{VENV / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    patch = {
+        "manager": "tests",
+        "roles": ["trainer", "rollout"],
+        "env": [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(ROOT)}],
+        "volumes": shown,
+        "volumeMounts": mounts,
+    }
+    data["spec"] |= {
+        "storage": {"size": "5Gi", "storageClassName": volumes.STORAGE_CLASS, "accessModes": ["ReadWriteMany"]},
+        "runtimePatches": [patch],
+        **spec,
+    }
+    return data
+
+
+def phase(cluster: Cluster, namespace: str, name: str) -> str:
+    """The job's phase now."""
+    status = cluster.get("agenticrljob", "-n", namespace, name).get("status") or {}
+    return str(status.get("phase", ""))
