@@ -5,7 +5,9 @@ Low-level event handlers alone: they see every event at once, and cost no write 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -16,6 +18,7 @@ from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
 from rstar2_operator.workqueue import WorkQueue
 
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CHILDREN = {
     ("", "v1", "pods"): "Pod",
     ("", "v1", "configmaps"): "ConfigMap",
@@ -43,7 +46,7 @@ def registry(*, store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.O
 
     @kopf.on.login(registry=made)
     async def login(**kwargs: Any) -> Any:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        return _of_the_pod() or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)
     async def job(event: Mapping[str, Any], **_: Any) -> None:
@@ -64,6 +67,19 @@ def registry(*, store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.O
             mark(store.saw_warning(_plain(event)))
 
     return made
+
+
+def _of_the_pod() -> kopf.ConnectionInfo | None:
+    """The pod's service account, as every other client finds it: kopf's own way asks DNS, which may come up later."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port or not (ACCOUNT / "token").exists():
+        return None
+    return kopf.ConnectionInfo(
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        ca_path=str(ACCOUNT / "ca.crt"),
+        scheme="Bearer",
+        token=(ACCOUNT / "token").read_text(encoding="utf-8").strip(),
+    )
 
 
 def settings(site: Settings) -> kopf.OperatorSettings:
