@@ -36,7 +36,9 @@ log = logging.getLogger("rstar2.cluster")
 LOOK_SECONDS = 1.0
 RAY_PORT = 6379
 JOIN_TRIES = 6
-"""A node that ended is started again so often; the driver finds by itself that ranks were lost with it."""
+"""A head or node that ended is started again so often: on a busy machine Ray gives up on itself within seconds. Once
+the driver runs it finds by itself that ranks were lost.
+"""
 AFTERMATH_SECONDS = 15.0
 """A node whose Ray died waits so long before it ends: its end fails the whole Job, and the driver, which sees the loss
 of its ranks by itself, has the better words for it."""
@@ -147,19 +149,21 @@ class _Pod:
     async def _start_ray(self) -> tuple[str | None, Outcome | None]:
         """Address of the whole Ray cluster, or how the attempt ended before there was one."""
         cluster = self._cluster(head=_own_address())
-        head = await self._spawn(cluster.head_command(store_bytes=ray_nodes.store_bytes()))
-        waits = asyncio.create_task(self._all_nodes(cluster))
-        ends = {waits, asyncio.create_task(head.wait()), asyncio.create_task(self.stopping.wait())}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        here = waits.done()
-        for task in ends:
-            task.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)
-        if here:
-            return cluster.head_address, None
-        if self.stopping.is_set():
-            return None, self._outcome("suspended", "Suspended", "asked to stop before all pods were there")
-        words = f"Ray's head ended with {head.returncode} before all {self._told.nodes} pods had joined (see the log)"
+        for _ in range(JOIN_TRIES):
+            head = await self._spawn(cluster.head_command(store_bytes=ray_nodes.store_bytes()))
+            waits = asyncio.create_task(self._all_nodes(cluster))
+            ends = {waits, asyncio.create_task(head.wait()), asyncio.create_task(self.stopping.wait())}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            here = waits.done()
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            if here:
+                return cluster.head_address, None
+            if self.stopping.is_set():
+                return None, self._outcome("suspended", "Suspended", "asked to stop before all pods were there")
+            log.warning("the head ended with %s before all pods had joined", head.returncode)
+        words = f"Ray's head ended {JOIN_TRIES} times before all {self._told.nodes} pods had joined (see the log)"
         return None, self._outcome("failed", "RanksLost", words)
 
     async def _all_nodes(self, cluster: Cluster) -> None:

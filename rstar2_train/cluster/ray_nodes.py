@@ -44,7 +44,7 @@ ENVIRONMENT = {
     # How long a head may be silent. A node that is busy is not to be taken for one that is gone: whether the head has
     # ended is seen by its port, which the kernel answers for.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
-    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_raylet_start_wait_time_s": "60",
 }
 
 
@@ -92,8 +92,8 @@ class Cluster:
         ]
 
     def _node(self, store_bytes: int) -> list[str]:
-        # Ray would have its agents choose ports, wait 15 seconds for each to say which, and give the node up: too
-        # short on a busy machine, and a pod has all ports for itself.
+        # Ray has its agents choose ports, waits 15 seconds to be told, and gives the node up: too short on a busy
+        # machine, and a pod has all ports for itself. (It waits for the listening one all the same.)
         agents = [f"--{name}={self.port + 1 + index}" for index, name in enumerate(AGENT_PORTS)]
         return [
             *agents,

@@ -80,7 +80,9 @@ class Pods:
         return process
 
     def attempt(self, number: int) -> list[subprocess.Popen[bytes]]:
-        """Both pods of an attempt, the worker first."""
+        """Both pods of an attempt, head and worker. Of an earlier one nothing is left, as with containers."""
+        for process in _left(str(self._folder)):
+            process.kill()
         common = ["launch", "--stage", "sft", "--attempt", str(number), "--nodes", "2", "--subdomain", "pods-trainer"]
         common += ["--ray-port", str(self._port)]
         worker = self.start(*common, "--head", ADDRESSES[0], index=1)
@@ -120,19 +122,12 @@ def pods() -> Iterator[Pods]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        _wait_for_the_end_of_children(folder)
-
-
-def _wait_for_the_end_of_children(folder: str) -> None:
-    """What the pods started ends after them: Ray needs a moment."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (left := _left(folder)):
-        time.sleep(0.5)
-    for process in left:
-        process.kill()
+        for process in _left(folder):
+            process.kill()
 
 
 def _left(folder: str) -> list[psutil.Process]:
+    """What pods have started and left behind; the end of a real pod's first process ends it all."""
     processes = psutil.process_iter(["cmdline", "status"])
     return [
         one
