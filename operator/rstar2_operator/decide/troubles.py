@@ -36,6 +36,7 @@ WAITING = frozenset(
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
     }
 )
+UNSCHEDULABLE = "Unschedulable"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
 OF_CONTROLLERS = frozenset({"FailedCreate"})
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
@@ -73,7 +74,8 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
         return
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
-        yield Trouble(role, f"Pod/{name}", scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""))
+        if scheduled.get("reason") == UNSCHEDULABLE:  # others, such as SchedulerError, are tried again at once
+            yield Trouble(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
         return
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
