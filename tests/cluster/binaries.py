@@ -62,8 +62,9 @@ class Binary:
     def path(self) -> Path:
         """Where it lies in the cache once it is built."""
         digest = hashlib.sha256(f"{self} {self.link_flags} {GO} {PATCH}".encode())
-        for file in ("go.mod", "go.sum"):
-            digest.update((TOOLS / self.module / file).read_bytes())
+        folder = TOOLS / self.module
+        for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))):
+            digest.update(file.read_bytes())
         key = f"{self.name}-{self.version}-{platform.machine()}-{digest.hexdigest()[:8]}"
         return CACHE / "cluster-bin" / key / self.name
 
@@ -84,7 +85,7 @@ BINARIES = (
     *(Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes") for name in KUBERNETES),
     Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3", "helm.sh/helm/v3/internal/version.version"),
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
-    Binary("coredns", "coredns", "github.com/coredns/coredns", "github.com/coredns/coredns"),
+    Binary("coredns", "coredns", "rstar2.dev/tools/coredns", "github.com/coredns/coredns"),
     Binary(
         "runsc", "gvisor", "gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor", "gvisor.dev/gvisor/runsc/version.version"
     ),

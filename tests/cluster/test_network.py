@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.layout import DOMAIN
+from tests.cluster.layout import DOMAIN, HOST_NAME
 from tests.cluster.nodespace import wait_for
 from tests.cluster.pods import pod, service
 
@@ -47,6 +47,9 @@ def served(cluster: Cluster, namespace: str) -> str:
 def test_names_and_services(cluster: Cluster, served: str, client: str) -> None:
     for host in ("web", f"web.{served}", f"web.{served}.svc.{DOMAIN}", "each", "server.each"):
         wait_for(f"{host} from {client}", lambda host=host: reaches(cluster, served, client, host), 30)  # type: ignore[misc]
+    if cluster.layout:
+        answer = cluster.exec(served, client, "getent", "hosts", HOST_NAME)
+        assert answer.stdout.split()[0] == cluster.layout.host_address
     lookup = "import socket; print(socket.getaddrinfo('nowhere.example', 80))"
     answer = cluster.exec(served, client, "python3", "-c", lookup, check=False)
     assert "Name or service not known" in answer.stderr
