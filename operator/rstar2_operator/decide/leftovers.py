@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide import stages
 from rstar2_operator.observed import Object, Observed, job_finished_at, labels
 
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service"})
@@ -28,7 +29,8 @@ def leftovers(observed: Observed, wanted: Iterable[Any]) -> list[tuple[str, Obje
 def _job_is_left(job: Object, observed: Observed) -> bool:
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
-        return True  # a stage that was suspended, released or failed; a preparation that nobody waits for
+        # One that was suspended, released or given up; not one whose driver is done and whose pods are just ending.
+        return stage is None or not stages.ended_well(stage, observed)
     if stage is None:
         return False
     attempts = sorted(observed.attempts(stage), reverse=True)

@@ -9,15 +9,15 @@ from rstar2_train.job.stages import Stage
 WELL = ("completed", "advanced")
 
 
-def is_done(stage: Stage, observed: Observed) -> bool:
+def ended_well(stage: str, observed: Observed) -> bool:
     """Whether a stage ended well: its driver said so, or the last status did."""
-    outcome = observed.outcome(stage.name)
-    return (outcome is not None and outcome.outcome in WELL) or observed.stage_status(stage.name).get("outcome") in WELL
+    outcome = observed.outcome(stage)
+    return (outcome is not None and outcome.outcome in WELL) or observed.stage_status(stage).get("outcome") in WELL
 
 
 def current(job: AgenticRLJob, observed: Observed) -> Stage | None:
     """The first stage that has not ended well; None when all have."""
-    return next((stage for stage in job.spec.stages if not is_done(stage, observed)), None)
+    return next((stage for stage in job.spec.stages if not ended_well(stage.name, observed)), None)
 
 
 def needs_engines(stage: Stage) -> bool:

@@ -91,7 +91,7 @@ def _stage(
 
 
 def _phase(stage: Stage, observed: Observed, plan: Plan) -> str:
-    if stages.is_done(stage, observed):
+    if stages.ended_well(stage.name, observed):
         return "Done"
     if plan.stage != stage.name:
         return "Waiting"

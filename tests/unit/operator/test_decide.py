@@ -42,6 +42,14 @@ def test_each_stage_has_only_the_roles_that_it_needs() -> None:
     assert cluster.children["Job", "demo-f2-1"]["spec"]["completions"] == 1
 
 
+def test_a_stage_whose_driver_is_done_keeps_its_job_and_its_log() -> None:
+    cluster = at_first_stage("sg")
+    done = Outcome(stage="s0", attempt=1, outcome="completed", reason="StepsReached")
+    cluster.tell("outcome-s0.json", done.model_dump(mode="json"))  # its pods are still ending
+    cluster.round()
+    assert ("Job", "demo-s0-1") in cluster.children and ("Job", "demo-g1-1") in cluster.children
+
+
 def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
     cluster = at_first_stage("sge")
     for stage in ("s0", "g1", "e2"):
