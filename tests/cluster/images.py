@@ -103,6 +103,14 @@ def debian_release() -> str:
     return lines["VERSION_CODENAME"].strip('"')
 
 
+def debian_mirror(release: str) -> list[str]:
+    """Where apt on this machine gets the release from, for mmdebstrap; empty leaves it the default mirror."""
+    command = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)"]
+    listing = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout
+    sources = [line.split() for line in listing.splitlines()]
+    return [words[2] for words in sources if words[:2] == ["Debian", release]][:1]
+
+
 def make_base(target: Path, folder: Path) -> None:
     """A minimal Debian with Python, Redis and what vLLM loads; root's folder can be entered by everybody."""
     layer = folder / "base.tar"
@@ -113,7 +121,7 @@ def make_base(target: Path, folder: Path) -> None:
     ]
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES.replace(' ', ',')}"]
     command += ["--aptopt=Acquire::Languages none", *(f"--customize-hook={hook}" for hook in hooks)]
-    command += [debian_release(), str(layer)]
+    command += [debian_release(), str(layer), *debian_mirror(debian_release())]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     if done.returncode != 0:
         raise NoCluster(
