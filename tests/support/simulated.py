@@ -135,7 +135,9 @@ class Cluster:
                 child["status"] = {"readyReplicas": child["spec"]["replicas"], "currentReplicas": 1}
 
     def _has_pods(self, job: str) -> bool:
-        return any(labels(pod)["batch.kubernetes.io/job-name"] == job for pod in self.pods.values())
+        """Of this Job, not of an earlier one of that name."""
+        mine = (pod for pod in self.pods.values() if labels(pod)["batch.kubernetes.io/job-name"] == job)
+        return any("deletionTimestamp" not in pod["metadata"] for pod in mine)
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
         for index in range(job["spec"].get("completions", 1)):

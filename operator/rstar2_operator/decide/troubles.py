@@ -62,6 +62,8 @@ class Trouble:
 def troubles(observed: Observed) -> list[Trouble]:
     """Everything that is in the way now, the most telling of each object, in a stable order."""
     found = [trouble for pod in observed.pods for trouble in _of_pod(pod, observed)]
+    if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
+        found = [one for one in found if one.reason != UNSCHEDULABLE]  # its own last pods are still making room
     for (kind, name), child in observed.children.items():
         found += _of_child(kind, name, child, observed)
     return sorted(found, key=lambda one: (one.role, one.what, one.reason))
