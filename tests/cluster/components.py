@@ -68,6 +68,7 @@ def controller_manager() -> list[str]:
         f"--service-account-private-key-file={PKI / 'service-accounts.key'}",
         f"--root-ca-file={PKI / 'ca.crt'}",
         "--use-service-account-credentials=true",
+        "--flex-volume-plugin-dir=/var/lib/kubelet/plugins-exec",  # as in kubelet_config
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
     ]

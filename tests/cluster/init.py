@@ -47,6 +47,9 @@ def make_mounts(folder: Path) -> None:
         (INSIDE / "var" / name).mkdir(parents=True, exist_ok=True)
     (INSIDE / "var/run").symlink_to("/run")
     mount("--bind", str(INSIDE / "var"), "/var")
+    for kept in ("/usr", "/opt", "/etc"):  # the machine's own: whatever would write there fails, and is seen
+        mount("--bind", kept, kept)
+        mount("-o", "remount,bind,ro", kept)
     # The machine's name servers cannot be reached from here: none at all fails at once, they would after ten seconds.
     mount("--bind", str(INSIDE / "resolv.conf"), "/etc/resolv.conf")
     mount("-t", "proc", "proc", "/proc")
