@@ -40,8 +40,7 @@ JOIN_TRIES = 6
 the driver runs it finds by itself that ranks were lost.
 """
 AFTERMATH_SECONDS = 15.0
-"""A node whose Ray died waits so long before it ends: its end fails the whole Job, and the driver, which sees the loss
-of its ranks by itself, has the better words for it."""
+"""A node whose Ray died first looks for so long whether the head has ended too: then it is no failure of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,45 +239,51 @@ class _Pod:
     # -- the other indexes ------------------------------------------------------------------------------------------
 
     async def serve(self) -> int:
-        """Another index: a node of Ray for as long as the head lives.
+        """Another index: a node of Ray for as long as the head lives; the Job's end is its own.
 
-        SIGTERM does not end it: the driver needs its ranks to write a checkpoint. It is told, and the head's end is
-        this pod's end.
+        SIGTERM alone does not end it: the driver needs its ranks to write a checkpoint. It is told, and then the
+        head's end is this pod's end.
         """
         told = self._told
         if not ray_nodes.trains(self._stage):
             raise ValueError(f"stage {told.stage} is driven from one pod; --nodes is {told.nodes}")
         cluster = self._cluster(head=told.head or ray_nodes.head_host(_host(), subdomain=told.subdomain))
+        leaving = asyncio.create_task(self._tell_leaving())
+        lost = 0
         log.info("waiting for the head at %s", cluster.head_address)
-        while not await reachable(cluster.head, cluster.port):
-            if self.stopping.is_set():
-                return ExitCode.SUSPENDED
-            await asyncio.sleep(LOOK_SECONDS)
+        while True:
+            if not await reachable(cluster.head, cluster.port):
+                if self.stopping.is_set():
+                    leaving.cancel()
+                    return ExitCode.DONE
+                await asyncio.sleep(LOOK_SECONDS)
+            elif await self._give_node(cluster):
+                log.info("the head has ended: this node waits for another, or for its own end")
+            else:
+                lost += 1
+                if lost == JOIN_TRIES:
+                    break
+                await asyncio.sleep(LOOK_SECONDS)
+        return self._refuse(ExitCode.RETRYABLE, f"Ray on this pod ended {lost} times while its head was alive")
+
+    async def _give_node(self, cluster: Cluster) -> bool:
+        """Be a node until the head ends (True), or the node does."""
         found = await addresses(cluster.head_address)
         if found:  # Ray takes an address as its own name for a node: not once a name and once a number
             cluster = dataclasses.replace(cluster, head=split_address(min(found))[0])
-        leaving = asyncio.create_task(self._tell_leaving())
-        lost = asyncio.create_task(self._give_node(cluster))
-        ended = asyncio.create_task(ray_nodes.wait_for_end(cluster))
+        node = await self._spawn(cluster.join_command(store_bytes=ray_nodes.store_bytes()))
+        lost, ended = asyncio.create_task(node.wait()), asyncio.create_task(ray_nodes.wait_for_end(cluster))
         await asyncio.wait({lost, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
+            log.warning("the node ended with %s", node.returncode)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended, AFTERMATH_SECONDS)
-        for task in (leaving, lost, ended):
-            task.cancel()
-        if ended.done() and not ended.cancelled():
-            log.info("the head has ended, and so does this node")
-            return ExitCode.DONE
-        return self._refuse(ExitCode.RETRYABLE, f"Ray on this pod ended with {lost.result()} while its head was alive")
-
-    async def _give_node(self, cluster: Cluster) -> int:
-        """Be a node until it ends, several times over: the head may still be booting. Returns the last exit code."""
-        for _ in range(JOIN_TRIES):
-            node = await self._spawn(cluster.join_command(store_bytes=ray_nodes.store_bytes()))
-            code = await node.wait()
-            log.warning("the node ended with %d", code)
-            await asyncio.sleep(LOOK_SECONDS)
-        return code
+        if node.returncode is None:
+            node.kill()
+        await lost
+        gone = ended.done() and not ended.cancelled()
+        ended.cancel()
+        return gone
 
     async def _tell_leaving(self) -> None:
         await self.stopping.wait()
