@@ -92,12 +92,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from rstar2_train.evaluate.report import read_report, render, render_slices
+    from rstar2_train.evaluate.report import build_report, render, render_slices
+    from rstar2_train.job.state import JobState
 
-    file = arguments.state / arguments.job / "report.json"
-    if not file.exists():
-        return _fail(f"{file}: no report; run the job first, or name its folder with --state")
-    report = read_report(file)
+    state = JobState(arguments.state / arguments.job)
+    if not state.job_file.exists():
+        return _fail(f"{state.root}: no such job; run it first, or name the folder of all jobs with --state")
+    report = build_report(state.root, state.job(), seconds=state.seconds())
     if arguments.json:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
         return 0
@@ -119,7 +120,8 @@ def _track(arguments: argparse.Namespace) -> int:
     if shipped.complete:
         print("everything is in MLflow")
         return 0
-    return _fail(f"{shipped.pending} bytes of the journal are still unsent: {shipped.error}")
+    why = shipped.error or f"{arguments.timeout:g} s were not enough; run it again, or give more with --timeout"
+    return _fail(f"{shipped.pending} bytes of the journal are still unsent: {why}")
 
 
 def _console() -> Console:

@@ -138,12 +138,17 @@ class _Loop:
         ctx, settings = self._ctx, self._settings
         problems = [self._problems[index] for index in self._order.at(step)]
         file = store.step_path(ctx.folder.trajectories, step + 1)
-        if file.exists():
-            log.info("step %d: its rollouts were already written; repeating the update only", step + 1)
+        stored = await asyncio.to_thread(store.read, file) if file.exists() else []
+        if stored:
             by_prompt: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
-            for trajectory in await asyncio.to_thread(store.read, file):
-                by_prompt[trajectory.prompt_id].append(trajectory)
-            return list(by_prompt.values()), False
+            for trajectory in stored:
+                by_prompt.setdefault(trajectory.prompt_id, []).append(trajectory)
+            if list(by_prompt) == [problem.id for problem in problems] and all(
+                len(group) == settings.rollouts_per_prompt for group in by_prompt.values()
+            ):
+                log.info("step %d: its rollouts were already written; repeating the update only", step + 1)
+                return list(by_prompt.values()), False
+            log.warning("step %d: its rollouts were written for other settings or data; sampling anew", step + 1)
         groups = await self._rollouts.sample(
             problems, samples=settings.rollouts_per_prompt, sampling=settings.sampling, seed=(ctx.seed, step)
         )

@@ -101,4 +101,5 @@ class Model(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
         serialize_by_alias=True,
+        allow_inf_nan=False,
     )

@@ -142,6 +142,15 @@ class JobState:
         """Folder of Redis' append-only file."""
         return self.root / "redis"
 
+    @property
+    def seconds_file(self) -> Path:
+        """How long `rstar2 run` has run the job so far, over all its runs."""
+        return self.root / "seconds.json"
+
+    def seconds(self) -> float:
+        """Seconds that the job has run; 0 before the end of its first run."""
+        return float(self.seconds_file.read_text(encoding="utf-8")) if self.seconds_file.exists() else 0.0
+
     def stage(self, name: str) -> StageState:
         """The folder of stage `name`."""
         return StageState(self.root / "stages" / name)

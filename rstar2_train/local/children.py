@@ -22,6 +22,8 @@ import psutil
 from rstar2_train.job.contracts import write_atomically
 
 _PR_SET_PDEATHSIG = 1
+STARTED = "--- starting at "
+"""First words of the line that a child's log has for each of its starts."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -84,6 +86,7 @@ class Supervisor:
             return await process.wait()
         finally:
             if process.returncode is not None:
+                _kill_session(process.pid)  # what it started and left behind
                 del self._running[child.name]
                 self._write_register()
 
@@ -125,7 +128,7 @@ class Supervisor:
 
     async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
         with self.log(child.name).open("ab") as log:
-            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} starting {child.argv[0]}\n".encode())
+            log.write(f"{STARTED}{time.strftime('%Y-%m-%d %H:%M:%S')} {child.argv[0]}\n".encode())
             log.flush()
             process = await asyncio.create_subprocess_exec(
                 *child.argv,
@@ -187,7 +190,8 @@ class Supervisor:
     def last_words(self, name: str) -> str:
         """Where a child's log is, and its last lines."""
         log = self.log(name)
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:] if log.exists() else []
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        lines = text.rpartition(STARTED)[2].splitlines()[1:][-8:]  # of its last start, not of those before
         return f"its log is {log} and ends with:\n" + "\n".join(f"  {line}" for line in lines)
 
     def _write_register(self, *starting: tuple[str, asyncio.subprocess.Process]) -> None:

@@ -65,7 +65,7 @@ class _Run:
         self._state = state
         self._console = console
         self._began = time.time()
-        self._earlier_seconds = _read_seconds(state)
+        self._earlier_seconds = state.seconds()
         self._restarts = 0
         self._why_failed = ""
 
@@ -119,6 +119,10 @@ class _Run:
         """The first time: suspend. The second: do not wait for the step; what is checkpointed is safe."""
         if self._stop.is_set():
             self._signal_driver(signal.SIGKILL)
+        else:
+            self._console.print(
+                "suspending: the driver writes its checkpoint (again: do not wait for it)", style="yellow"
+            )
         self._stop.set()
 
     async def _until_end(self, left: list[Stage]) -> Ending:
@@ -192,6 +196,8 @@ class _Run:
                 return "completed"
             if decision.action == "Suspend":
                 return "suspended"
+            if self._stop.is_set() and decision.action == "RestartStage":
+                return "suspended"  # it was told not to wait
             where = f"stage {stage.name}, attempt {attempt}: {decision.why}\n{self._supervisor.last_words(child.name)}"
             if decision.action == "FailJob":
                 self._why_failed = where
@@ -253,7 +259,7 @@ class _Run:
         return self._earlier_seconds + time.time() - self._began
 
     def _write_seconds(self) -> None:
-        write_atomically(self._state.root / "seconds.json", json.dumps(self._seconds))
+        write_atomically(self._state.seconds_file, json.dumps(self._seconds))
 
 
 def _wait_for_metrics(state: Path) -> None:
@@ -264,11 +270,6 @@ def _wait_for_metrics(state: Path) -> None:
 
 def _register(state: JobState) -> Path:
     return state.root / "children.json"
-
-
-def _read_seconds(state: JobState) -> float:
-    file = state.root / "seconds.json"
-    return float(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else 0.0
 
 
 def _shown(path: Path) -> str:

@@ -104,7 +104,11 @@ def _read_stage(folder: StageState, stage: Stage) -> StageView:
     score = None
     if folder.evaluation_file.exists():
         score = json.loads(folder.evaluation_file.read_text(encoding="utf-8"))["pass_at_1"]
-    return StageView(stage.name, stage.type, folder.outcome(), score)
+    outcome = folder.outcome()
+    attempt = folder.attempt()
+    if outcome is not None and attempt is not None and outcome.attempt < attempt.attempt:
+        outcome = None  # an earlier attempt's: another one runs
+    return StageView(stage.name, stage.type, outcome, score)
 
 
 def render(view: View) -> RenderableType:

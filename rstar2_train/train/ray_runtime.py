@@ -6,6 +6,7 @@ Ray is imported here and late: some of its settings are read from the environmen
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -18,9 +19,13 @@ from typing import IO, Any
 
 from rstar2_train.job.contracts import StageFailed
 
+log = logging.getLogger(__name__)
+
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 2**20
 """Room for the sequences of one step on one machine."""
+STARTS = 5
+"""Tries to start a private Ray: it gives its own processes half a minute, too little on a machine that is very busy."""
 PREFIX = "rstar2-ray-"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -77,25 +82,28 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
-    folder, lock = _folder()
-    runtime = Runtime(ray=ray, folder=folder, lock=lock)
-    try:
-        with _signals_kept():
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                num_gpus=gpus,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                logging_level="error",
-                _node_ip_address=LOOPBACK,
-                _temp_dir=str(folder),
-            )
-    except Exception as error:
-        runtime.stop()
-        # Ray gives its own processes half a minute: too little on a machine that is very busy, and another try may do.
-        message = f"Ray could not be started on this machine: {error}"
-        raise StageFailed("RanksLost", message, retryable=True) from error
+    for left in reversed(range(STARTS)):
+        folder, lock = _folder()
+        runtime = Runtime(ray=ray, folder=folder, lock=lock)
+        try:
+            with _signals_kept():
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    num_gpus=gpus,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    logging_level="error",
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(folder),
+                )
+            break
+        except Exception as error:
+            runtime.stop()
+            message = f"Ray could not be started on this machine: {error}"
+            if not left:
+                raise StageFailed("RanksLost", message, retryable=True) from error
+            log.warning("%s; trying again", message)
     return runtime
 
 
