@@ -28,3 +28,8 @@ def test_the_smoke_job_runs_to_complete(cluster: Cluster, namespace: str) -> Non
     assert phase == "Complete", cluster.kubectl("describe", "arl", "-n", namespace, "smoke") + cluster.story(namespace)
     status = cluster.get("agenticrljob", "-n", namespace, "smoke")["status"]
     assert [stage["phase"] for stage in status["stages"]] == ["Done"] * len(status["stages"])
+    runs = training.mlflow_runs(cluster, namespace)
+    assert {name: ended for name, (ended, _) in runs.items()} == {
+        name: "FINISHED" for name in ("smoke", *(f"smoke / {stage['name']}" for stage in status["stages"]))
+    }
+    assert all(metrics for name, (_, metrics) in runs.items() if name != "smoke")

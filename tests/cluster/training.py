@@ -6,6 +6,7 @@ run, run a small Debian that mounts the clone and its environment by runtimePatc
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rstar2_train.job.load import read_manifest
@@ -76,3 +77,23 @@ def phase(cluster: Cluster, namespace: str, name: str) -> str:
     """The job's phase now."""
     status = cluster.get("agenticrljob", "-n", namespace, name).get("status") or {}
     return str(status.get("phase", ""))
+
+
+MLFLOW_QUESTION = """
+import json, urllib.request
+def ask(path, body):
+    url = "http://127.0.0.1:PORT/api/2.0/mlflow/" + path
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+found = ask("experiments/search", {"max_results": 100})["experiments"]
+runs = ask("runs/search", {"experiment_ids": [one["experiment_id"] for one in found], "max_results": 1000})
+print(json.dumps({run["info"]["run_name"]: [run["info"]["status"], len(run["data"].get("metrics", []))]
+                  for run in runs.get("runs", [])}))
+"""
+
+
+def mlflow_runs(cluster: Cluster, namespace: str) -> dict[str, tuple[str, int]]:
+    """Run name -> (status, number of metrics), as the MLflow server of `start_mlflow` tells."""
+    script = MLFLOW_QUESTION.replace("PORT", str(MLFLOW_PORT))
+    told = json.loads(cluster.exec(namespace, MLFLOW, "python3", "-c", script).stdout)
+    return {name: (status, metrics) for name, (status, metrics) in told.items()}
