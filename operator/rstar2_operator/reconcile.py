@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.apply import apply, changed, delete, owned
 from rstar2_operator.build.objects import built, objects
+from rstar2_operator.build.pod import Built
 from rstar2_operator.client import Client
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.leftovers import leftovers
@@ -26,7 +26,7 @@ from rstar2_operator.report import Reporter
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
 from rstar2_operator.workqueue import WorkQueue
-from rstar2_train.job.validate import check
+from rstar2_train.job.validate import InvalidJob, check
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +68,18 @@ class Reconciler:
         if observed is None or observed.job["metadata"].get("deletionTimestamp"):
             self._queue.forget_timer(key)
             return  # what it owns is deleted by the cluster itself
-        job, problems = check(dict(observed.job))
         now = time.time()
-        if job is None:
-            errors = "\n".join(str(problem) for problem in problems if not problem.warning)
+        one, errors = self._validated(observed)
+        if one is None:
             status = invalid_status(observed, errors, now=now)
             wake_at = None
         else:
+            job = one.job
             plan = decide(job, observed, now=now)
             if plan.remove:
                 await delete(self._client, "AgenticRLJob", observed.job)
                 return
-            await self._carry_out(job, plan, observed)
+            await self._carry_out(one, plan, observed)
             status = status_of(job, self._store.observed(key) or observed, plan, now=now)
             wake_at = plan.wake_at
         again = await self._reporter.report(observed.job, status)
@@ -87,11 +87,20 @@ class Reconciler:
         if times:
             self._queue.add_after(key, min(times) + 0.05)
 
-    async def _carry_out(self, job: Any, plan: Plan, observed: Observed) -> None:
+    def _validated(self, observed: Observed) -> tuple[Built | None, str]:
+        """What the builders work from, or every error of a job that the schema could not refuse."""
+        job, problems = check(dict(observed.job))
+        if job is None:
+            return None, "\n".join(str(problem) for problem in problems if not problem.warning)
+        try:
+            return built(job, self._settings), ""
+        except InvalidJob as error:
+            return None, str(error)
+
+    async def _carry_out(self, one: Built, plan: Plan, observed: Observed) -> None:
         """Make what is missing, change what is different, delete what is left over."""
-        one = built(job, self._settings)
         uid = observed.job["metadata"]["uid"]
-        keep = job.spec.storage.reclaim == "Retain"
+        keep = one.job.spec.storage.reclaim == "Retain"
         wanted = objects(one, plan, has_secret=uid in self._with_secret)
         bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
         for body in changed(bodies, observed):
