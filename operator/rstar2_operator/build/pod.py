@@ -1,0 +1,207 @@
+"""The pod that every role starts from: restricted, no account token, the job file and scratch space mounted.
+
+A role adds its command, environment, mounts and devices; `patched` then lays the site's runtimePatches over it, which
+reach only what they are allowed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.settings import Settings
+from rstar2_train.job.roles import Role, RuntimePatch
+from rstar2_train.job.roles import Resources
+from rstar2_train.job.spec import AgenticRLJob
+
+USER = 65532
+"""Neither root nor anyone: the user of every pod, and the group of every volume."""
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What builders work from."""
+
+    job: AgenticRLJob
+    settings: Settings
+    located: AgenticRLJob
+    """The job with every source as a path inside the pods."""
+    claims: tuple[str, ...]
+    """Claims of its pvc:// sources."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.metadata.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container of a role."""
+
+    name: str
+    image: str
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable -> key of the job's Secret."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable -> field path of the pod."""
+    env_from: Sequence[str | None] = ()
+    """Secrets of the site whose every key becomes a variable; None is skipped."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    mounts: Sequence[Manifest] = ()
+    resources: Manifest = field(default_factory=dict)
+    probes: Manifest = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A role's pod before it becomes a template."""
+
+    role: str
+    containers: Sequence[Container]
+    volumes: Sequence[Manifest] = ()
+    account: str = ""
+    """ServiceAccount with a token; empty: the one that may do nothing, without a token."""
+    groups: Sequence[int] = ()
+    """Further groups (devices)."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    extra: Manifest = field(default_factory=dict)
+    """Further fields of the pod spec."""
+
+
+def template(pod: Pod, built: Built) -> Manifest:
+    """The pod template of a role, patches applied."""
+    job = built.job
+    spec: Manifest = {
+        "serviceAccountName": pod.account or names.pods_account(built.name),
+        "automountServiceAccountToken": bool(pod.account),
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **({"supplementalGroups": list(pod.groups)} if pod.groups else {}),
+        },
+        "containers": [_container(one, built) for one in pod.containers],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *pod.volumes],
+        **pod.extra,
+    }
+    if job.spec.priority_class_name:
+        spec["priorityClassName"] = job.spec.priority_class_name
+    for patch in job.spec.runtime_patches:
+        if pod.role in patch.roles:
+            patched(spec, patch, role=pod.role)
+    labels = {**names.labels(built.name, pod.role), **pod.labels}
+    return {"metadata": {"labels": labels}, "spec": spec}
+
+
+def _container(one: Container, built: Built) -> Manifest:
+    secret = names.secrets(built.name)
+    env: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
+    env += [{"name": name, "value": value} for name, value in one.env.items()]
+    env += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, key in one.secrets.items()
+    ]
+    env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in one.fields.items()]
+    made: Manifest = {
+        "name": one.name,
+        "image": one.image,
+        "imagePullPolicy": built.settings.image_pull_policy,
+        "command": list(one.command),
+        "env": env,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *one.mounts],
+        **one.probes,
+    }
+    if one.ports:
+        made["ports"] = [{"name": name, "containerPort": port} for name, port in one.ports.items()]
+    if froms := [{"secretRef": {"name": name}} for name in one.env_from if name]:
+        made["envFrom"] = froms
+    if one.resources:
+        made["resources"] = one.resources
+    return made
+
+
+def patched(spec: Manifest, patch: RuntimePatch, *, role: Role) -> None:
+    """Lay a runtime patch over a pod spec, in place; it never replaces what the builder set.
+
+    Executors take placement and pull secrets only (job/rules.py says so to the user, here it is enforced).
+    """
+    asked = patch.model_dump(mode="json", exclude_none=True)
+    if patch.node_selector:
+        spec["nodeSelector"] = {**patch.node_selector, **spec.get("nodeSelector", {})}
+    if patch.tolerations:
+        spec["tolerations"] = [*spec.get("tolerations", []), *asked["tolerations"]]
+    if patch.image_pull_secrets:
+        pull = [{"name": name} for name in patch.image_pull_secrets]
+        spec["imagePullSecrets"] = [*spec.get("imagePullSecrets", []), *pull]
+    if role == "executor":
+        return
+    if patch.affinity is not None:
+        spec["affinity"] = asked["affinity"]
+    taken = {volume["name"] for volume in spec["volumes"]}
+    spec["volumes"] += [volume for volume in asked["volumes"] if volume["name"] not in taken]
+    for container in spec["containers"]:
+        set_already = {one["name"] for one in container["env"]}
+        container["env"] += [one for one in asked["env"] if one["name"] not in set_already]
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        container["volumeMounts"] += [one for one in asked["volumeMounts"] if one["mountPath"] not in mounted]
+        if patch.resources is not None:
+            container["resources"] = merge(container.get("resources", {}), resources(patch.resources))
+
+
+def resources(wanted: Resources) -> Manifest:
+    """Requests and limits as Kubernetes takes them."""
+    return {key: dict(value) for key, value in (("requests", wanted.requests), ("limits", wanted.limits)) if value}
+
+
+def merge(base: Manifest, over: Manifest) -> Manifest:
+    """Resources, the second over the first."""
+    return {key: {**base.get(key, {}), **over.get(key, {})} for key in ("requests", "limits") if key in base or key in over}
+
+
+def image(chosen: str | None, default: str, built: Built) -> str:
+    """The image of a role: the job's own as it is, else the site's, behind the site's registry prefix."""
+    if chosen:
+        return chosen
+    prefix = built.job.spec.secret_refs.registry_prefix
+    return f"{prefix.rstrip('/')}/{default}" if prefix else default
+
+
+def job_file(built: Built) -> tuple[Manifest, Manifest]:
+    """Volume and mount of the job file."""
+    folder, _, _ = names.JOB_FILE.rpartition("/")
+    volume = {"name": "job", "configMap": {"name": names.job_file(built.name)}}
+    return volume, {"name": "job", "mountPath": folder, "readOnly": True}
+
+
+def storage(built: Built) -> tuple[list[Manifest], list[Manifest]]:
+    """Volumes and mounts of the job's storage and of the claims that its sources name."""
+    claim = built.job.spec.storage.claim_name or names.claim(built.name)
+    volumes: list[Manifest] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]
+    mounts: list[Manifest] = [{"name": "state", "mountPath": names.STORAGE_MOUNT}]
+    for number, other in enumerate(built.claims):
+        source = {"claimName": other, "readOnly": True}
+        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": source})
+        mounts.append({"name": f"claim-{number}", "mountPath": f"{names.CLAIM_MOUNT}/{other}", "readOnly": True})
+    return volumes, mounts
+
+
+def shared_memory(size: str) -> tuple[Manifest, Manifest]:
+    """Volume and mount of /dev/shm: 64 MiB, the container runtime's default, is too small for tensors."""
+    volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    return volume, {"name": "shm", "mountPath": "/dev/shm"}
