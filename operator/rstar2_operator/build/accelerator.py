@@ -23,10 +23,10 @@ def devices(built: Built, count: int) -> Manifest:
     wanted = built.job.spec.accelerator
     if wanted.vendor == "none" or not count:
         return {}
-    asked: dict[str, int] = {wanted.resource: count}
+    asked = {wanted.resource: str(count)}
     if wanted.rdma is not None:
-        asked[wanted.rdma.resource] = 1
-    return {"requests": {name: str(n) for name, n in asked.items()}, "limits": {name: str(n) for name, n in asked.items()}}
+        asked[wanted.rdma.resource] = "1"
+    return {"requests": asked, "limits": dict(asked)}
 
 
 def environment(built: Built) -> dict[str, str]:

@@ -42,9 +42,7 @@ def secret(built: Built) -> Manifest:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     data: dict[str, bytes] = {
         "redis-password": secrets.token_urlsafe(32).encode(),
         "judge-token": secrets.token_urlsafe(32).encode(),

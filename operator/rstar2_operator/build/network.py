@@ -1,7 +1,7 @@
 """NetworkPolicies: nothing may talk to the job's pods or out of them, but for the flows of the design.
 
-    trainer -> rollout, judge, trainer (Ray, gloo, RCCL), API server, MLflow;   judge -> redis, executor;
-    prepare, report -> anywhere (a hub, MLflow);   executor -> nobody;   everybody but executors -> DNS
+trainer -> rollout, judge, trainer (Ray, gloo, RCCL), API server, MLflow;   judge -> redis, executor;
+prepare, report -> anywhere (a hub, MLflow);   executor -> nobody;   everybody but executors -> DNS
 """
 
 from __future__ import annotations

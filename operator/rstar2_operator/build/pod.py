@@ -12,8 +12,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.settings import Settings
-from rstar2_train.job.roles import Role, RuntimePatch
-from rstar2_train.job.roles import Resources
+from rstar2_train.job.roles import Resources, Role, RuntimePatch
 from rstar2_train.job.spec import AgenticRLJob
 
 USER = 65532
@@ -109,8 +108,7 @@ def _container(one: Container, built: Built) -> Manifest:
     env: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
     env += [{"name": name, "value": value} for name, value in one.env.items()]
     env += [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, key in one.secrets.items()
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in one.secrets.items()
     ]
     env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in one.fields.items()]
     made: Manifest = {
@@ -171,7 +169,9 @@ def resources(wanted: Resources) -> Manifest:
 
 def merge(base: Manifest, over: Manifest) -> Manifest:
     """Resources, the second over the first."""
-    return {key: {**base.get(key, {}), **over.get(key, {})} for key in ("requests", "limits") if key in base or key in over}
+    return {
+        key: {**base.get(key, {}), **over.get(key, {})} for key in ("requests", "limits") if key in base or key in over
+    }
 
 
 def image(chosen: str | None, default: str, built: Built) -> str:
