@@ -16,6 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import Client
 from rstar2_operator.observed import Object, Observed, annotations_of, as_json
+from rstar2_train.job.base import API_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, 
     if not (keep_claims and body["kind"] in OWNERLESS):
         body["metadata"]["ownerReferences"] = [
             {
-                "apiVersion": f"{names.GROUP}/{names.VERSION}",
+                "apiVersion": API_VERSION,
                 "kind": job["kind"],
                 "name": meta["name"],
                 "uid": meta["uid"],

@@ -43,8 +43,6 @@ class Client:
 
     def __init__(self, api: aio.ApiClient) -> None:
         self._api = api
-        self.writes = 0
-        """Requests that changed something."""
 
     async def apply(self, body: Body, *, subresource: str = "") -> Body:
         """Server-side apply by our field manager, whoever else claims the fields."""
@@ -84,7 +82,6 @@ class Client:
             body=body,
             auth_settings=["BearerToken"],
         )
-        self.writes += method != "GET"
         response = await self._api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
         text: bytes = await response.read()  # type: ignore[no-untyped-call]
         if not 200 <= response.status < 300:

@@ -17,6 +17,7 @@ from rstar2_operator.metrics import Metrics
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
 from rstar2_operator.workqueue import WorkQueue
+from rstar2_train.job.service import join_address
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CHILDREN = {
@@ -75,7 +76,7 @@ def _of_the_pod() -> kopf.ConnectionInfo | None:
     if not host or not port or not (ACCOUNT / "token").exists():
         return None
     return kopf.ConnectionInfo(
-        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        server=f"https://{join_address(host, int(port))}",
         ca_path=str(ACCOUNT / "ca.crt"),
         scheme="Bearer",
         token=(ACCOUNT / "token").read_text(encoding="utf-8").strip(),

@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.client import Client
-from rstar2_operator.observed import timestamp
+from rstar2_operator.observed import precise
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,7 @@ class Lease:
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
         """The Lease, held by us from now."""
         spec = lease.get("spec", {})
-        now = time.time()
-        moment = f"{timestamp(now)[:-1]}.{int(now % 1 * 1e6):06d}Z"
+        moment = precise(time.time())
         renewed = spec | {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION_SECONDS,

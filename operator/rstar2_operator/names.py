@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-GROUP: Final = "rstar2.dev"
-VERSION: Final = "v1alpha1"
+from rstar2_train.job.base import API_VERSION
+
+GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "agenticrljobs"
 FIELD_MANAGER: Final = "rstar2-operator"
 
@@ -34,14 +35,6 @@ JOB_FILE: Final = "/etc/rstar2/job.json"
 WORKER_KEYS: Final = "/etc/rstar2/worker"
 STORAGE_MOUNT: Final = "/state"
 CLAIM_MOUNT: Final = "/pvc"
-
-PROGRESS_KEY: Final = "progress.json"
-PREPARE_KEY: Final = "prepare.json"
-
-
-def outcome_key(stage: str) -> str:
-    """Key of a stage's outcome in the progress ConfigMap."""
-    return f"outcome-{stage}.json"
 
 
 def state_folder(job: str) -> str:

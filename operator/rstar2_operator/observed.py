@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_train.job.contracts import Outcome, Progress
+from rstar2_train.job.contracts import PREPARE_KEY, PROGRESS_KEY, Outcome, Progress, outcome_key
 
 Object = Mapping[str, Any]
 
@@ -30,8 +30,6 @@ class Observed:
     """Its pods."""
     warnings: tuple[Object, ...] = ()
     """Warning events about any of them, oldest first."""
-    runtime_classes: frozenset[str] | None = None
-    """RuntimeClasses of the cluster; None: not known (the operator may not see them)."""
 
     @property
     def name(self) -> str:
@@ -51,10 +49,6 @@ class Observed:
         """All children of a kind."""
         return (child for (one, _), child in self.children.items() if one == kind)
 
-    def pods_of(self, role: str) -> list[Object]:
-        """Pods of a role."""
-        return [pod for pod in self.pods if labels(pod).get(names.ROLE_LABEL) == role]
-
     def attempts(self, stage: str) -> dict[int, Object]:
         """Attempt number -> Job, of a stage."""
         found = (job for job in self.of_kind("Job") if labels(job).get(names.STAGE_LABEL) == stage)
@@ -62,17 +56,17 @@ class Observed:
 
     def progress(self) -> Progress | None:
         """What the driver last told; None before the first, or when it cannot be read."""
-        text = self._told(names.PROGRESS_KEY)
+        text = self._told(PROGRESS_KEY)
         return Progress.model_validate_json(text) if text else None
 
     def outcome(self, stage: str) -> Outcome | None:
         """How the last attempt of a stage ended, as its driver told."""
-        text = self._told(names.outcome_key(stage))
+        text = self._told(outcome_key(stage))
         return Outcome.model_validate_json(text) if text else None
 
     def prepared(self) -> Outcome | None:
         """How the preparation of the storage ended."""
-        text = self._told(names.PREPARE_KEY)
+        text = self._told(PREPARE_KEY)
         return Outcome.model_validate_json(text) if text else None
 
     def _told(self, key: str) -> str:
@@ -114,6 +108,11 @@ def seconds(timestamp: str) -> float:
 def timestamp(when: float) -> str:
     """Seconds since the epoch as a Kubernetes timestamp."""
     return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def precise(when: float) -> str:
+    """The same with microseconds, as Leases and Events have it."""
+    return f"{timestamp(when)[:-1]}.{int(when % 1 * 1e6):06d}Z"
 
 
 def job_finished_at(job: Object) -> float | None:

@@ -6,7 +6,6 @@ what saves a request.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
@@ -43,8 +42,8 @@ class Reconciler:
         self._settings = settings
         self._metrics = metrics
         self._reporter = Reporter(client, instance=settings.identity)
-        self._with_secret: set[str] = set()
-        """UIDs of jobs whose Secret is known to be there: it cannot be watched, for it must not be read."""
+        self._with_secret: dict[Key, str] = {}
+        """Job -> UID, of jobs whose Secret is known to be there: it cannot be watched, for it must not be read."""
 
     async def work(self) -> None:
         """Reconcile whatever the queue gives, for ever."""
@@ -54,8 +53,6 @@ class Reconciler:
             try:
                 with self._metrics.reconciling():
                     await self._reconcile(key)
-            except asyncio.CancelledError:
-                raise
             except Exception as error:
                 failed = True
                 self._metrics.failed(error)
@@ -67,6 +64,8 @@ class Reconciler:
         observed = self._store.observed(key)
         if observed is None or observed.job["metadata"].get("deletionTimestamp"):
             self._queue.forget_timer(key)
+            self._reporter.forget(key)
+            self._with_secret.pop(key, None)
             return  # what it owns is deleted by the cluster itself
         now = time.time()
         one, errors = self._validated(observed)
@@ -79,10 +78,10 @@ class Reconciler:
             if plan.remove:
                 await delete(self._client, "AgenticRLJob", observed.job)
                 return
-            await self._carry_out(one, plan, observed)
+            await self._carry_out(key, one, plan, observed)
             status = status_of(job, self._store.observed(key) or observed, plan, now=now)
             wake_at = plan.wake_at
-        again = await self._reporter.report(observed.job, status)
+        again = await self._reporter.report(key, observed.job, status)
         times = [when for when in (again, None if wake_at is None else wake_at - now) if when is not None]
         if times:
             self._queue.add_after(key, min(times) + 0.05)
@@ -97,16 +96,16 @@ class Reconciler:
         except InvalidJob as error:
             return None, str(error)
 
-    async def _carry_out(self, one: Built, plan: Plan, observed: Observed) -> None:
+    async def _carry_out(self, key: Key, one: Built, plan: Plan, observed: Observed) -> None:
         """Make what is missing, change what is different, delete what is left over."""
         uid = observed.job["metadata"]["uid"]
         keep = one.job.spec.storage.reclaim == "Retain"
-        wanted = objects(one, plan, has_secret=uid in self._with_secret)
+        wanted = objects(one, plan, has_secret=self._with_secret.get(key) == uid)
         bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
         for body in changed(bodies, observed):
             there = await apply(self._client, body)
             if body["kind"] == "Secret":
-                self._with_secret.add(uid)
+                self._with_secret[key] = uid
             elif there is not None:
                 # The next round must see it also when the watch is slower than we are.
                 self._store.saw_child(body["kind"], there, gone=False)

@@ -16,7 +16,9 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import Client
 from rstar2_operator.decide.events import Event, events
-from rstar2_operator.observed import Object, as_json, timestamp
+from rstar2_operator.observed import Object, as_json, precise
+from rstar2_operator.store import Key
+from rstar2_train.job.base import API_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -44,34 +46,34 @@ class Reporter:
     def __init__(self, client: Client, *, instance: str) -> None:
         self._client = client
         self._instance = instance
-        self._written: dict[str, float] = {}
+        self._written: dict[Key, float] = {}
+        """Job -> when its status was last written."""
         self._said: dict[str, float] = {}
 
-    async def report(self, job: Object, status: dict[str, Any]) -> float | None:
+    async def report(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
         """Write the status when it has changed. Returns the seconds after which to come again with one held back."""
         old = job.get("status") or {}
         if as_json(old) == as_json(status):
             return None
-        uid = job["metadata"]["uid"]
-        since = time.monotonic() - self._written.get(uid, -HOLD_SECONDS)
+        since = time.monotonic() - self._written.get(key, -HOLD_SECONDS)
         if since < HOLD_SECONDS and not is_urgent(old, status):
             return HOLD_SECONDS - since
         meta = job["metadata"]
         body = {
-            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "apiVersion": API_VERSION,
             "kind": job["kind"],
-            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": uid},
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
         await self._client.apply(body, subresource="status")
-        self._written[uid] = time.monotonic()
+        self._written[key] = time.monotonic()
         for event in events(old, status):
             await self._say(job, event)
         return None
 
-    def forget(self, uid: str) -> None:
+    def forget(self, key: Key) -> None:
         """The job is gone."""
-        self._written.pop(uid, None)
+        self._written.pop(key, None)
 
     async def _say(self, job: Object, event: Event) -> None:
         """Make an Event, unless it was made a moment ago. An Event that cannot be made stops nothing."""
@@ -83,12 +85,11 @@ class Reporter:
         if len(self._said) >= REMEMBERED:
             self._said = {key: when for key, when in self._said.items() if now - when < REPEAT_SECONDS}
         self._said[digest] = now
-        moment = f"{timestamp(now)[:-1]}.{int(now % 1 * 1e6):06d}Z"
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": f"{meta['name']}.{digest}.{int(now)}", "namespace": meta["namespace"]},
-            "eventTime": moment,
+            "eventTime": precise(now),
             "reportingController": f"{names.GROUP}/operator",
             "reportingInstance": self._instance[:128],
             "action": event.action,
@@ -96,7 +97,7 @@ class Reporter:
             "note": event.message[:1024],
             "type": event.kind,
             "regarding": {
-                "apiVersion": f"{names.GROUP}/{names.VERSION}",
+                "apiVersion": API_VERSION,
                 "kind": job["kind"],
                 "namespace": meta["namespace"],
                 "name": meta["name"],

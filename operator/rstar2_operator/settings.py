@@ -30,8 +30,6 @@ class Settings:
     """Tracking URI of jobs that name none; empty: a file in the job's storage."""
     watch_namespaces: tuple[str, ...] = ()
     """Comma-separated; empty: the whole cluster."""
-    cluster_domain: str = "cluster.local"
-    """DNS domain of the cluster."""
     gpu_groups: tuple[int, ...] = (44, 109, 992)
     """Comma-separated group ids of video and render on the GPU nodes, for pods that are not root (amd)."""
     workers: int = 4

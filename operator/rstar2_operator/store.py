@@ -27,10 +27,6 @@ class Store:
         self._children: defaultdict[Key, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._pods: defaultdict[Key, dict[str, Object]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
-        self._runtime_classes: set[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self._jobs)
 
     def jobs(self) -> list[Key]:
         """All jobs."""
@@ -70,11 +66,6 @@ class Store:
             self._warnings[key].append(event)
         return key
 
-    def saw_runtime_class(self, name: str, *, gone: bool) -> None:
-        """A RuntimeClass was seen, or is gone."""
-        self._runtime_classes = self._runtime_classes or set()
-        (self._runtime_classes.discard if gone else self._runtime_classes.add)(name)
-
     def observed(self, key: Key) -> Observed | None:
         """One job and its own; None when the job is gone."""
         job = self._jobs.get(key)
@@ -85,7 +76,6 @@ class Store:
             children=dict(self._children.get(key, {})),
             pods=tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: str(pod["metadata"]["name"]))),
             warnings=tuple(self._warnings.get(key, ())),
-            runtime_classes=None if self._runtime_classes is None else frozenset(self._runtime_classes),
         )
 
     def _owner(self, namespace: str, name: str) -> Key | None:

@@ -28,9 +28,6 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, key: K) -> None:
         """The key must be looked at; nothing happens when it waits already."""
         if key in self._taken:

@@ -13,6 +13,8 @@ from typing import Self
 
 import httpx
 
+from rstar2_train.job.service import join_address
+
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts the account's token (renewed every hour: read for each request) and the cluster's CA."""
 TIMEOUT_SECONDS = 10.0
@@ -42,8 +44,8 @@ class ConfigMap:
         try:
             host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
             namespace = os.environ["POD_NAMESPACE"]
-            shown = f"[{host}]" if ":" in host else host
-            return cls(name, namespace=namespace, server=f"https://{shown}:{port}", account=account)
+            server = f"https://{join_address(host, int(port))}"
+            return cls(name, namespace=namespace, server=server, account=account)
         except (KeyError, OSError) as error:
             raise ValueError(f"--progress needs a pod with a service account: {error} is missing") from error
 

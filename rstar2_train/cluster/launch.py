@@ -100,11 +100,8 @@ class _Pod:
         if why_not:
             return self._refuse(ExitCode.RETRYABLE, why_not)
         write_model(self._state.job_file, self._job)
-        stack = AsyncExitStack()
-        try:
+        async with AsyncExitStack() as stack:
             return await self._lead(stack)
-        finally:
-            await stack.aclose()
 
     async def _lead(self, stack: AsyncExitStack) -> int:
         told = self._told
@@ -124,7 +121,7 @@ class _Pod:
         for work in (mirror.follow(), self._ship(), self._watch_leaving()):
             self._background.add(asyncio.create_task(work))
         address, outcome = None, None
-        if told.nodes > 1 and ray_nodes.trains(self._stage):
+        if told.nodes > 1 and self._stage.learns:
             address, outcome = await self._start_ray()
         if outcome is not None:
             return await self._conclude(mirror, outcome)
@@ -141,9 +138,7 @@ class _Pod:
 
     def _open_run(self) -> None:
         """Say where the journal goes, for the shipper: it may start before the driver does."""
-        mlflow = self._job.spec.tracking.mlflow
-        name, uid = self._job.metadata.name, self._job.metadata.uid
-        Tracker(self._state.root, job=name, uri=mlflow.uri, experiment=mlflow.experiment, uid=uid).close()
+        Tracker.of(self._job, self._state.root).close()
 
     async def _start_ray(self) -> tuple[str | None, Outcome | None]:
         """Address of the whole Ray cluster, or how the attempt ended before there was one."""
@@ -245,7 +240,7 @@ class _Pod:
         head's end is this pod's end.
         """
         told = self._told
-        if not ray_nodes.trains(self._stage):
+        if not self._stage.learns:
             raise ValueError(f"stage {told.stage} is driven from one pod; --nodes is {told.nodes}")
         cluster = self._cluster(head=told.head or ray_nodes.head_host(_host(), subdomain=told.subdomain))
         leaving = asyncio.create_task(self._tell_leaving())
@@ -297,7 +292,7 @@ class _Pod:
             head=head,
             port=self._told.ray_port,
             address=_own_address(),
-            slots=ray_nodes.slots(self._job),
+            slots=self._job.spec.trainer.ranks_per_replica,
             gpus=self._job.spec.trainer.gpus_per_replica,
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rstar2_train.cluster.config_map import ConfigMap, NotTold
 from rstar2_train.job.base import Model
-from rstar2_train.job.contracts import Attempt, Outcome, Progress
+from rstar2_train.job.contracts import PROGRESS_KEY, Attempt, Outcome, Progress, outcome_key
 from rstar2_train.job.state import JobState
 from rstar2_train.track import ship
 
@@ -71,7 +71,7 @@ class Mirror:
         if not due(progress, self._told, seconds=time.monotonic() - self._told_at):
             return
         try:
-            await self._config_map.put({"progress.json": to_json(progress)})
+            await self._config_map.put({PROGRESS_KEY: to_json(progress)})
         except NotTold as error:
             if str(error) != self._trouble:
                 log.warning("the API server does not take the progress, training goes on: %s", error)
@@ -91,8 +91,8 @@ class Mirror:
 
     def _final(self, outcome: Outcome) -> dict[str, str]:
         progress = self._progress()
-        told = {} if progress is None else {"progress.json": to_json(progress)}
-        return told | {f"outcome-{self._stage}.json": to_json(outcome)}
+        told = {} if progress is None else {PROGRESS_KEY: to_json(progress)}
+        return told | {outcome_key(self._stage): to_json(outcome)}
 
 
 async def insist(config_map: ConfigMap | None, data: dict[str, str], *, seconds: float = PATIENCE_SECONDS) -> None:

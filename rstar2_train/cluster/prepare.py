@@ -20,7 +20,7 @@ from rstar2_train.cluster.config_map import ConfigMap
 from rstar2_train.cluster.mirror import insist, last_words, to_json
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve
-from rstar2_train.job.contracts import Outcome, StageFailed, write_atomically
+from rstar2_train.job.contracts import PREPARE_KEY, Outcome, StageFailed, write_atomically
 from rstar2_train.job.located import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -59,7 +59,7 @@ def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, t
 
 async def _tell(progress: str, outcome: Outcome, account: Path) -> None:
     async with ConfigMap.of_pod(progress, account=account) as config_map:
-        await insist(config_map, {"prepare.json": to_json(outcome)})
+        await insist(config_map, {PREPARE_KEY: to_json(outcome)})
 
 
 def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
@@ -98,8 +98,7 @@ def begin(source: AgenticRLJob, state: JobState) -> None:
         write_atomically(state.began_file, json.dumps({"uid": uid, "at": time.time()}))
     wanted = source.model_dump(mode="json", exclude_defaults=True)
     write_atomically(state.manifest_file, yaml.safe_dump(wanted, sort_keys=False, width=110))
-    mlflow = source.spec.tracking.mlflow
-    tracker = Tracker(state.root, job=source.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=uid)
+    tracker = Tracker.of(source, state.root)
     tracker.start_job(source.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
     tracker.artifact("", state.manifest_file)
     tracker.close()

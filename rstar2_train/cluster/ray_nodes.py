@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2_train.job.service import join_address
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.stages import Stage
+from rstar2_train.train.ray_runtime import QUIET
 
 log = logging.getLogger("rstar2.cluster")
 
@@ -37,10 +36,7 @@ HEAD_MISSES = 3
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_STORE_BYTES = 80_000_000
 MOST_STORE_BYTES = 8 * 2**30
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",
-    "RAY_worker_niceness": "0",  # the default, 15, would leave the trainer what others do not want
+ENVIRONMENT = QUIET | {
     # How long a head may be silent. A node that is busy is not to be taken for one that is gone: whether the head has
     # ended is seen by its port, which the kernel answers for.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
@@ -103,16 +99,6 @@ class Cluster:
             f"--object-store-memory={store_bytes}",
             "--disable-usage-stats",
         ]
-
-
-def trains(stage: Stage) -> bool:
-    """Whether a stage has trainer ranks; the others are driven from one pod without Ray."""
-    return stage.type in ("SFT", "GRPO")
-
-
-def slots(job: AgenticRLJob) -> int:
-    """Trainer ranks on a pod: one for each accelerator, or one on the CPU."""
-    return max(1, job.spec.trainer.gpus_per_replica)
 
 
 def head_host(host: str, *, subdomain: str) -> str:

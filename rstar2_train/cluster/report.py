@@ -35,10 +35,7 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     slices = render_slices(result)
     if slices is not None:
         console.print(slices)
-    mlflow = job.spec.tracking.mlflow
-    tracker = Tracker(
-        state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
-    )
+    tracker = Tracker.of(job, state.root)
     tracker.artifact("", path)
     tracker.end_job(ending)
     tracker.close()

@@ -74,10 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     state = JobState(arguments.state.resolve())
     job = state.job()
     stage = job.stage(arguments.stage)
-    mlflow = job.spec.tracking.mlflow
-    tracker = Tracker(
-        state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
-    )
+    tracker = Tracker.of(job, state.root)
     endpoints = Endpoints(
         engines=tuple(arguments.engine),
         engine_service=arguments.engines,

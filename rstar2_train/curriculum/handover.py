@@ -10,8 +10,6 @@ from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 
-TRAINING = ("SFT", "GRPO")
-
 
 @dataclass(frozen=True)
 class Incoming:
@@ -30,7 +28,7 @@ class Incoming:
 def incoming(job: AgenticRLJob, stage: Stage, state: JobState) -> Incoming:
     """What `stage` starts from. Raises StageFailed when an earlier training stage has not finished."""
     before = job.spec.stages[: job.spec.stages.index(stage)]
-    maker = next((one for one in reversed(before) if one.type in TRAINING), None)
+    maker = next((one for one in reversed(before) if one.learns), None)
     if maker is None:
         return Incoming(Path(job.spec.model.source), "source", None, None)
     folder = state.stage(maker.name)

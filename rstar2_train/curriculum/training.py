@@ -69,10 +69,9 @@ class Training:
     async def _begin(self) -> int:
         """Boot the ranks; restore the stage's last checkpoint, or load what it starts from."""
         ctx, spec = self._ctx, self._ctx.job.spec
-        replicas = ctx.stage.trainer_replicas or spec.trainer.replicas
         self.group = await asyncio.to_thread(
             TrainerGroup,
-            ranks=replicas * max(1, spec.trainer.gpus_per_replica),
+            ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
             config=TrainConfig.from_spec(spec),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),

@@ -47,11 +47,6 @@ def write_report(state: Path, report: Report) -> Path:
     return path
 
 
-def read_report(path: Path) -> Report:
-    """Read `report.json`. Raises FileNotFoundError, or pydantic's ValidationError naming the field."""
-    return Report.model_validate_json(path.read_text(encoding="utf-8"))
-
-
 def comparable(one: Evaluation, other: Evaluation) -> bool:
     """Whether two measurements asked the same problems under the same temperature and limits."""
     return (one.problem_set, one.temperature, one.max_response_tokens, one.max_turns) == (

@@ -10,11 +10,21 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
 from rstar2_train.job.base import API_VERSION, Model, Name, Text
+
+PROGRESS_KEY: Final = "progress.json"
+PREPARE_KEY: Final = "prepare.json"
+ENDED_WELL: Final = ("completed", "advanced")
+"""Outcomes after which the next stage may start."""
+
+
+def outcome_key(stage: str) -> str:
+    """Key of a stage's outcome in the progress ConfigMap, beside PROGRESS_KEY and PREPARE_KEY."""
+    return f"outcome-{stage}.json"
 
 
 class ExitCode(enum.IntEnum):
@@ -90,9 +100,14 @@ class Outcome(Model):
     retryable: bool = False
 
     @property
+    def ended_well(self) -> bool:
+        """Whether the next stage may start."""
+        return self.outcome in ENDED_WELL
+
+    @property
     def exit_code(self) -> ExitCode:
         """The exit code that goes with this outcome."""
-        if self.outcome in ("completed", "advanced"):
+        if self.ended_well:
             return ExitCode.DONE
         if self.outcome == "suspended":
             return ExitCode.SUSPENDED

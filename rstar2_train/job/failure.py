@@ -27,10 +27,9 @@ def after_attempt(*, exit_code: int, outcome: Outcome | None, policy: FailurePol
     `exit_code`: of the driver (negative or above 128 when a signal ended it); `outcome`: of this attempt, None when it
     wrote none, which is a crash; `counted_restarts`: of the whole job so far.
     """
-    ended = outcome.outcome if outcome is not None else None
-    if exit_code == ExitCode.DONE and ended in ("completed", "advanced"):
+    if exit_code == ExitCode.DONE and outcome is not None and outcome.ended_well:
         return Decision("NextStage")
-    if exit_code == ExitCode.SUSPENDED and ended == "suspended":
+    if exit_code == ExitCode.SUSPENDED and outcome is not None and outcome.outcome == "suspended":
         return Decision("Suspend")
     why = f"{outcome.reason}: {outcome.message}" if outcome is not None else _crash(exit_code)
     rule = next((rule for rule in policy.rules if _matches(rule, exit_code, outcome)), None)

@@ -108,6 +108,11 @@ class Trainer(Model):
     resources: Resources = Resources()
     """Requests and limits of each pod."""
 
+    @property
+    def ranks_per_replica(self) -> int:
+        """Ranks in each pod: one for each accelerator, or one on the CPU."""
+        return max(1, self.gpus_per_replica)
+
 
 class Admission(Model):
     """When the next trajectory may enter an engine (paper §3.2)."""

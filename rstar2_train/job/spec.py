@@ -194,6 +194,10 @@ class AgenticRLJob(Model):
         """The settings that a GRPO stage runs with."""
         return resolve_grpo(self.spec.grpo, stage.grpo or GRPO())
 
+    def replicas(self, stage: Stage) -> int:
+        """Pods of a stage attempt."""
+        return (stage.trainer_replicas or self.spec.trainer.replicas) if stage.learns else 1
+
     def total_steps(self, stage: Stage) -> int | None:
         """Steps of a GRPO stage; None where the data decides."""
         return self.grpo_settings(stage).steps if stage.type == "GRPO" else None

@@ -234,6 +234,16 @@ class Stage(Model):
     trainer_replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Overrides spec.trainer.replicas for this stage."""
 
+    @property
+    def learns(self) -> bool:
+        """Whether it has trainer ranks; the others are driven from one pod without accelerator."""
+        return self.type in ("SFT", "GRPO")
+
+    @property
+    def needs_engines(self) -> bool:
+        """Whether it samples from the policy: all but SFT. The judge and Redis go with the engines."""
+        return self.type != "SFT"
+
 
 def resolve_grpo(defaults: GRPO, stage: GRPO) -> GRPOSettings:
     """The settings a GRPO stage runs with: built-in defaults, then `spec.grpo`, then the stage's own."""

@@ -78,7 +78,7 @@ class StageState:
     def done(self) -> bool:
         """Whether the stage ended well, so that the next may start."""
         outcome = self.outcome()
-        return outcome is not None and outcome.outcome in ("completed", "advanced")
+        return outcome is not None and outcome.ended_well
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 from rstar2_train.local import prepare
 from rstar2_train.local.children import Child, ChildFailed, Supervisor, end_leftovers
-from rstar2_train.local.services import Ports, Services, needs_engines
+from rstar2_train.local.services import Ports, Services
 from rstar2_train.track import ship
 from rstar2_train.track.tracker import Ending, Tracker, ui_command
 from rstar2_train.track.view import watch
@@ -93,10 +93,7 @@ class _Run:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, self._asked_to_stop)
-        mlflow = job.spec.tracking.mlflow
-        tracker = Tracker(
-            state.root, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid
-        )
+        tracker = Tracker.of(job, state.root)
         tracker.start_job(job.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
         tracker.artifact("", state.manifest_file)
         shown = asyncio.Event()
@@ -149,11 +146,11 @@ class _Run:
 
     async def _stages(self, left: list[Stage]) -> Ending:
         serving: asyncio.Task[None] | None = None
-        if any(needs_engines(stage) for stage in left):
+        if any(stage.needs_engines for stage in left):
             serving = asyncio.create_task(self._serve())  # engines boot while SFT trains
         try:
             for stage in left:
-                if serving is not None and needs_engines(stage):
+                if serving is not None and stage.needs_engines:
                     await self._interruptible(serving)
                     if self._stop.is_set():
                         break

@@ -130,11 +130,6 @@ class Services:
         return status is not None and bool(status["ready"])
 
 
-def needs_engines(stage: Stage) -> bool:
-    """Whether a stage samples from the policy: all but SFT."""
-    return stage.type != "SFT"
-
-
 def _accepts(port: int) -> Callable[[], Awaitable[bool]]:
     async def probe() -> bool:
         with socket.socket() as one:

@@ -15,9 +15,10 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from rstar2_train.job.contracts import write_atomically
+from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.track.journal import Event, Journal
@@ -73,6 +74,12 @@ class Tracker:
         write_atomically(paths.track / "target.json", json.dumps(target, indent=1) + "\n")
         self._root = paths.root
         self._journal = Journal(journal_file(state))
+
+    @classmethod
+    def of(cls, job: AgenticRLJob, state: Path) -> Self:
+        """The tracker that a job's spec asks for."""
+        mlflow = job.spec.tracking.mlflow
+        return cls(state, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid)
 
     def start_job(self, params: Mapping[str, Any], *, tags: Mapping[str, str] | None = None) -> None:
         """Open the job's run, or open it again. `params` may be nested; they are flattened to `a.b.c`."""

@@ -9,7 +9,6 @@ import copy
 import json
 from typing import Any
 
-from rstar2_operator import names
 from rstar2_operator.apply import changed, owned
 from rstar2_operator.build.objects import built, objects
 from rstar2_operator.decide.decide import decide
@@ -18,7 +17,7 @@ from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.observed import Observed, labels, timestamp
 from rstar2_operator.settings import Settings
-from rstar2_train.job.contracts import Outcome, Progress
+from rstar2_train.job.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.validate import check
 
@@ -158,7 +157,7 @@ class Cluster:
     def end(self, job: str, code: int, *, outcome: Outcome | None = None) -> None:
         """The pods of a Job end with an exit code; its driver told `outcome` before."""
         if outcome is not None:
-            self.tell(names.outcome_key(outcome.stage), outcome.model_dump(mode="json", exclude_none=True))
+            self.tell(outcome_key(outcome.stage), outcome.model_dump(mode="json", exclude_none=True))
         for pod in self.pods.values():
             if labels(pod)["batch.kubernetes.io/job-name"] == job and pod["status"]["phase"] == "Running":
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
@@ -179,7 +178,7 @@ class Cluster:
         told = Progress(
             stage=stage, attempt=attempt, phase="Training", step=step, total_steps=4, metrics={"reward": 0.5}
         )
-        self.tell(names.PROGRESS_KEY, told.model_dump(mode="json", exclude_none=True))
+        self.tell(PROGRESS_KEY, told.model_dump(mode="json", exclude_none=True))
 
     def prepared(self) -> None:
         """The preparation ends well."""

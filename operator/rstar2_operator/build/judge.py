@@ -7,7 +7,7 @@ not open. It serves whoever proves to hold the key whose public half it is given
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.build.pod import Built, Container, Manifest, Pod, image, template
+from rstar2_operator.build.pod import HEADLESS, Built, Container, Manifest, Pod, image, service, template
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 EXECUTOR_BASE_MIB = 512
@@ -43,12 +43,7 @@ def judge(built: Built) -> list[Manifest]:
     )  # fmt: skip
     pod = Pod(role="judge", containers=[api, worker], volumes=[_key(built, "worker-key", "key")])
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name, "labels": labels},
-            "spec": {"selector": labels, "ports": [{"name": "api", "port": names.JUDGE_PORT}]},
-        },
+        service(name, labels, "api", names.JUDGE_PORT),
         _deployment(name, labels, job.spec.judge.replicas, template(pod, built)),
     ]
 
@@ -79,13 +74,8 @@ def executor(built: Built) -> list[Manifest]:
         volumes=[_key(built, "worker-public-key", "public-key")],
         extra=extra,
     )
-    service = {
-        "clusterIP": "None",
-        "selector": labels,
-        "ports": [{"name": "executor", "port": names.EXECUTOR_PORT}],
-    }
     return [
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": labels}, "spec": service},
+        service(name, labels, "executor", names.EXECUTOR_PORT, **HEADLESS),
         _deployment(name, labels, wanted.executors, template(pod, built)),
     ]
 

@@ -11,15 +11,11 @@ from rstar2_operator.build.pod import Built, Manifest
 from rstar2_operator.build.redis import redis
 from rstar2_operator.build.rollout import rollout
 from rstar2_operator.build.storage import storage
-from rstar2_operator.build.trainer import attempt, prepare, report, service
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.build.trainer import attempt, pod_names, prepare, report
+from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.settings import Settings
 from rstar2_train.job.located import located
 from rstar2_train.job.spec import AgenticRLJob
-
-ENDED = ("Complete", "Failed")
-NOTHING = ("Invalid",)
-"""Phases in which nothing is changed."""
 
 
 def built(job: AgenticRLJob, settings: Settings) -> Built:
@@ -36,8 +32,8 @@ def objects(one: Built, plan: Plan, *, has_secret: bool) -> list[Manifest]:
     wanted = [*storage(one), *config(one), *access(one), *network(one)]
     if not has_secret:
         wanted.append(secret(one))
-    if plan.phase not in ENDED:
-        wanted.append(service(one))
+    if plan.phase not in FINAL:
+        wanted.append(pod_names(one))
     if plan.prepare:
         wanted.append(prepare(one))
     if plan.serving:

@@ -19,6 +19,8 @@ USER = 65532
 """Neither root nor anyone: the user of every pod, and the group of every volume."""
 
 Manifest = dict[str, Any]
+HEADLESS: Manifest = {"clusterIP": "None"}
+"""Of a Service whose name gives the address of every pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,3 +207,14 @@ def shared_memory(size: str) -> tuple[Manifest, Manifest]:
     """Volume and mount of /dev/shm: 64 MiB, the container runtime's default, is too small for tensors."""
     volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     return volume, {"name": "shm", "mountPath": "/dev/shm"}
+
+
+def service(name: str, labels: Mapping[str, str], port_name: str, port: int, **spec: Any) -> Manifest:
+    """A Service in front of the pods with these labels. `spec`: further fields of it, such as HEADLESS."""
+    ports = [{"name": port_name, "port": port}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": dict(labels)},
+        "spec": {**spec, "selector": dict(labels), "ports": ports},
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.build.pod import Built, Container, Manifest, Pod, image, resources, template
+from rstar2_operator.build.pod import Built, Container, Manifest, Pod, image, resources, service, template
 
 DATA = "/data"
 DEFAULT_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
@@ -52,12 +52,7 @@ def redis(built: Built) -> list[Manifest]:
     if built.job.spec.storage.storage_class_name:
         claim["spec"]["storageClassName"] = built.job.spec.storage.storage_class_name
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name, "labels": labels},
-            "spec": {"selector": labels, "ports": [{"name": "redis", "port": names.REDIS_PORT}]},
-        },
+        service(name, labels, "redis", names.REDIS_PORT),
         {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",

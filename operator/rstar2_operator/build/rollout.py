@@ -5,6 +5,7 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.build import accelerator
 from rstar2_operator.build.pod import (
+    HEADLESS,
     Built,
     Container,
     Manifest,
@@ -13,6 +14,7 @@ from rstar2_operator.build.pod import (
     job_file,
     merge,
     resources,
+    service,
     shared_memory,
     storage,
     template,
@@ -52,11 +54,6 @@ def rollout(built: Built) -> list[Manifest]:
         volumes=[job_volume, shm_volume, *volumes],
         groups=accelerator.groups(built),
     )
-    service = {
-        "clusterIP": "None",
-        "selector": labels,
-        "ports": [{"name": "engine", "port": names.ENGINE_PORT}],
-    }
     spec = {
         "replicas": wanted.replicas,
         "selector": {"matchLabels": labels},
@@ -65,8 +62,7 @@ def rollout(built: Built) -> list[Manifest]:
         "progressDeadlineSeconds": BOOT_SECONDS,
         "template": template(pod, built),
     }
-    metadata = {"name": name, "labels": labels}
     return [
-        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},
+        service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels}, "spec": spec},
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.build import accelerator
 from rstar2_operator.build.pod import (
+    HEADLESS,
     Built,
     Container,
     Manifest,
@@ -17,12 +18,12 @@ from rstar2_operator.build.pod import (
     job_file,
     merge,
     resources,
+    service,
     shared_memory,
     storage,
     template,
 )
 from rstar2_operator.decide.plan import Attempt, Ending
-from rstar2_operator.decide.stages import needs_engines, needs_trainer
 from rstar2_train.job.contracts import ExitCode
 from rstar2_train.job.stages import Stage
 
@@ -33,28 +34,17 @@ CPU_DRIVER = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 RAY_PORT = 6379
 
 
-def service(built: Built) -> Manifest:
+def pod_names(built: Built) -> Manifest:
     """The headless Service that gives the stage pods their names, before they are ready too."""
-    labels = names.labels(built.name, "trainer")
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": labels,
-        "ports": [{"name": "ray", "port": RAY_PORT}],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": names.trainer(built.name), "labels": labels},
-        "spec": spec,
-    }
+    name, labels = names.trainer(built.name), names.labels(built.name, "trainer")
+    return service(name, labels, "ray", RAY_PORT, **HEADLESS, publishNotReadyAddresses=True)
 
 
 def attempt(built: Built, wanted: Attempt) -> Manifest:
     """The Job of one attempt of a stage."""
     stage = built.job.stage(wanted.stage)
     name = names.attempt(built.name, stage.name, wanted.number)
-    replicas = _replicas(built, stage)
+    replicas = built.job.replicas(stage)
     labels = {
         **names.labels(built.name, "trainer"),
         names.STAGE_LABEL: stage.name,
@@ -80,16 +70,12 @@ def attempt(built: Built, wanted: Attempt) -> Manifest:
     }
 
 
-def _replicas(built: Built, stage: Stage) -> int:
-    return (stage.trainer_replicas or built.job.spec.trainer.replicas) if needs_trainer(stage) else 1
-
-
 def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, labels: dict[str, str]) -> Manifest:
     job = built.job
     trainer = job.spec.trainer
     job_volume, job_mount = job_file(built)
     volumes, mounts = storage(built)
-    learns = needs_trainer(stage)
+    learns = stage.learns
     on_gpu = learns and job.spec.accelerator.vendor != "none"
     shm_volume, shm_mount = shared_memory("64Gi" if on_gpu else "512Mi")
     command = [
@@ -98,7 +84,7 @@ def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, 
         *("--nodes", str(replicas), "--subdomain", names.trainer(built.name)),
         *("--progress", names.progress(built.name)),
     ]
-    if needs_engines(stage):
+    if stage.needs_engines:
         command += ["--engines", f"{names.rollout(built.name)}:{names.ENGINE_PORT}"]
         command += ["--judge", f"http://{names.judge(built.name)}:{names.JUDGE_PORT}"]
     container = Container(

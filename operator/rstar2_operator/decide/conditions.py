@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.decide.troubles import Trouble
 from rstar2_operator.observed import Object, Observed, is_true, timestamp
 
@@ -20,19 +20,18 @@ MESSAGE_LENGTH = 4096
 def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Condition]:
     """Every condition of the job now, without times."""
     made = [_admitted(plan), _storage(observed, found)]
-    for kind, roles, build in (
-        ("RedisReady", ("redis",), names.redis),
-        ("JudgeReady", ("judge", "executor"), names.judge),
-        ("RolloutReady", ("rollout",), names.rollout),
+    for kind, roles in (
+        ("RedisReady", ("redis",)),
+        ("JudgeReady", ("judge", "executor")),
+        ("RolloutReady", ("rollout",)),
     ):
-        made.append(_role(kind, roles, build(observed.name), plan, observed, found))
+        made.append(_role(kind, roles, plan, observed, found))
     made.append(_training(plan, observed))
     suspended = plan.phase == "Suspended"
-    made.append(
-        _one("Suspended", suspended, plan.phase if suspended else "NotSuspended", plan.message if suspended else "")
-    )
+    why = ("Suspended", plan.message) if suspended else ("NotSuspended", "")
+    made.append(_one("Suspended", suspended, *why))
     made.append(_degraded(found))
-    for kind in ("Complete", "Failed"):
+    for kind in FINAL:
         if plan.phase == kind:
             made.append(_one(kind, True, plan.why, plan.message))
     return made
@@ -95,9 +94,7 @@ def _storage(observed: Observed, found: list[Trouble]) -> Condition:
     return _one("StorageReady", False, "Preparing", "data and model are being brought into the storage")
 
 
-def _role(
-    kind: str, roles: tuple[str, ...], name: str, plan: Plan, observed: Observed, found: list[Trouble]
-) -> Condition:
+def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
     if not plan.serving:
         return _one(kind, False, "NotNeeded", "no stage needs it now")
     counts = {role: ready_of(observed, role) for role in roles}

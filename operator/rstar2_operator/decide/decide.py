@@ -11,20 +11,19 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import pending, stages
-from rstar2_operator.decide.plan import Attempt, Ending, Phase, Plan
+from rstar2_operator.decide.plan import FINAL, Attempt, Ending, Phase, Plan
 from rstar2_operator.decide.restart import Counters, counters, decide_next, restart_at
 from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
-ENDS: tuple[Phase, Phase] = ("Complete", "Failed")
 REPORT_SECONDS = 300.0
 """How long the end of a job waits for its report."""
 
 
 def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
     """What the job should have at `now` (seconds since the epoch)."""
-    for last in ENDS:
+    for last in FINAL:
         if is_true(observed.job, last):
             return _finished(job, observed, last, now=now)
     began = observed.status.get("startTime")
@@ -63,7 +62,7 @@ def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
 def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counters, *, now: float) -> Plan:
     number = stages.last_attempt(stage, observed)
     last = observed.attempts(stage.name).get(number)
-    serving = stages.needs_engines(stage)
+    serving = stage.needs_engines
     if last is not None and last["metadata"].get("deletionTimestamp"):
         last = None  # it is on its way out: its pods say when it is gone
     if last is not None and job_finished_at(last) is None:
@@ -101,7 +100,7 @@ def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
     if stage is not None and _alive(stage, observed):
         message = "the driver is writing its checkpoint"
         return _counted(told, phase="Suspending", why="Suspending", stage=stage.name, message=message,
-                        serving=stages.needs_engines(stage))  # fmt: skip
+                        serving=stage.needs_engines)  # fmt: skip
     return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage),
                     message="nothing is held but the storage; set spec.suspend to false to go on")  # fmt: skip
 

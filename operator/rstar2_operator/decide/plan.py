@@ -7,6 +7,8 @@ from typing import Literal
 
 Phase = Literal["Invalid", "Pending", "Preparing", "Running", "Restarting", "Suspending", "Suspended", "Finishing",
                 "Complete", "Failed"]  # fmt: skip
+FINAL: tuple[Phase, Phase] = ("Complete", "Failed")
+"""Phases that a job never leaves; its conditions have the same names."""
 Ending = Literal["completed", "failed"]
 
 

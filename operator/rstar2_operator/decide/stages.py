@@ -1,33 +1,23 @@
-"""The curriculum: which stage a job is at, and whether it needs engines and judge."""
+"""The curriculum: which stage a job is at, and how often it has been tried."""
 
 from __future__ import annotations
 
 from rstar2_operator.observed import Observed
+from rstar2_train.job.contracts import ENDED_WELL
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
-
-WELL = ("completed", "advanced")
 
 
 def ended_well(stage: str, observed: Observed) -> bool:
     """Whether a stage ended well: its driver said so, or the last status did."""
     outcome = observed.outcome(stage)
-    return (outcome is not None and outcome.outcome in WELL) or observed.stage_status(stage).get("outcome") in WELL
+    told = observed.stage_status(stage).get("outcome")
+    return (outcome is not None and outcome.ended_well) or told in ENDED_WELL
 
 
 def current(job: AgenticRLJob, observed: Observed) -> Stage | None:
     """The first stage that has not ended well; None when all have."""
     return next((stage for stage in job.spec.stages if not ended_well(stage.name, observed)), None)
-
-
-def needs_engines(stage: Stage) -> bool:
-    """Whether a stage samples from the policy: all but SFT. The judge and Redis go with the engines."""
-    return stage.type != "SFT"
-
-
-def needs_trainer(stage: Stage) -> bool:
-    """Whether a stage learns; the others are driven from a pod without accelerator."""
-    return stage.type in ("SFT", "GRPO")
 
 
 def last_attempt(stage: Stage, observed: Observed) -> int:

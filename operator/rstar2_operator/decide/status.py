@@ -10,7 +10,7 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import stages
 from rstar2_operator.decide.conditions import conditions, merged, ready_of
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.decide.troubles import troubles
 from rstar2_operator.observed import Object, Observed, job_finished_at, timestamp
 from rstar2_train.job.contracts import Progress
@@ -18,7 +18,6 @@ from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
 Status = dict[str, Any]
-OVER = ("Complete", "Failed")
 
 
 def status_of(job: AgenticRLJob, observed: Observed, plan: Plan, *, now: float) -> Status:
@@ -50,10 +49,10 @@ def status_of(job: AgenticRLJob, observed: Observed, plan: Plan, *, now: float) 
         reward = (at.get("metrics") or {}).get("reward")
         if reward is not None:
             status["reward"] = reward
-    status["progressPercentage"] = round(100 * _share(rows))
+    status["progressPercentage"] = round(100 * _share(job, rows))
     if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
-    if plan.phase in OVER:
+    if plan.phase in FINAL:
         status["completionTime"] = old.get("completionTime") or timestamp(now)
     return status
 
@@ -123,11 +122,11 @@ def _ended(stage: Stage, observed: Observed) -> float | None:
     return job_finished_at(last) if last is not None else None
 
 
-def _share(rows: list[Status]) -> float:
+def _share(job: AgenticRLJob, rows: list[Status]) -> float:
     """Share of the curriculum that is done: stages that learn count alike, however long; the others a fifth."""
     total = done = 0.0
-    for row in rows:
-        weight = 1.0 if row["type"] in ("SFT", "GRPO") else 0.2
+    for stage, row in zip(job.spec.stages, rows, strict=True):
+        weight = 1.0 if stage.learns else 0.2
         total += weight
         if row["phase"] == "Done":
             done += weight

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from rstar2_train.evaluate.records import Evaluation, Slice, read_evaluation, write_evaluation
-from rstar2_train.evaluate.report import build_report, duration, read_report, render, render_slices, write_report
+from rstar2_train.evaluate.records import Evaluation, Report, Slice, read_evaluation, write_evaluation
+from rstar2_train.evaluate.report import build_report, duration, render, render_slices, write_report
 from rstar2_train.job.contracts import CheckpointRef, Outcome, write_atomically, write_model
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -98,7 +98,7 @@ def test_report_of_a_job_half_done(tmp_path: Path, job: AgenticRLJob) -> None:
         ["eval", "Evaluate", None, 0, None, None, None, None, None],
     ]
     assert rows[1]["slices"]["L1"]["pass_at_1"] == 0.75
-    assert read_report(JobState(tmp_path).report_file).model_dump(mode="json") == written
+    assert Report.model_validate_json(JobState(tmp_path).report_file.read_text()).model_dump(mode="json") == written
 
 
 def test_a_stage_is_compared_with_the_last_one_measured_alike(tmp_path: Path, job: AgenticRLJob) -> None:
