@@ -48,7 +48,7 @@ integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minute
 	@$(BIN)/pytest tests/integration
 
 # The cluster for the tests (tests/cluster): a real Kubernetes node in namespaces of its own. NAME=... for another one.
-.PHONY: cluster-up cluster-down cluster-status cluster-shell cluster-test
+.PHONY: cluster-up cluster-down cluster-status cluster-shell images cluster-test
 CLUSTER = $(BIN)/python -m tests.cluster $(if $(NAME),--name $(NAME))
 
 cluster-up: setup ## boot a real one-node Kubernetes (root); builds what it is made of the first time: some ten minutes
@@ -62,6 +62,9 @@ cluster-status: setup ## what runs on it, and where its logs are
 
 cluster-shell: setup ## a shell whose kubectl and helm speak to it
 	@$(CLUSTER) shell
+
+images: setup ## build the operator's and the judge's images, into an archive each (root; buildah)
+	@$(BIN)/python -m tests.cluster.project_images
 
 cluster-test: setup ## tests of the cluster itself: runtimes, DNS, policies, volumes, teardown
 	@$(BIN)/pytest tests/cluster

@@ -19,7 +19,7 @@ import yaml
 from rstar2_train.cluster.config_map import ConfigMap
 from rstar2_train.cluster.mirror import insist, last_words, to_json
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve
+from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.job.contracts import PREPARE_KEY, Outcome, StageFailed, write_atomically
 from rstar2_train.job.located import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.job.spec import AgenticRLJob
@@ -63,12 +63,12 @@ async def _tell(progress: str, outcome: Outcome, account: Path) -> None:
 
 
 def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
-    """Make, fetch or find every source of a job. Raises StageFailed naming every field whose file cannot be had.
+    """Make, fetch or find every source of a job. Raises StageFailed naming every field whose file cannot be used.
 
     `source`: as the user wrote it; `job`: the same with paths in the places of its sources.
     """
     state.root.mkdir(parents=True, exist_ok=True)
-    missing = []
+    missing = {}
     for wanted, place in zip(sources(source), sources(job), strict=True):
         value, path = wanted.value, Path(place.value)
         try:
@@ -80,14 +80,11 @@ def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
             if not path.exists():
                 raise DataError(f"{value}: no such file or folder (looked at {path})")
         except DataError as error:
-            missing.append(f"{wanted.field}: {error}")
-    model = Path(job.spec.model.source)
-    if model.exists() and not (model / "config.json").exists():
-        missing.append(
-            f"spec.model.source: {source.spec.model.source}: no config.json in {model}; it is no model folder"
-        )
-    if missing:
-        raise StageFailed("BadData", "\n".join(missing), retryable=False)
+            missing[wanted.field] = str(error)
+    problems = unusable(job) | missing
+    if problems:
+        words = "\n".join(f"{field}: {what}" for field, what in problems.items())
+        raise StageFailed("BadData", words, retryable=False)
 
 
 def begin(source: AgenticRLJob, state: JobState) -> None:

@@ -17,14 +17,14 @@ from statistics import fmean
 
 from rstar2_train.curriculum.context import Context
 from rstar2_train.curriculum.handover import final_version, incoming, inherits_optimizer, step_version
-from rstar2_train.curriculum.measure import measure_validation, wants_validation
+from rstar2_train.curriculum.measure import load_problems, measure_validation, wants_validation
 from rstar2_train.curriculum.rollouts import Rollouts
-from rstar2_train.curriculum.selection import select
+from rstar2_train.curriculum.selection import select, stored_groups
 from rstar2_train.curriculum.sft import load_protocol
 from rstar2_train.curriculum.training import Training
 from rstar2_train.curriculum.triggers import Decision, StepRecord, decide
 from rstar2_train.data.cursor import Order
-from rstar2_train.data.problems import DataError, Problem, read_problems
+from rstar2_train.data.problems import Problem
 from rstar2_train.job.contracts import Outcome, StageFailed
 from rstar2_train.job.stages import GRPOSettings
 from rstar2_train.rollout import store
@@ -140,14 +140,10 @@ class _Loop:
         file = store.step_path(ctx.folder.trajectories, step + 1)
         stored = await asyncio.to_thread(store.read, file) if file.exists() else []
         if stored:
-            by_prompt: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
-            for trajectory in stored:
-                by_prompt.setdefault(trajectory.prompt_id, []).append(trajectory)
-            if list(by_prompt) == [problem.id for problem in problems] and all(
-                len(group) == settings.rollouts_per_prompt for group in by_prompt.values()
-            ):
+            groups = stored_groups(stored, problems=problems, rollouts_per_prompt=settings.rollouts_per_prompt)
+            if groups is not None:
                 log.info("step %d: its rollouts were already written; repeating the update only", step + 1)
-                return list(by_prompt.values()), False
+                return groups, False
             log.warning("step %d: its rollouts were written for other settings or data; sampling anew", step + 1)
         groups = await self._rollouts.sample(
             problems, samples=settings.rollouts_per_prompt, sampling=settings.sampling, seed=(ctx.seed, step)
@@ -182,10 +178,7 @@ class _Loop:
 def usable_problems(ctx: Context, settings: GRPOSettings, protocol: Protocol) -> list[Problem]:
     """The stage's problems whose prompt fits. Raises StageFailed when there is none."""
     file = ctx.state.stage(settings.data_from).kept_file if settings.data_from else Path(settings.data or "")
-    try:
-        problems = read_problems(file)
-    except DataError as error:
-        raise StageFailed("BadData", str(error), retryable=False) from error
+    problems = load_problems(str(file))
     fitting = [p for p in problems if len(protocol.prompt_ids(p.problem)) <= settings.max_prompt_tokens]
     if len(fitting) < len(problems):
         log.warning("%d of %d prompts are longer than maxPromptTokens", len(problems) - len(fitting), len(problems))

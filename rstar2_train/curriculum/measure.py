@@ -78,6 +78,6 @@ async def measure_problems(
 def load_problems(file: str) -> list[Problem]:
     """The problems of a data file. Raises StageFailed when they cannot be read."""
     try:
-        return read_problems(Path(file))
+        return list(read_problems(Path(file)))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.advantage import group_advantages
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
 from rstar2_train.job.stages import GRPOSettings
@@ -45,6 +46,21 @@ def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, se
             advantages = group_advantages([trajectory.reward for trajectory in kept])
             trained.append([_sequence(t, advantage) for t, advantage in zip(kept, advantages, strict=True)])
     return Selected(trained, sum(trajectory.failed for group in groups for trajectory in group))
+
+
+def stored_groups(
+    stored: Sequence[Trajectory], *, problems: Sequence[Problem], rollouts_per_prompt: int
+) -> list[list[Trajectory]] | None:
+    """The groups of a step that was sampled before, in the order of its problems.
+
+    None when they are not this step's: written for other data, or with another number of rollouts.
+    """
+    by_prompt: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
+    for trajectory in stored:
+        by_prompt.setdefault(trajectory.prompt_id, []).append(trajectory)
+    groups = list(by_prompt.values())
+    whole = len(groups) == len(problems) and all(len(group) == rollouts_per_prompt for group in groups)
+    return groups if whole else None
 
 
 def _stats(trajectory: Trajectory) -> RolloutStats:

@@ -88,7 +88,7 @@ async def run(ctx: Context) -> Outcome:
 def _demonstrations(ctx: Context, settings: SFTStage, model: Path) -> Demonstrations:
     """The stage's data. Raises StageFailed when it cannot be learned from."""
     try:
-        rows = read_conversations(Path(settings.data))
+        rows = list(read_conversations(Path(settings.data)))
         return Demonstrations(rows, protocol=load_protocol(ctx, model), settings=settings, seed=ctx.seed)
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error

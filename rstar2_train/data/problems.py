@@ -1,10 +1,12 @@
 """Reads problems and demonstrations from JSONL or Parquet files, and says exactly which row is wrong.
 
-The files that a manifest names end here: every stage driver reads its `data` through these two functions.
+The files that a manifest names end here: they are checked before a job starts, and every stage driver reads its
+`data`, through these functions, which hold one row at a time.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,13 +42,12 @@ class Conversation:
     """Difficulty, 1 the first; 0 when the file does not say. See `SFTStage.shortest_first_steps`."""
 
 
-def read_problems(path: Path) -> list[Problem]:
+def read_problems(path: Path) -> Iterator[Problem]:
     """The problems of a `.jsonl` or `.parquet` file of rows `{problem, answer, id?, slice?, hard?}`, in file order.
 
     A row without `id` gets `<file stem>-<line>`; a number is taken as an answer too.
     Raises DataError, naming file and line, for a row that is not usable, for an id used twice and for an empty file.
     """
-    problems: list[Problem] = []
     seen: dict[str, int] = {}
     for line, row in _rows(path):
         where = f"{path}:{line}"
@@ -62,24 +63,21 @@ def read_problems(path: Path) -> list[Problem]:
                 f"{where}: id {problem.id!r} is already used in line {seen[problem.id]}; ids must be unique"
             )
         seen[problem.id] = line
-        problems.append(problem)
-    return problems
+        yield problem
 
 
-def read_conversations(path: Path) -> list[Conversation]:
+def read_conversations(path: Path) -> Iterator[Conversation]:
     """The demonstrations of a `.jsonl` or `.parquet` file of rows `{messages: [{role, content}], level?}`.
 
     Raises DataError, naming file and line, for a row without an assistant message, an unknown role or a
     message without text.
     """
-    conversations: list[Conversation] = []
     for line, row in _rows(path):
         where = f"{path}:{line}"
         level = row.get("level") or 0
         if not isinstance(level, int):
             raise DataError(f"{where}: level is {level!r}; it must be a whole number, 1 for the first difficulty")
-        conversations.append(Conversation(messages=_messages(row, where), level=level))
-    return conversations
+        yield Conversation(messages=_messages(row, where), level=level)
 
 
 def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
@@ -133,10 +131,11 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+            yield from enumerate(rows, start=1)
     except pyarrow.lib.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
-    yield from enumerate(table.to_pylist(), start=1)
 
 
 def _text(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:

@@ -7,6 +7,7 @@ A value is a path (relative to the manifest), `generated://NAME/FILE` (made here
 
 from __future__ import annotations
 
+import collections
 import os
 import shutil
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rstar2_train.data import tiny
-from rstar2_train.data.problems import DataError
+from rstar2_train.data.problems import DataError, read_conversations, read_problems
 from rstar2_train.job.contracts import write_atomically
-from rstar2_train.job.located import GENERATED, generated_folder, split_generated
+from rstar2_train.job.located import GENERATED, generated_folder, sources, split_generated
+from rstar2_train.job.spec import AgenticRLJob
 
 VERSION_FILE = "version"
 """Beside the generated files: which version of the generator made them."""
@@ -47,6 +49,26 @@ def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
     if not path.exists():
         raise DataError(f"{uri}: no such file or folder (looked at {path.resolve()})")
     return path
+
+
+def unusable(job: AgenticRLJob) -> dict[str, str]:
+    """What is wrong with the files of a job whose sources are paths: field -> `FILE:LINE: what`, the first of each.
+
+    Every row is read, one at a time, so that the last stage's data fails before the first stage has trained.
+    """
+    found = {}
+    for source in sources(job):
+        path = Path(source.value)
+        try:
+            if source.holds == "model" and not (path / "config.json").is_file():
+                raise DataError(f"{path}: no config.json in it; it is no Hugging Face model folder")
+            if source.holds == "problems":
+                collections.deque(read_problems(path), maxlen=0)
+            if source.holds == "conversations":
+                collections.deque(read_conversations(path), maxlen=0)
+        except DataError as error:
+            found[source.field] = str(error)
+    return found
 
 
 def _generated(uri: str, *, state_dir: Path, seed: int) -> Path:

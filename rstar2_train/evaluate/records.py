@@ -116,8 +116,6 @@ class StageReport(Record):
     outcome: str | None = None
     """completed, advanced, suspended or failed; null: still running, or not started."""
     reason: str | None = None
-    seconds: float | None = None
-    """Wall time of the measurement."""
     slices: dict[str, Slice] = {}
     benchmarks: dict[str, Slice] = {}
 

@@ -102,4 +102,5 @@ class Model(BaseModel):
         validate_default=True,
         serialize_by_alias=True,
         allow_inf_nan=False,
+        strict=True,
     )

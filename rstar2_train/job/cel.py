@@ -93,6 +93,12 @@ STAGES = (
         field=".spec.stages",
     ),
     *(_member(kind, member) for kind, member in MEMBERS.items()),
+    Rule(
+        at="spec.stages[].evaluate",
+        rule="self.benchmarks.all(b, self.benchmarks.exists_one(c, c.name == b.name))",
+        message="names of benchmarks are unique in a stage",
+        field=".benchmarks",
+    ),
     _each_grpo(f"{_effective('steps')} >= 1", "grpo.steps is required in a GRPO stage: how many rollout steps it has"),
     _each_grpo(
         f"{_KEPT} <= {_SAMPLED}",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal
 
 from rstar2_train.job.rules import Problem
 from rstar2_train.job.spec import AgenticRLJob
@@ -34,6 +35,8 @@ class Source:
     attribute: str
     field: str
     """As a person writes it: `spec.model.source`."""
+    holds: Literal["model", "template", "problems", "conversations"]
+    """What the file or folder is."""
 
     @property
     def value(self) -> str:
@@ -65,21 +68,21 @@ class HubSource:
 def sources(job: AgenticRLJob) -> Iterator[Source]:
     """Every value of a job that names a file or folder."""
     spec = job.spec
-    yield Source(spec.model, "source", "spec.model.source")
+    yield Source(spec.model, "source", "spec.model.source", "model")
     if spec.model.chat_template:
-        yield Source(spec.model, "chat_template", "spec.model.chatTemplate")
+        yield Source(spec.model, "chat_template", "spec.model.chatTemplate", "template")
     if spec.validation:
-        yield Source(spec.validation, "data", "spec.validation.data")
+        yield Source(spec.validation, "data", "spec.validation.data", "problems")
     if spec.grpo.data:
-        yield Source(spec.grpo, "data", "spec.grpo.data")
+        yield Source(spec.grpo, "data", "spec.grpo.data", "problems")
     for index, stage in enumerate(spec.stages):
         at = f"spec.stages[{index}].{stage.type.lower()}"
         if stage.evaluate:
             for number, benchmark in enumerate(stage.evaluate.benchmarks):
-                yield Source(benchmark, "data", f"{at}.benchmarks[{number}].data")
+                yield Source(benchmark, "data", f"{at}.benchmarks[{number}].data", "problems")
         for member in (stage.sft, stage.grpo, stage.filter):
             if member is not None and member.data:
-                yield Source(member, "data", f"{at}.data")
+                yield Source(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
 
 
 def located(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:

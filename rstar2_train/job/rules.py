@@ -203,6 +203,13 @@ def _patch_volumes(patch: RuntimePatch, at: str) -> Iterator[Problem]:
 
 
 def _evaluation(job: AgenticRLJob) -> Iterator[Problem]:
+    for index, stage in _stages(job, "Evaluate"):
+        assert stage.evaluate is not None
+        names = [benchmark.name for benchmark in stage.evaluate.benchmarks]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                field = f"spec.stages[{index}].evaluate.benchmarks[{number}].name"
+                yield Problem(field, "stands twice; names are unique in a stage", name)
     if job.spec.validation is None and not any(stage.type == "Evaluate" for stage in job.spec.stages):
         message = "nothing measures the model: set spec.validation, or add an Evaluate stage"
         yield Problem("spec.validation", message, warning=True)

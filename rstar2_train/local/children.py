@@ -28,7 +28,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class ChildFailed(Exception):
-    """A child could not be started, or keeps dying. The message names its log and shows its end."""
+    """A child could not be started, or keeps dying. The message shows the end of its log, then says so in one line."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Child:
     ready: Callable[[], Awaitable[bool]] | None = None
     """Asked until it says yes; None: ready once started."""
     ready_seconds: float = 120
+    advice: str = ""
+    """Which fields of the manifest to look at when it cannot be started or keeps dying."""
     max_restarts: int = 5
     """Restarts within ten minutes before the child is given up."""
     stop_seconds: float = 10
@@ -59,9 +61,11 @@ class _Running:
 class Supervisor:
     """Runs children until `stop`. All methods belong to one event loop."""
 
-    def __init__(self, *, logs: Path, register: Path) -> None:
-        """`logs`: folder of the children's logs; `register`: file with their pids, for the next run to find."""
+    def __init__(self, *, logs: Path, register: Path, say: Callable[[str], None]) -> None:
+        """`logs`: folder of the children's logs; `register`: file with their pids, for the next run to find; `say`:
+        tells a person of a restart."""
         self._logs = logs
+        self._say = say
         self._register = register
         self._running: dict[str, _Running] = {}
         self._watchers: set[asyncio.Task[None]] = set()
@@ -148,13 +152,9 @@ class Supervisor:
         process = running.process
         while child.ready is not None and not await child.ready():
             if process.returncode is not None:
-                raise ChildFailed(
-                    f"{child.name} exited with {process.returncode} before it was ready; {self.last_words(child.name)}"
-                )
+                raise self._failed(child, f"{_ended_how(process.returncode)} before it was ready")
             if time.monotonic() > deadline:
-                raise ChildFailed(
-                    f"{child.name} was not ready after {child.ready_seconds:.0f} s; {self.last_words(child.name)}"
-                )
+                raise self._failed(child, f"was not ready after {child.ready_seconds:.0f} s")
             await asyncio.sleep(0.1)
         running.ready = True
 
@@ -170,29 +170,33 @@ class Supervisor:
             now = time.monotonic()
             running.restarts = [*(t for t in running.restarts if now - t < 600), now]
             if len(running.restarts) > child.max_restarts:
-                words = (
-                    f"{child.name} died {len(running.restarts)} times, last with {code}; {self.last_words(child.name)}"
-                )
-                self.give_up(ChildFailed(words))
+                words = f"died {len(running.restarts)} times: the last time it {_ended_how(code)}"
+                self.give_up(self._failed(child, words))
                 return
+            self._say(f"{child.name} {_ended_how(code)}; starting it again")
             await asyncio.sleep(min(0.2 * 2 ** (len(running.restarts) - 1), 5))
             if self._stopping or self._running.get(child.name) is not running:
                 return
             running.process = await self._spawn(child)
             try:
                 await self._until_ready(running)
+                self._say(f"{child.name} is ready again")
             except ChildFailed:
                 continue  # its exit is counted at the top; a hung one is ended first
             finally:
                 if not running.ready and running.process.returncode is None:
                     await _end(running.process, child.stop_seconds)
 
-    def last_words(self, name: str) -> str:
-        """Where a child's log is, and its last lines."""
+    def _failed(self, child: Child, words: str) -> ChildFailed:
+        advice = f"; {child.advice}" if child.advice else ""
+        return ChildFailed(self.ending(child.name, f"{child.name} {words}{advice}"))
+
+    def ending(self, name: str, words: str) -> str:
+        """The last lines of a child's log, then `words` on how it ended, with the log's path, as the last line."""
         log = self.log(name)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         lines = text.rpartition(STARTED)[2].splitlines()[1:][-8:]  # of its last start, not of those before
-        return f"its log is {log} and ends with:\n" + "\n".join(f"  {line}" for line in lines)
+        return "\n".join([f"last lines of {log}:", *(f"  {line}" for line in lines), f"{words} (log: {log})"])
 
     def _write_register(self, *starting: tuple[str, asyncio.subprocess.Process]) -> None:
         alive = [(name, one.process) for name, one in self._running.items() if one.process.returncode is None]
@@ -202,6 +206,11 @@ class Supervisor:
                 started = psutil.Process(process.pid).create_time()
                 entries.append({"name": name, "pid": process.pid, "started": started})
         write_atomically(self._register, json.dumps(entries))
+
+
+def _ended_how(code: int) -> str:
+    """What an exit code says: a signal's name where it was one."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
 async def _end(process: asyncio.subprocess.Process, grace: float) -> None:

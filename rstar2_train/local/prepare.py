@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve
+from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.job.contracts import Attempt, write_atomically, write_model
 from rstar2_train.job.load import ManifestError, read_manifest
 from rstar2_train.job.located import sources
@@ -46,19 +46,19 @@ def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Problem]]:
 def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> AgenticRLJob:
     """The job with every source and data value as an absolute path; generated data is made here, once.
 
-    Raises CannotRun naming every field whose file is not there.
+    Raises CannotRun naming every field whose file is not there or cannot be used.
     """
     job = job.model_copy(deep=True)
-    missing = []
+    missing = {}
     for source in sources(job):
         try:
             found = resolve(source.value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
         except DataError as error:
-            missing.append(f"error: {source.field}: {error}")
+            missing[source.field] = str(error)
             continue
         source.put(str(found.resolve()))
-    if missing:
-        raise CannotRun("\n".join(missing))
+    problems = unusable(job) | missing
+    _refuse([f"{field}: {words}" for field, words in problems.items()])
     return job
 
 
@@ -77,8 +77,12 @@ def check_machine(job: AgenticRLJob, state: JobState) -> None:
         missing.append(
             f"only {free // 2**20} MiB are free under {state.root}; at least {MIN_FREE_BYTES // 2**20} needed"
         )
-    if missing:
-        raise CannotRun("\n".join(f"error: {line}" for line in missing))
+    _refuse(missing)
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise CannotRun("\n".join(f"error: {line}" for line in problems))
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class _Run:
 
     async def _supervised(self, left: list[Stage]) -> Ending:
         job, state = self._job, self._state
-        self._supervisor = Supervisor(logs=state.logs, register=_register(state))
+        self._supervisor = Supervisor(logs=state.logs, register=_register(state), say=self._say)
         self._services = Services(job, state, Ports.choose(engines=job.spec.rollout.replicas))
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -112,14 +112,15 @@ class _Run:
             await self._close(tracker, ending)
         return ending
 
+    def _say(self, words: str) -> None:
+        self._console.print(words, style="yellow", highlight=False, markup=False)
+
     def _asked_to_stop(self) -> None:
         """The first time: suspend. The second: do not wait for the step; what is checkpointed is safe."""
         if self._stop.is_set():
             self._signal_driver(signal.SIGKILL)
         else:
-            self._console.print(
-                "suspending: the driver writes its checkpoint (again: do not wait for it)", style="yellow"
-            )
+            self._say("suspending: the driver writes its checkpoint (again: do not wait for it)")
         self._stop.set()
 
     async def _until_end(self, left: list[Stage]) -> Ending:
@@ -151,6 +152,9 @@ class _Run:
         try:
             for stage in left:
                 if serving is not None and stage.needs_engines:
+                    waiting = [name for name, word in self._supervisor.health().items() if word == "starting"]
+                    if not serving.done():
+                        self._say(f"{stage.name} waits for {', '.join(waiting) or 'its services'} to start")
                     await self._interruptible(serving)
                     if self._stop.is_set():
                         break
@@ -195,12 +199,12 @@ class _Run:
                 return "suspended"
             if self._stop.is_set() and decision.action == "RestartStage":
                 return "suspended"  # it was told not to wait
-            where = f"stage {stage.name}, attempt {attempt}: {decision.why}\n{self._supervisor.last_words(child.name)}"
+            where = self._supervisor.ending(child.name, f"stage {stage.name}, attempt {attempt}: {decision.why}")
             if decision.action == "FailJob":
                 self._why_failed = where
                 return "failed"
             self._restarts += decision.counts
-            self._console.print(f"{where}\nrestarting from the last checkpoint", style="yellow", markup=False)
+            self._say(f"{where}\nstarting it again from its last checkpoint")
         return "suspended"
 
     def _decide(self, stage: Stage, attempt: int, code: int) -> Decision:
@@ -247,9 +251,11 @@ class _Run:
         console.print(f"logs     {_shown(state.logs)}", highlight=False, markup=False, soft_wrap=True)
         console.print(f"metrics  {ui_command(state.root)}", highlight=False, markup=False, soft_wrap=True)
         if ending == "suspended":
-            console.print("suspended; the same command goes on where it stopped", style="yellow")
+            self._say("suspended; the same command goes on where it stopped")
         if ending == "failed":
-            console.print(f"FAILED: {self._why_failed}", style="red", markup=False, highlight=False, soft_wrap=True)
+            excerpt, _, why = self._why_failed.rpartition("\n")
+            console.print(excerpt, markup=False, highlight=False, soft_wrap=True)
+            console.print(f"FAILED: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
 
     @property
     def _seconds(self) -> float:

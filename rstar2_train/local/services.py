@@ -101,7 +101,9 @@ class Services:
         argv += ["--model", str(model), "--port", str(self.ports.engines[index])]
         ready = _answers(f"{self.engine_urls[index]}/health")
         env = {"RSTAR2_ENGINE_TOKEN": self.engine_token}
-        return Child(f"engine-{index}", argv, env=env, ready=ready, ready_seconds=600, stop_seconds=10)
+        advice = "its arguments come from spec.rollout and its engineArgs, its model from spec.model.source"
+        name = f"engine-{index}"
+        return Child(name, argv, env=env, ready=ready, ready_seconds=600, stop_seconds=10, advice=advice)
 
     def shipper(self) -> Child:
         """Sends the tracking journal to MLflow while the job runs."""

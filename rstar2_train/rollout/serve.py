@@ -100,16 +100,17 @@ def launch(
 def longest_sequence(job: AgenticRLJob) -> int:
     """Tokens of the longest prompt and response that any stage of the job can ask an engine for."""
     lengths = [0]
+    prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
     for stage in job.spec.stages:
         if stage.type == "GRPO":
             settings = job.grpo_settings(stage)
             lengths.append(settings.max_prompt_tokens + settings.max_response_tokens)
         elif stage.filter is not None:
-            lengths.append(DEFAULT_PROMPT_TOKENS + stage.filter.sampling.max_response_tokens)
+            lengths.append(prompt + stage.filter.sampling.max_response_tokens)
         elif stage.evaluate is not None:
-            lengths.append(DEFAULT_PROMPT_TOKENS + stage.evaluate.sampling.max_response_tokens)
+            lengths.append(prompt + stage.evaluate.sampling.max_response_tokens)
     if job.spec.validation is not None:
-        lengths.append(DEFAULT_PROMPT_TOKENS + job.spec.validation.sampling.max_response_tokens)
+        lengths.append(prompt + job.spec.validation.sampling.max_response_tokens)
     return max(lengths)
 
 

@@ -112,6 +112,24 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.grpo.learningRate is 'fast': should be a valid number",
         'spec.grpo.learningRate in body must be of type number: "string"',
     ),
+    (
+        "spec.stages.1.grpo.steps",
+        True,
+        "spec.stages[1].grpo.steps is True: should be a valid integer",
+        'spec.stages[1].grpo.steps in body must be of type integer: "boolean"',
+    ),
+    (
+        "spec.seed",
+        "7",
+        "spec.seed is '7': should be a valid integer",
+        'spec.seed in body must be of type integer: "string"',
+    ),
+    (
+        "spec.stages.1",
+        {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "/p"}] * 2}},
+        "spec.stages[1].evaluate.benchmarks[1].name is 'b': stands twice",
+        "names of benchmarks are unique in a stage",
+    ),
     ("spec.stages.1.type", "PPO", "allowed: 'SFT', 'GRPO', 'Filter' or 'Evaluate'", 'Unsupported value: "PPO"'),
     (
         "spec.stages.1.name",

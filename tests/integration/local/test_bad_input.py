@@ -1,5 +1,6 @@
 """What a new user gets wrong: one clear message each, exit code not 0, nothing half-written, nothing left running."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from rstar2_train.job.contracts import Attempt, write_model
+from rstar2_train.job.load import read_manifest
+from rstar2_train.job.state import JobState
+from rstar2_train.job.validate import check
 
 ROOT = Path(__file__).parents[3]
 SMOKE = ROOT / "examples" / "smoke.yaml"
@@ -160,6 +166,19 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             env=os.environ | {"RSTAR2_JUDGE_TOKEN": "x" * 32},
         )
     assert_refused(done.returncode, done.stdout + done.stderr, port, "in use")
+
+
+def test_report_of_a_job_that_was_killed_in_its_first_stage(tmp_path: Path) -> None:
+    state = JobState(tmp_path / "smoke")
+    job, _ = check(read_manifest(SMOKE))
+    assert job is not None
+    write_model(state.job_file, job)
+    write_model(state.stage("sft").attempt_file, Attempt(attempt=1, uid="u"))
+    code, output = rstar2("report", "smoke", "--state", str(tmp_path), "--json")
+    assert code == 0
+    rows = json.loads(output)["stages"]
+    assert [row["attempts"] for row in rows] == [1, 0, 0, 0, 0, 0]
+    assert all(row["pass_at_1"] is None and row["outcome"] is None for row in rows)
 
 
 def test_report_and_track_of_a_job_that_never_ran(tmp_path: Path) -> None:

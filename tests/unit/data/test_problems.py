@@ -33,9 +33,9 @@ def _jsonl(folder: Path, *rows: object) -> Path:
 
 def test_jsonl_and_parquet_give_the_same_problems(tmp_path: Path) -> None:
     expected = [Problem("a", "1+1?", "2", slice="easy"), Problem("b", "2*3?", "6", hard=True)]
-    assert read_problems(_jsonl(tmp_path, *PROBLEMS)) == expected
+    assert list(read_problems(_jsonl(tmp_path, *PROBLEMS))) == expected
     pq.write_table(pa.Table.from_pylist(PROBLEMS, schema=_schema()), tmp_path / "data.parquet")
-    assert read_problems(tmp_path / "data.parquet") == expected
+    assert list(read_problems(tmp_path / "data.parquet")) == expected
 
 
 def _schema() -> pa.Schema:
@@ -62,13 +62,13 @@ def test_a_row_without_id_is_named_after_its_line_and_a_number_is_an_answer(tmp_
 def test_a_bad_row_is_named_by_file_line_and_field(tmp_path: Path, row: object, message: str) -> None:
     path = _jsonl(tmp_path, PROBLEMS[0], row)
     with pytest.raises(DataError) as caught:
-        read_problems(path)
+        list(read_problems(path))
     assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
 
 
 def test_an_id_may_be_used_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r":2: id 'a' is already used in line 1"):
-        read_problems(_jsonl(tmp_path, PROBLEMS[0], PROBLEMS[0]))
+        list(read_problems(_jsonl(tmp_path, PROBLEMS[0], PROBLEMS[0])))
 
 
 def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
         "data.csv": "must end in .jsonl or .parquet",
     }.items():
         with pytest.raises(DataError) as caught:
-            read_problems(tmp_path / name)
+            list(read_problems(tmp_path / name))
         assert name in str(caught.value) and words in str(caught.value)
 
 
@@ -112,9 +112,9 @@ def test_conversations_keep_the_text_and_drop_the_fields_parquet_adds(tmp_path: 
 )
 def test_a_demonstration_that_teaches_nothing_is_refused(tmp_path: Path, messages: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_conversations(_jsonl(tmp_path, {"messages": messages}))
+        list(read_conversations(_jsonl(tmp_path, {"messages": messages})))
 
 
 def test_a_level_is_a_whole_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="level is 'easy'"):
-        read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"}))
+        list(read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"})))

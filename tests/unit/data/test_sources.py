@@ -8,7 +8,8 @@ import pytest
 
 from rstar2_train.data import sources
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve
+from rstar2_train.data.sources import resolve, unusable
+from rstar2_train.job.spec import AgenticRLJob
 
 
 @pytest.fixture
@@ -52,6 +53,31 @@ def test_what_is_not_here_says_what_to_do(tmp_path: Path, uri: str, advice: str)
     with pytest.raises(DataError) as caught:
         resolve(uri, base_dir=tmp_path, state_dir=tmp_path, seed=0)
     assert uri in str(caught.value) and advice in str(caught.value)
+
+
+def test_every_file_is_read_before_anything_starts(tmp_path: Path) -> None:
+    good, bad, demos = (tmp_path / name for name in ("good.jsonl", "bad.jsonl", "demos.jsonl"))
+    good.write_text('{"problem": "1+1", "answer": 2}\n')
+    bad.write_text('{"problem": "1+1", "answer": 2}\n{"problem": "1+2"}\n')
+    demos.write_text('{"messages": [{"role": "user", "content": "?"}]}\n')
+    stages = [
+        {"name": "a", "type": "SFT", "sft": {"data": str(demos)}},
+        {"name": "b", "type": "GRPO", "grpo": {"data": str(good), "steps": 1}},
+        {"name": "c", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "x", "data": str(bad)}]}},
+        {"name": "d", "type": "Filter", "filter": {"data": str(tmp_path / "none.jsonl")}},
+    ]
+    spec = {"model": {"source": str(tmp_path)}, "stages": stages, "validation": {"data": str(good)}}
+    found = unusable(AgenticRLJob.model_validate({"metadata": {"name": "x"}, "spec": spec}))
+    assert list(found) == [
+        "spec.model.source",
+        "spec.stages[0].sft.data",
+        "spec.stages[2].evaluate.benchmarks[0].data",
+        "spec.stages[3].filter.data",
+    ]
+    assert "no config.json" in found["spec.model.source"]
+    assert found["spec.stages[0].sft.data"] == f"{demos}:1: no assistant message, so there is nothing to learn from"
+    assert found["spec.stages[2].evaluate.benchmarks[0].data"].startswith(f"{bad}:2: answer must be")
+    assert found["spec.stages[3].filter.data"] == f"{tmp_path / 'none.jsonl'}: no such file"
 
 
 def test_generated_data_is_made_once_a_seed(tmp_path: Path, made: list[int]) -> None:

@@ -57,7 +57,7 @@ def test_no_problem_is_in_two_files(tiny: Path) -> None:
 
 
 def test_the_held_out_set_is_large_and_any_beginning_of_it_is_balanced(tiny: Path) -> None:
-    report = read_problems(tiny / "report.jsonl")
+    report = list(read_problems(tiny / "report.jsonl"))
     assert len(report) >= 400
     assert Counter(problem.slice for problem in report[:120]) == {"L1": 40, "L2": 40, "L3": 40}
     assert all(problem.hard == (problem.slice == "L3") for problem in report)
@@ -152,5 +152,5 @@ def test_manifests_use_the_prompt_of_the_demonstrations(manifest: Path) -> None:
 
 
 def test_problems_are_plain_rows(tiny: Path) -> None:
-    first = read_problems(tiny / "report.jsonl")[0]
+    first = next(read_problems(tiny / "report.jsonl"))
     assert isinstance(first, Problem) and first.id == "report-0000"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,8 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", code]
 
 
-def supervisor(folder: Path) -> Supervisor:
-    return Supervisor(logs=folder / "logs", register=folder / "children.json")
+def supervisor(folder: Path, *, say: Callable[[str], None] = print) -> Supervisor:
+    return Supervisor(logs=folder / "logs", register=folder / "children.json", say=say)
 
 
 async def until(condition, seconds: float = 20.0) -> None:
@@ -53,19 +54,25 @@ async def test_one_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_pat
         return False
 
     children = supervisor(tmp_path)
-    with pytest.raises(ChildFailed, match=r"(?s)bad exited with 3 before it was ready.*bad\.log.*no such flag"):
-        await children.start(Child("bad", python("print('no such flag'); raise SystemExit(3)"), ready=never))
+    bad = Child("bad", python("print('no such flag'); raise SystemExit(3)"), ready=never, advice="look at spec.x")
+    with pytest.raises(ChildFailed) as failed:
+        await children.start(bad)
+    *_, excerpt, last = str(failed.value).splitlines()
+    assert excerpt == "  no such flag"
+    assert last == f"bad exited with 3 before it was ready; look at spec.x (log: {tmp_path / 'logs' / 'bad.log'})"
     await children.stop()
 
 
-async def test_a_killed_child_is_restarted(tmp_path: Path) -> None:
-    children = supervisor(tmp_path)
+async def test_a_killed_child_is_restarted_and_a_person_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    children = supervisor(tmp_path, say=said.append)
     await children.start(Child("a", SLEEP))
     first = json.loads((tmp_path / "children.json").read_text())[0]["pid"]
     os.kill(first, signal.SIGKILL)
     await until(lambda: children.health().get("a") == "ready (1 restarts)")
     second = json.loads((tmp_path / "children.json").read_text())[-1]["pid"]
     assert second != first
+    assert said == ["a was ended by SIGKILL; starting it again", "a is ready again"]
     await children.stop()
     assert not psutil.pid_exists(second)
 
@@ -74,7 +81,7 @@ async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     children = supervisor(tmp_path)
     await children.start(Child("a", python("import time; time.sleep(0.2); raise SystemExit(9)"), max_restarts=2))
     error = await asyncio.wait_for(children.given_up, 30)
-    assert "a died 3 times, last with 9" in str(error)
+    assert "a died 3 times: the last time it exited with 9" in str(error)
     await children.stop()
 
 
@@ -113,7 +120,7 @@ from rstar2_train.local.children import Child, Supervisor
 
 async def main():
     folder = Path({str(tmp_path)!r})
-    children = Supervisor(logs=folder / "logs", register=folder / "children.json")
+    children = Supervisor(logs=folder / "logs", register=folder / "children.json", say=print)
     await children.start(Child("polite", {SLEEP!r}))
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / "up")!r}, 'w')"
     stubborn += "; time.sleep(60)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rstar2_train.job.contracts import CheckpointRef, Outcome, Progress, write_atomically, write_model
+from rstar2_train.job.contracts import Attempt, CheckpointRef, Outcome, Progress, write_atomically, write_model
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
 from rstar2_train.track.view import StageView, View, clock, line, read_view, render, sparkline, watch
@@ -96,6 +96,12 @@ def test_the_next_attempt_runs_although_the_last_one_ended(state: JobState) -> N
     assert progress is not None
     write_model(state.progress_file, progress.model_copy(update={"attempt": 3}))
     assert view_of(state).current == "rl-1"
+
+
+def test_an_earlier_attempts_outcome_is_not_shown_beside_the_present_ones_figures(state: JobState) -> None:
+    end(state, "rl-1", "failed", "Crashed", step=10)  # the second attempt's
+    write_model(state.stage("rl-1").attempt_file, Attempt(attempt=3, uid=None))
+    assert next(stage for stage in view_of(state).stages if stage.name == "rl-1").outcome is None
 
 
 def test_rollouts_are_counted_while_they_are_made(state: JobState) -> None:
