@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import boot, machine
+from tests.cluster import boot, machine, training
 from tests.cluster.cluster import Cluster, attach
 from tests.cluster.machine import NoCluster
+from tests.cluster.pods import restricted
 
 
 @pytest.fixture(scope="session")
@@ -37,11 +38,18 @@ def cluster() -> Iterator[Cluster]:
         boot.down(name)
 
 
+@pytest.fixture(scope="session")
+def operated(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the project's chart in it, for all tests of the session that need the operator."""
+    training.install(cluster)
+    yield cluster
+    training.uninstall(cluster)
+
+
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace under the restricted Pod Security level, removed with all that is in it."""
     name = f"t-{uuid.uuid4().hex[:8]}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}])
+    cluster.apply([restricted(name)])
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")

@@ -56,6 +56,12 @@ def pod(
     }
 
 
+def restricted(namespace: str) -> Object:
+    """A namespace that admits only pods of the restricted Pod Security level."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+
+
 def service(namespace: str, name: str, selector: dict[str, str], port: int, *, headless: bool = False) -> Object:
     """A Service of one TCP port."""
     spec: Object = {"selector": selector, "ports": [{"port": port, "protocol": "TCP"}]}

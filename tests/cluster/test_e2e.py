@@ -1,35 +1,203 @@
-"""The tiny job on a real cluster, by helm and kubectl alone: every stage in pods, to `Complete`."""
+"""The tiny job on a real cluster, by helm and kubectl alone: every stage in pods, and every part killed on the way.
+
+The operator is ended in every phase, which no pod may notice; a pod of each role is deleted while it is needed, which
+costs one step at most and no trajectory its score.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from rstar2_train.job.state import JobState
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
+from tests.support.whole import assert_whole, steps_done_twice
 
-SECONDS = 1500
+SECONDS = 2400
+FINAL = ("Complete", "Failed", "Invalid")
+COLUMNS = (
+    "{.metadata.uid} {.metadata.labels.rstar2\\.dev/role} {.metadata.name}"
+    " {.metadata.labels.batch\\.kubernetes\\.io/job-name}"
+    ' {.metadata.labels.batch\\.kubernetes\\.io/job-completion-index}{"\\n"}'
+)
+REACH = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+pytestmark = pytest.mark.timeout(SECONDS + 600)
 
 
-def test_the_smoke_job_runs_to_complete(cluster: Cluster, namespace: str) -> None:
-    training.install(cluster, "rstar2")
-    uri = training.start_mlflow(cluster, namespace)
+@contextmanager
+def recorded(cluster: Cluster, namespace: str, file: Path) -> Iterator[Callable[[], dict[str, list[str]]]]:
+    """Every pod that the namespace ever had: uid -> role, name, Job and index of it."""
+    with file.open("w") as out:
+        command = ["kubectl", "get", "pods", "-n", namespace, "--watch", "-o", f"jsonpath={COLUMNS}"]
+        watch = subprocess.Popen(command, stdout=out, env=cluster.environment())
+        try:
+            yield lambda: {line.split()[0]: line.split()[1:] for line in file.read_text().splitlines() if line}
+        finally:
+            watch.terminate()
+            watch.wait()
+
+
+class Run:
+    """The job as it runs; disturbs it."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.deleted: Counter[str] = Counter()
+        """Role -> pods deleted."""
+        self.ended_in: list[str] = []
+        """Phases in which the operator was ended."""
+        self._deadline = time.monotonic() + SECONDS
+
+    def status(self) -> dict[str, Any]:
+        return self.cluster.get("arl", "smoke", "-n", self.namespace).get("status") or {}
+
+    def story(self) -> str:
+        return self.cluster.kubectl("describe", "arl", "smoke", "-n", self.namespace) + self.cluster.story(
+            self.namespace
+        )
+
+    def until(self, what: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The status once it is so; fails when the job ends otherwise, or never gets there."""
+        while not reached(status := self.status()):
+            assert status.get("phase") not in FINAL, f"ended before {what}:\n{self.story()}"
+            assert time.monotonic() < self._deadline, f"never saw {what}:\n{self.story()}"
+            time.sleep(0.5)
+        return status
+
+    def at(self, stage: str, step: int = 0) -> None:
+        """Wait until a stage's driver has done a step, as its own file says: the status may be some seconds behind."""
+        self.until(f"stage {stage}", lambda status: status.get("stage") == stage and status["phase"] == "Running")
+        state = self.state()
+
+        def reached(_: dict[str, Any]) -> bool:
+            progress = state.progress()
+            return (progress is not None and progress.stage == stage and progress.step >= step > 0) or not step
+
+        self.until(f"step {step} of {stage}", reached)
+
+    def state(self) -> JobState:
+        return JobState(training.state_folder(self.cluster, self.namespace, "smoke"))
+
+    def pods(self, role: str) -> list[dict[str, Any]]:
+        found = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
+        return [pod for pod in found if pod["status"]["phase"] == "Running"]
+
+    def delete(self, role: str, index: int = 0) -> None:
+        """Delete a pod of a role without a warning."""
+        name = self.pods(role)[index]["metadata"]["name"]
+        self.cluster.kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
+        self.deleted[role] += 1
+
+    def end_operator(self, phase: str) -> None:
+        training.kill_operator(self.cluster)
+        self.ended_in.append(phase)
+
+    def reaches(self, pod: str, host: str, port: int, python: str = "python3") -> bool:
+        asked = self.cluster.exec(self.namespace, pod, python, "-c", REACH, host, str(port), check=False)
+        assert asked.returncode == 0 or "Error" in asked.stderr, asked.stderr
+        return asked.returncode == 0
+
+
+def assert_flows(run: Run) -> None:
+    """What the design's arrows allow works, or the job would not; what it does not is denied."""
+    trainer, executor = (run.pods(role)[0]["metadata"]["name"] for role in ("trainer", "executor"))
+    assert run.reaches(trainer, "smoke-judge", 8080)
+    assert not run.reaches(trainer, "smoke-redis", 6379)
+    assert not run.reaches(trainer, "smoke-executor", 7070)
+    addresses = {role: run.pods(role)[0]["status"]["podIP"] for role in ("judge", "redis", "rollout")}
+    for role, port in (("judge", 8080), ("redis", 6379), ("rollout", 8000)):
+        assert not run.reaches(executor, addresses[role], port), f"an executor reached {role}"
+
+
+def assert_gvisor(run: Run) -> None:
+    executor = run.pods("executor")[0]["metadata"]["name"]
+    assert "gVisor" in run.cluster.exec(run.namespace, executor, "dmesg").stdout
+
+
+def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace: str, tmp_path: Path) -> None:
+    uri = training.start_mlflow(operated, namespace)
     manifest = training.job(
-        cluster, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},
+        operated, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},
         tracking={"mlflow": {"uri": uri}},
     )  # fmt: skip
-    cluster.apply([manifest])
-    deadline = time.monotonic() + SECONDS
-    seen: list[str] = []
-    while (phase := training.phase(cluster, namespace, "smoke")) not in ("Complete", "Failed", "Invalid"):
-        if phase not in seen[-1:]:
-            seen.append(phase)
-        assert time.monotonic() < deadline, cluster.story(namespace)
-        time.sleep(2)
-    assert phase == "Complete", cluster.kubectl("describe", "arl", "-n", namespace, "smoke") + cluster.story(namespace)
-    status = cluster.get("agenticrljob", "-n", namespace, "smoke")["status"]
-    assert [stage["phase"] for stage in status["stages"]] == ["Done"] * len(status["stages"])
+    for stage in manifest["spec"]["stages"]:
+        if stage["name"] == "rl-3":
+            stage["grpo"]["steps"] = 4
+    run = Run(operated, namespace)
+    with recorded(operated, namespace, tmp_path / "pods") as pods:
+        began = time.time()
+        operated.apply([manifest])
+        run.until("its start", lambda status: status.get("phase") == "Preparing")
+        run.at("sft")
+        run.until("training", lambda status: has(status, "Training"))
+        assert_start_was_cheap(training.writes(operated, since=began), namespace)
+        run.end_operator("sft")
+        run.at("rl-1", step=1)
+        assert_flows(run)
+        assert_gvisor(run)
+        run.delete("judge")
+        run.delete("executor")
+        run.end_operator("rl-1")
+        run.at("rl-2", step=1)
+        run.delete("redis")
+        run.end_operator("rl-2")
+        run.at("hard")
+        run.end_operator("hard")
+        run.delete("rollout")
+        run.at("rl-3", step=2)
+        run.delete("trainer", index=-1)
+        run.end_operator("rl-3")
+        run.at("eval")
+        run.end_operator("eval")
+        run.until("the end", lambda status: status.get("phase") in FINAL)
+        status = run.status()
+        print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
+        print(operated.kubectl("describe", "arl", "smoke", "-n", namespace))
+        assert status["phase"] == "Complete", run.story()
+        assert_no_pod_twice(run, pods())
+    stages = {stage["name"]: stage for stage in status["stages"]}
+    assert {stage["phase"] for stage in stages.values()} == {"Done"}
+    assert {name: stage["attempts"] for name, stage in stages.items()} == {name: 1 for name in stages} | {"rl-3": 2}
+    assert status["restarts"] == 1
+    state = run.state()
+    assert_whole(state)
+    assert len(steps_done_twice(state)) <= 1
+    assert_mlflow(operated, namespace, list(stages))
+
+
+def has(status: dict[str, Any], kind: str) -> bool:
+    return any(one["type"] == kind and one["status"] == "True" for one in status.get("conditions") or ())
+
+
+def assert_start_was_cheap(written: list[tuple[str, str]], namespace: str) -> None:
+    """One write an object, at most three of status."""
+    own = Counter(what for _, what in written if what.startswith(f"{namespace}/") and "/events/" not in what)
+    status = own.pop(f"{namespace}/agenticrljobs/smoke/status", 0)
+    print(f"starting the job: {sum(own.values())} writes of {len(own)} objects, {status} of status")
+    assert {what: times for what, times in own.items() if times > 1} == {}
+    assert status <= 3
+
+
+def assert_no_pod_twice(run: Run, pods: dict[str, list[str]]) -> None:
+    """Each pod of a Job was made once, whoever reconciled; the others once, and once more for each that was deleted."""
+    indexes = Counter((row[2], row[3]) for row in pods.values() if len(row) == 4)
+    assert indexes and set(indexes.values()) == {1}, indexes
+    roles = Counter(row[0] for row in pods.values() if len(row) == 2)
+    for role in ("judge", "executor", "rollout", "redis"):
+        assert roles[role] == 1 + run.deleted[role], roles
+
+
+def assert_mlflow(cluster: Cluster, namespace: str, stages: list[str]) -> None:
     runs = training.mlflow_runs(cluster, namespace)
-    assert {name: ended for name, (ended, _) in runs.items()} == {
-        name: "FINISHED" for name in ("smoke", *(f"smoke / {stage['name']}" for stage in status["stages"]))
-    }
+    names = ["smoke", *(f"smoke / {stage}" for stage in stages)]
+    assert {name: ended for name, (ended, _) in runs.items()} == dict.fromkeys(names, "FINISHED")
     assert all(metrics for name, (_, metrics) in runs.items() if name != "smoke")

@@ -6,23 +6,33 @@ run, run a small Debian that mounts the clone and its environment by runtimePatc
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 from rstar2_train.job.load import read_manifest
 from rstar2_train.local.setup import ROOT, VENV
 from tests.cluster import images, project_images, volumes
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import pod, service
+from tests.cluster.pods import pod, restricted, service
 
 Object = dict[str, Any]
 MLFLOW = "mlflow"
 MLFLOW_PORT = 5000
 RELEASE = "rstar2"
+NAMESPACE = "rstar2"
+"""Where the operator runs."""
+DEFINITION = "crd/agenticrljobs.rstar2.dev"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}-operator"
+OPERATORS = "app.kubernetes.io/component=operator"
+"""Selects the operator's pods."""
 
 
-def install(cluster: Cluster, namespace: str, *values: str) -> None:
-    """The operator and judge images on the node, and the chart in `namespace`."""
+def install(cluster: Cluster, *values: str) -> None:
+    """The operator and judge images on the node, and the chart."""
+    cluster.apply([restricted(NAMESPACE)])
     for name in project_images.NAMES:
         cluster.load(project_images.archive(name))
     operator, _, tag = project_images.reference("operator").rpartition(":")
@@ -34,8 +44,34 @@ def install(cluster: Cluster, namespace: str, *values: str) -> None:
     ]
     chart = str(ROOT / "helm" / "rstar2")
     sets = [item for value in given for item in ("--set", value)]
-    arguments = ["--namespace", namespace, "--create-namespace", *sets, "--wait", "--timeout", "300s"]
+    arguments = ["--namespace", NAMESPACE, *sets, "--wait", "--timeout", "300s", "--take-ownership"]
     cluster.run("helm", "upgrade", "--install", RELEASE, chart, *arguments, seconds=400)
+
+
+def uninstall(cluster: Cluster) -> None:
+    """Everything that `install` made, the definition with every job too."""
+    cluster.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, check=False)
+    cluster.kubectl("delete", DEFINITION, f"namespace/{NAMESPACE}", "--ignore-not-found", "--wait=false")
+
+
+def kill_operator(cluster: Cluster) -> None:
+    """End all replicas at once, without a word, and wait until new ones stand."""
+    cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", OPERATORS, "--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-operator", "--timeout=120s")
+
+
+def writes(cluster: Cluster, *, since: float, until: float | None = None) -> list[tuple[str, str]]:
+    """What the operator asked the API server to change, as (verb, namespace/resource/name[/subresource])."""
+    made = []
+    for event in cluster.audit():
+        when = datetime.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        if event["user"]["username"] != ACCOUNT or event["verb"] in ("get", "list", "watch"):
+            continue
+        if since <= when < (until or math.inf):
+            what = event["objectRef"]
+            parts = (what.get("namespace", ""), what["resource"], what.get("name", ""), what.get("subresource", ""))
+            made.append((event["verb"], "/".join(part for part in parts if part)))
+    return made
 
 
 def start_mlflow(cluster: Cluster, namespace: str) -> str:
@@ -71,6 +107,17 @@ def job(cluster: Cluster, namespace: str, example: str, **spec: Any) -> Object:
         **spec,
     }
     return data
+
+
+def as_json(thing: Object) -> str:
+    """An object as kubectl reads it."""
+    return json.dumps(thing)
+
+
+def state_folder(cluster: Cluster, namespace: str, job: str) -> Path:
+    """The job's state folder, as this machine sees it."""
+    claim = cluster.get("pvc", "-n", namespace, f"{job}-state")
+    return cluster.own().folder / "var" / (volumes.FOLDER / volumes.volume_name(claim)).relative_to("/var") / job
 
 
 def phase(cluster: Cluster, namespace: str, name: str) -> str:

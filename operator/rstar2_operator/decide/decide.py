@@ -142,10 +142,11 @@ def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: flo
         return plan
     if now < deadline:
         return _earlier(plan, deadline)
-    waiting = sorted(pod["metadata"]["name"] for pod in observed.pods if pending.unscheduled(pod))
+    waiting = pending.waiting(observed)
+    names_shown = ", ".join(waiting[:3]) + (", ..." if len(waiting) > 3 else "")
     message = (
-        f"{len(waiting)} of {len(observed.pods)} pods had no node after {job.spec.deadlines.pending_seconds} s "
-        f"({waiting[0]}, ...): all were released, and are tried again later"
+        f"after {job.spec.deadlines.pending_seconds} s not all pods could run (waiting: {names_shown}): "
+        "all were released, and are tried again later"
     )
     return Plan(phase="Pending", why="PendingDeadline", message=message, stage=plan.stage, restarts=plan.restarts,
                 counted=plan.counted, released=True)  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 
-from rstar2_operator.observed import Object, Observed, condition, seconds
+from rstar2_operator.observed import Object, Observed, condition, is_true, seconds
 from rstar2_train.job.spec import AgenticRLJob
 
 BACK_OFF_SECONDS = (30.0, 600.0)
@@ -19,12 +19,17 @@ def unscheduled(pod: Object) -> bool:
     return (found is None or found["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
 
 
+def waiting(observed: Observed) -> list[str]:
+    """Names of the pods that have no node, and of the Deployments whose pods are refused (a RuntimeClass, a quota)."""
+    pods = [pod["metadata"]["name"] for pod in observed.pods if unscheduled(pod)]
+    refused = [name for (_, name), child in observed.children.items() if is_true(child, "ReplicaFailure")]
+    return sorted(pods) + sorted(refused)
+
+
 def release_at(job: AgenticRLJob, observed: Observed, *, began: float) -> float | None:
-    """When to let go, if pods are still waiting then; None when all have a node, or no deadline is set."""
+    """When to let go, if pods are still waiting then; None when all exist and have a node, or no deadline is set."""
     limit = job.spec.deadlines.pending_seconds
-    if limit is None or not any(unscheduled(pod) for pod in observed.pods):
-        return None
-    return began + limit
+    return began + limit if limit is not None and waiting(observed) else None
 
 
 def resume_at(job: AgenticRLJob, observed: Observed) -> float | None:

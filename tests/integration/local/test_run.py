@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 
 from rstar2_train.job.contracts import ExitCode, Progress
 from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
-from rstar2_train.train import checkpoints
+from tests.support.whole import assert_whole
 
 ROOT = Path(__file__).parents[3]
 SMOKE = ROOT / "examples" / "smoke.yaml"
@@ -84,24 +82,6 @@ def assert_nothing_left(state: JobState) -> None:
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
     assert left == []
-
-
-def assert_whole(state: JobState) -> None:
-    """Every step's rollouts are all there, none lost, none scored 0 because of a kill."""
-    job = state.job()
-    for name in ("rl-1", "rl-2", "rl-3"):
-        settings = job.grpo_settings(job.stage(name))
-        problems = settings.prompts_per_step
-        for step in range(1, settings.steps + 1):
-            rows = store.read(store.step_path(state.stage(name).trajectories, step))
-            groups = Counter(row.prompt_id for row in rows)
-            assert set(groups.values()) == {settings.rollouts_per_prompt}
-            assert len(groups) <= problems
-            assert [row.error for row in rows if row.failed] == []
-            versions = {segment.weight_version for row in rows for segment in row.segments if segment.kind == "model"}
-            assert versions == {f"{name}-step-{step - 1:06d}"}, "sampled under other weights than the step's"
-            assert {call.status for row in rows for call in row.calls} <= {"ok", "error", "malformed", "unknown_tool"}
-        assert checkpoints.list_checkpoints(state.stage(name).checkpoints)[-1][0] == settings.steps
 
 
 def assert_report(state: JobState) -> dict:

@@ -181,6 +181,20 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     assert cluster.running() == ["demo-g0-2"]
 
 
+def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever() -> None:
+    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    words = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": words}
+    cluster.children["Deployment", "demo-executor"]["status"] = {"conditions": [refused]}
+    plan = cluster.reconcile()
+    judge = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "JudgeReady")
+    assert 'RuntimeClass "gvisor" not found' in judge["message"] and plan.wake_at is not None
+    cluster.now = plan.wake_at
+    plan = cluster.reconcile()
+    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
+    assert "demo-executor" in plan.message and kinds(cluster, "Deployment") == []
+
+
 def test_pods_replaced_while_training_release_nothing() -> None:
     cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
     cluster.progress("g0", 1, 2)
