@@ -114,17 +114,13 @@ def assert_the_driver_may_tell_its_progress_and_nothing_else(cluster: Cluster, n
     """Asked of the cluster's own authoriser."""
     account = f"system:serviceaccount:{namespace}:smoke-trainer"
 
-    def may(verb: str, what: str, *names: str) -> bool:
-        done = cluster.run(
-            "kubectl", "auth", "can-i", verb, what, *names, "-n", namespace, "--as", account, check=False
-        )
-        return done.stdout.strip() == "yes"
+    def may(verb: str, what: str) -> bool:
+        command = ("kubectl", "auth", "can-i", verb, what, "-n", namespace, "--as", account)
+        return cluster.run(*command, check=False).stdout.strip() == "yes"
 
-    assert may("patch", "configmaps", "smoke-progress")
-    assert not may("patch", "configmaps", "smoke-job")
+    assert may("patch", "configmaps/smoke-progress")
+    assert not may("patch", "configmaps/smoke-job")
     assert not may("patch", "configmaps")
-    everything = cluster.kubectl("api-resources", "--namespaced", "--no-headers", "-o", "name").split()
-    assert len(everything) > 30
     listed = cluster.kubectl("auth", "can-i", "--list", "-n", namespace, "--as", account).splitlines()[1:]
     rights = [line for line in listed if "[/" not in line and "selfsubject" not in line]  # what everyone may
     assert [line.split() for line in rights] == [["configmaps", "[]", "[smoke-progress]", "[patch]"]], listed
