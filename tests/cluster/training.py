@@ -65,7 +65,7 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
     made = []
     for event in cluster.audit():
         when = datetime.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
-        if event["user"]["username"] != ACCOUNT or event["verb"] in ("get", "list", "watch"):
+        if event["user"].get("username") != ACCOUNT or event["verb"] in ("get", "list", "watch"):
             continue
         if since <= when < (until or math.inf):
             what = event["objectRef"]
