@@ -1,7 +1,7 @@
 """The single writer of a job's status, and of its Events.
 
 A status is written when it differs from the one that is there: at once when something happened that a person or a
-program waits for, at most every HOLD_SECONDS when only numbers moved.
+program waits for, at most every HOLD_SECONDS when only figures moved, every COUNTS_SECONDS when only numbers of pods.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from rstar2_train.job.base import API_VERSION
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 10.0
+COUNTS_SECONDS = 60.0
+"""The same where nothing moved but how many pods of each role are ready: what matters of that is a condition."""
 REPEAT_SECONDS = 600.0
 """An Event of the same words about the same job is not made again within so long."""
 REMEMBERED = 4096
@@ -40,6 +42,11 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
                for one in new["conditions"] if one["type"] in urgent)  # fmt: skip
 
 
+def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
+    """Whether anything but the roles' numbers of pods has changed. Pure."""
+    return as_json({**old, "roles": None}) != as_json({**new, "roles": None})
+
+
 class Reporter:
     """Writes statuses and Events of all jobs."""
 
@@ -55,9 +62,10 @@ class Reporter:
         old = job.get("status") or {}
         if as_json(old) == as_json(status):
             return None
-        since = time.monotonic() - self._written.get(key, -HOLD_SECONDS)
-        if since < HOLD_SECONDS and not is_urgent(old, status):
-            return HOLD_SECONDS - since
+        since = time.monotonic() - self._written.get(key, -COUNTS_SECONDS)
+        hold = 0.0 if is_urgent(old, status) else HOLD_SECONDS if is_more_than_counts(old, status) else COUNTS_SECONDS
+        if since < hold:
+            return hold - since
         meta = job["metadata"]
         body = {
             "apiVersion": API_VERSION,
