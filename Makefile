@@ -3,14 +3,14 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := rstar2_train/local/setup.py
-CHECKS := lint types imports unit chart integration
+CHECKS := lint types imports unit chart integration e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(CHECKS) format crds lock bench-learning clean
+.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-learning clean
 
 help: ## this table
 	@echo "usage: make TARGET [PYTHON=/path/to/python3]"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## prepare this machine: .venv, locked packages, redis-server, g++, runsc; at once when it is done already
 	@$(BIN)/python -I $(SETUP) --check 2>/dev/null || $(PYTHON) -I $(SETUP)
@@ -47,8 +47,14 @@ chart: setup ## the Helm chart: lint, what it renders with its switches on and o
 integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minutes
 	@$(BIN)/pytest tests/integration
 
+e2e: setup ## on a real Kubernetes that it boots (root): chart, CRD, operator, and a short tiny job with every part killed
+	@$(BIN)/pytest tests/cluster
+
+e2e-full: setup ## examples/tiny.yaml undisturbed on that Kubernetes, compared with a local run: about an hour
+	@$(BIN)/pytest -s tests/cluster/full_e2e.py
+
 # The cluster for the tests (tests/cluster): a real Kubernetes node in namespaces of its own. NAME=... for another one.
-.PHONY: cluster-up cluster-down cluster-status cluster-shell images cluster-test
+.PHONY: cluster-up cluster-down cluster-status cluster-shell images
 CLUSTER = $(BIN)/python -m tests.cluster $(if $(NAME),--name $(NAME))
 
 cluster-up: setup ## boot a real one-node Kubernetes (root); builds what it is made of the first time: some ten minutes
@@ -66,8 +72,6 @@ cluster-shell: setup ## a shell whose kubectl and helm speak to it
 images: setup ## build the operator's and the judge's images, into an archive each (root; buildah)
 	@$(BIN)/python -m tests.cluster.project_images
 
-cluster-test: setup ## tests of the cluster itself: runtimes, DNS, policies, volumes, teardown
-	@$(BIN)/pytest tests/cluster
 
 format: setup ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

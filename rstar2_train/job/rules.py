@@ -163,6 +163,16 @@ def _judge(job: AgenticRLJob) -> Iterator[Problem]:
         yield Problem("spec.judge.isolation", message, "none", warning=True)
 
 
+def _not_yet(job: AgenticRLJob) -> Iterator[Problem]:
+    """Fields that are part of the form and that nothing obeys yet: refused rather than ignored."""
+    if job.spec.queue_name:
+        message = "Kueue is not supported yet: leave it empty, and limit the namespace by a ResourceQuota"
+        yield Problem("spec.queueName", message, job.spec.queue_name)
+    if job.spec.secret_refs.ca:
+        message = "is not supported yet: put the certificate into the image, or mount it by runtimePatches"
+        yield Problem("spec.secretRefs.ca", message, job.spec.secret_refs.ca)
+
+
 def _patches(job: AgenticRLJob) -> Iterator[Problem]:
     for index, patch in enumerate(job.spec.runtime_patches):
         at = f"spec.runtimePatches[{index}]"
@@ -237,6 +247,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Problem]], ...] = (
     _storage,
     _engine_args,
     _judge,
+    _not_yet,
     _patches,
     _evaluation,
 )

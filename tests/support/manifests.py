@@ -130,6 +130,8 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.stages[1].evaluate.benchmarks[1].name is 'b': stands twice",
         "names of benchmarks are unique in a stage",
     ),
+    ("spec.queueName", "team", "spec.queueName is 'team': Kueue is not supported yet", None),
+    ("spec.secretRefs", {"ca": "site"}, "spec.secretRefs.ca is 'site': is not supported yet", None),
     ("spec.stages.1.type", "PPO", "allowed: 'SFT', 'GRPO', 'Filter' or 'Evaluate'", 'Unsupported value: "PPO"'),
     (
         "spec.stages.1.name",
