@@ -61,11 +61,16 @@ def curriculum(seed: int, state: Path) -> dict[str, Any]:
 
 
 def comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
-    """One seed of examples/tiny-roc.yaml in one mode of resampling; both modes start from the same SFT model."""
+    """One seed of examples/tiny-roc.yaml in one mode of resampling.
+
+    Both modes start from the same SFT model: that of examples/tiny.yaml, whose SFT stage is the same, or else the one
+    that the first mode trains.
+    """
     name = f"roc-{mode}-{seed}"
     path = manifest("tiny-roc.yaml", name=name, seed=seed, folder=state, resample=mode)
-    sft = state / f"roc-paper-{seed}" / "stages" / "sft"
-    if mode != "paper" and not (state / name).exists():
+    trained = (state / earlier / "stages" / "sft" for earlier in (f"tiny-{seed}", f"roc-paper-{seed}"))
+    sft = next((folder for folder in trained if (folder / "outcome.json").exists()), None)
+    if sft is not None and not (state / name).exists():
         shutil.copytree(sft, state / name / "stages" / "sft")
     job = run(path, state)
     return _result(job, "tiny-roc", seed=seed, mode=mode) | {"curve": error_curve(job)}
