@@ -8,7 +8,7 @@ import time
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
 
-SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "180"))
+SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "60"))
 
 
 def test_nothing_is_written_when_nothing_changes(operated: Cluster, namespace: str) -> None:

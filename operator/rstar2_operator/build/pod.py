@@ -98,9 +98,9 @@ def template(pod: Pod, built: Built) -> Manifest:
     }
     if job.spec.priority_class_name:
         spec["priorityClassName"] = job.spec.priority_class_name
-    for patch in job.spec.runtime_patches:
+    for number, patch in enumerate(job.spec.runtime_patches):
         if pod.role in patch.roles:
-            patched(spec, patch, role=pod.role)
+            patched(spec, patch, role=pod.role, prefix=f"site-{number}-")
     labels = {**names.labels(built.name, pod.role), **pod.labels}
     return {"metadata": {"labels": labels}, "spec": spec}
 
@@ -136,9 +136,10 @@ def _container(one: Container, built: Built) -> Manifest:
     return made
 
 
-def patched(spec: Manifest, patch: RuntimePatch, *, role: Role) -> None:
+def patched(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str) -> None:
     """Lay a runtime patch over a pod spec, in place; it never replaces what the builder set.
 
+    `prefix` goes before the names of its volumes, so that they cannot meet the builder's or another patch's.
     Executors take placement and pull secrets only (job/rules.py says so to the user, here it is enforced).
     """
     asked = patch.model_dump(mode="json", exclude_none=True)
@@ -153,8 +154,9 @@ def patched(spec: Manifest, patch: RuntimePatch, *, role: Role) -> None:
         return
     if patch.affinity is not None:
         spec["affinity"] = asked["affinity"]
-    taken = {volume["name"] for volume in spec["volumes"]}
-    spec["volumes"] += [volume for volume in asked["volumes"] if volume["name"] not in taken]
+    for one in (*asked["volumes"], *asked["volumeMounts"]):
+        one["name"] = prefix + one["name"]
+    spec["volumes"] += asked["volumes"]
     for container in spec["containers"]:
         set_already = {one["name"] for one in container["env"]}
         container["env"] += [one for one in asked["env"] if one["name"] not in set_already]

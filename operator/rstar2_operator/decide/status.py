@@ -46,9 +46,10 @@ def status_of(job: AgenticRLJob, observed: Observed, plan: Plan, *, now: float) 
     if at is not None:
         status |= {key: at[key] for key in ("step", "totalSteps", "checkpoint", "mlflowRunId") if key in at}
         status["stage"] = at["name"]
-        reward = (at.get("metrics") or {}).get("reward")
-        if reward is not None:
-            status["reward"] = reward
+        so_far = rows[: rows.index(at) + 1]
+        rewards = [row["metrics"]["reward"] for row in so_far if "reward" in (row.get("metrics") or {})]
+        if rewards:  # of the present stage, or of the last one that had any
+            status["reward"] = rewards[-1]
     status["progressPercentage"] = round(100 * _share(job, rows))
     if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
@@ -102,9 +103,9 @@ def _phase(stage: Stage, observed: Observed, plan: Plan) -> str:
 
 
 def _told(progress: Progress) -> Status:
-    row: Status = {"step": progress.step, "metrics": {name: _number(v) for name, v in progress.metrics.items()}}
-    if progress.total_steps is not None:
-        row["totalSteps"] = progress.total_steps
+    row: Status = {"metrics": {name: _number(v) for name, v in progress.metrics.items()}}
+    if progress.total_steps is not None:  # a filter or an evaluation has no steps that mean something to a person
+        row |= {"step": progress.step, "totalSteps": progress.total_steps}
     if progress.checkpoint is not None:
         row["checkpoint"] = {"path": progress.checkpoint.path, "step": progress.checkpoint.step}
     if progress.mlflow_run_id is not None:
