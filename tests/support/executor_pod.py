@@ -20,6 +20,7 @@ from rstar2_train.job.service import join_address
 from rstar2_train.judge.bundle import find_runsc
 from rstar2_train.judge.rootfs import cache_folder, prepare_root
 
+CLONE = Path(__file__).parents[2]
 READY_SECONDS = 180
 
 
@@ -84,7 +85,7 @@ def _bundle(arguments: list[str], *, keys: Path) -> dict:
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/tmp",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(CLONE),
         "RSTAR2_CACHE": str(cache_folder()),
     }
     return {
@@ -102,6 +103,7 @@ def _bundle(arguments: list[str], *, keys: Path) -> dict:
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+            {"destination": str(CLONE), "type": "bind", "source": str(CLONE), "options": ["ro"]},  # it may lie in /tmp
             {"destination": "/tmp/keys", "type": "bind", "source": str(keys), "options": ["ro"]},
         ],
         "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]},

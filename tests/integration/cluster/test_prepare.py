@@ -20,9 +20,10 @@ from rstar2_train.job.spec import AgenticRLJob
 
 COMMIT = hashlib.sha1(b"commit").hexdigest()
 WEIGHTS = os.urandom(300_000)
+DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}\n'
 FILES = {
     ("models", "acme/policy"): {"config.json": b"{}", "model.safetensors": WEIGHTS, "pytorch_model.bin": b"twice"},
-    ("datasets", "acme/sums"): {"data/easy.jsonl": b'{"problem": "1+1", "answer": "2"}\n', "data/huge.jsonl": b"x"},
+    ("datasets", "acme/sums"): {"data/easy.jsonl": DEMONSTRATION, "data/huge.jsonl": b"x"},
 }
 
 
@@ -182,12 +183,12 @@ def test_what_cannot_be_had_names_its_field(tmp_path: Path, hub: Hub) -> None:
     for line, (field, why) in zip(
         lines,
         [
+            ("spec.model.source", "no config.json"),
             ("spec.stages[0].sft.data", "has no file data/none.jsonl"),
             ("spec.stages[1].sft.data", "no such file or folder (looked at /pvc/claim/none.jsonl)"),
             ("spec.stages[2].sft.data", "the hub knows no dataset nobody/nothing"),
             ("spec.stages[3].sft.data", "makes no 'none.jsonl'; it makes: "),
             ("spec.stages[4].sft.data", "has no revision 'v9'"),
-            ("spec.model.source", "no config.json"),
         ],
         strict=True,
     ):
