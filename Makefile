@@ -51,7 +51,7 @@ e2e: setup ## on a real Kubernetes that it boots (root): chart, CRD, operator, a
 	@$(BIN)/pytest tests/cluster
 
 e2e-full: setup ## examples/tiny.yaml undisturbed on that Kubernetes, compared with a local run: about an hour
-	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s tests/cluster/test_idle.py tests/cluster/full_e2e.py
+	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s tests/cluster/test_operator_idle.py tests/cluster/full_e2e.py
 
 # The cluster for the tests (tests/cluster): a real Kubernetes node in namespaces of its own. NAME=... for another one.
 .PHONY: cluster-up cluster-down cluster-status cluster-shell images

@@ -40,7 +40,10 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def operated(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with the project's chart in it, for all tests of the session that need the operator."""
+    """The cluster with the project's chart in it, for all tests of the session that need the operator.
+
+    It reconciles whatever job it sees: tests that want none (of the CRD, of the chart) have names that come before.
+    """
     training.install(cluster)
     yield cluster
     training.uninstall(cluster)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster, CommandFailed
+from tests.cluster.nodespace import wait_for
 
 CHART = str(Path(__file__).parents[2] / "helm" / "rstar2")
 DEFINITION = "crd/agenticrljobs.rstar2.dev"
@@ -124,7 +125,8 @@ def test_what_the_operators_account_may_do(cluster: Cluster, namespace: str, rel
         done = cluster.run("kubectl", "auth", "can-i", *asked, check=False)
         return done.stdout.strip() == "yes"
 
-    assert may("patch", "agenticrljobs.rstar2.dev/status")
+    # The authoriser hears of a new binding a moment later.
+    wait_for("the rights", lambda: may("patch", "agenticrljobs.rstar2.dev/status"), 10)
     assert may("create", "jobs.batch")
     assert may("create", "secrets")
     assert may("create", "leases.coordination.k8s.io")
