@@ -33,6 +33,8 @@ KINDS = {
 }
 """Kind -> (API path, plural)."""
 APPLY = "application/apply-patch+yaml"
+METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+"""Without specs and statuses."""
 TIMEOUT_SECONDS = 30.0
 
 Body = dict[str, Any]
@@ -65,15 +67,28 @@ class Client:
         """One object; ApiException 404 when there is none."""
         return await self._call("GET", _path(kind, namespace, name), None, [])
 
+    async def list_names(self, kind: str, namespace: str, *, selector: str) -> list[tuple[str, str]]:
+        """(namespace, name) of every object of a kind; an empty namespace is all of them."""
+        query = [("labelSelector", selector)] if selector else []
+        answer = await self._call("GET", _path(kind, namespace), None, query, accept=METADATA)
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or ()]
+
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete the object with that UID, its dependents in the background; 404 or 409 when it is not there."""
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._call("DELETE", _path(kind, namespace, name), options, [])
 
     async def _call(
-        self, method: str, path: str, body: Body | None, query: list[tuple[str, str]], *, content_type: str = ""
+        self,
+        method: str,
+        path: str,
+        body: Body | None,
+        query: list[tuple[str, str]],
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Body:
-        headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
+        headers = {"Accept": accept, "Content-Type": content_type}
         request = await self._api.param_serialize(
             method=method,
             resource_path=path,
@@ -92,4 +107,5 @@ class Client:
 
 def _path(kind: str, namespace: str, name: str = "") -> str:
     root, plural = KINDS[kind]
-    return f"/{root}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}" if name else "")
+    where = f"/namespaces/{quote(namespace)}" if namespace else ""
+    return f"/{root}{where}/{plural}" + (f"/{quote(name)}" if name else "")

@@ -27,6 +27,7 @@ from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
+from rstar2_operator.sync import synced
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")
@@ -85,15 +86,20 @@ class Operator:
         watch = asyncio.create_task(
             handlers.run(self._settings, store=self._store, queue=queue, metrics=self._metrics, stop=self._stop)
         )
-        workers = [asyncio.create_task(reconciler.work()) for _ in range(self._settings.workers)]
+        work = asyncio.create_task(self._work(reconciler))
         try:
-            done, _ = await asyncio.wait({watch, *workers}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (error := task.exception()) is not None:
                     log.error("%s", error, exc_info=error)
         finally:
             self._metrics.lead(False)
-            await _cancelled(watch, *workers)
+            await _cancelled(watch, work)
+
+    async def _work(self, reconciler: Reconciler) -> None:
+        namespaces = self._settings.watch_namespaces
+        await synced(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
+        await asyncio.gather(*(reconciler.work() for _ in range(self._settings.workers)))
 
 
 async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:

@@ -27,6 +27,8 @@ class Store:
         self._children: defaultdict[Key, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._pods: defaultdict[Key, dict[str, Object]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
+        self._told: set[tuple[str, str, str]] | None = set()
+        """(kind, namespace, name) of all that was seen, also of what is gone by now; None once nobody asks any more."""
 
     def jobs(self) -> list[Key]:
         """All jobs."""
@@ -34,6 +36,7 @@ class Store:
 
     def saw_job(self, body: Object, *, gone: bool) -> Key:
         """A job was seen, or is gone; returns its key."""
+        self._note("AgenticRLJob", body)
         key = _key(body, body["metadata"]["name"])
         if gone:
             for table in (self._jobs, self._children, self._pods, self._warnings):
@@ -44,6 +47,7 @@ class Store:
 
     def saw_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
         """A child was seen, or is gone; returns its job's key. None: it belongs to no job."""
+        self._note(kind, body)
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
@@ -65,6 +69,18 @@ class Store:
         if key is not None:
             self._warnings[key].append(event)
         return key
+
+    def was_told(self, kind: str, namespace: str, name: str) -> bool:
+        """Whether an object has ever been seen; True for all after `forget_told`."""
+        return self._told is None or (kind, namespace, name) in self._told
+
+    def forget_told(self) -> None:
+        """Nobody will ask `was_told` any more."""
+        self._told = None
+
+    def _note(self, kind: str, body: Object) -> None:
+        if self._told is not None:
+            self._told.add((kind, body["metadata"]["namespace"], body["metadata"]["name"]))
 
     def observed(self, key: Key) -> Observed | None:
         """One job and its own; None when the job is gone."""
