@@ -96,7 +96,8 @@ class Reporter:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": f"{meta['name']}.{digest}.{int(now)}", "namespace": meta["namespace"]},
+            # The time first: `kubectl describe` lists Events of this kind in the order of their names.
+            "metadata": {"name": f"{meta['name']}.{int(now * 1000):x}.{digest}", "namespace": meta["namespace"]},
             "eventTime": precise(now),
             "reportingController": f"{names.GROUP}/operator",
             "reportingInstance": self._instance[:128],
