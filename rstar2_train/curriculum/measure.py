@@ -73,6 +73,8 @@ async def measure_problems(
     )
     write_evaluation(folder.evaluation_file, evaluation)
     ctx.tracker.metrics(stage.name, step=step or 0, values=evaluation_metrics(evaluation))
+    if stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
+        ctx.report(metrics=ctx.progress.metrics | {"pass_at_1": evaluation.pass_at_1})
 
 
 def load_problems(file: str) -> list[Problem]:

@@ -39,6 +39,7 @@ _METRICS = (
     ("response_tokens", "response tokens", "{:.1f}"),
     ("tokens_per_second", "tokens/s", "{:,.0f}"),
     ("loss", "loss", "{:.4f}"),
+    ("pass_at_1", "pass@1", "{:.3f}"),
 )
 """Progress metric, its label, its form; in the order shown. Metrics not named here come after, as they are."""
 
