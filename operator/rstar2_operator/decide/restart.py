@@ -12,6 +12,7 @@ from rstar2_train.job.stages import Stage
 
 FIRST_BACK_OFF_SECONDS = 5.0
 LONGEST_BACK_OFF_SECONDS = 300.0
+LOST = "PodLost: a pod of the attempt ended or was deleted; the driver wrote a checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,31 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
         outcome = None  # an earlier attempt's
-    return after_attempt(
+    policy = job.spec.failure_policy
+    decision = after_attempt(
         exit_code=driver_exit_code(stage, observed, number=number),
         outcome=outcome,
-        policy=job.spec.failure_policy,
+        policy=policy,
         counted_restarts=counted,
+    )
+    if decision.action != "Suspend":
+        return decision
+    # Nobody asked for it, or its Job would have been deleted: a pod was lost, which ends the others, and the driver
+    # used its grace for a checkpoint. Who drains a node does no harm to the job; a worker that dies again and again
+    # must not go on for ever.
+    if _disrupted(stage, observed, number=number):
+        return Decision("RestartStage", why="Disrupted: a pod was evicted, preempted or drained")
+    if counted >= policy.max_restarts:
+        return Decision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
+    return Decision("RestartStage", counts=True, why=LOST)
+
+
+def _disrupted(stage: Stage, observed: Observed, *, number: int) -> bool:
+    attempt = names.attempt(observed.name, stage.name, number)
+    return any(
+        is_true(pod, "DisruptionTarget")
+        for pod in observed.pods
+        if labels(pod).get("batch.kubernetes.io/job-name") == attempt
     )
 
 

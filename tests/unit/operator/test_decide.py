@@ -152,10 +152,26 @@ def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
 def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() -> None:
     cluster = at_first_stage("g")
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    for pod in cluster.pods.values():
+        pod["status"]["conditions"] = [*pod["status"].get("conditions", []), evicted]
     cluster.end("demo-g0-1", 75, outcome=stopped)
+    cluster.now += 10
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
-    assert cluster.job["status"]["restartsCountedTowardsMax"] == 0
+    assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
+
+
+def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_always_checkpoints() -> None:
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
+    for attempt in (1, 2, 3):
+        assert cluster.running() == [f"demo-g0-{attempt}"]
+        stopped = Outcome(stage="g0", attempt=attempt, outcome="suspended", reason="Suspended")
+        cluster.end(f"demo-g0-{attempt}", 75, outcome=stopped)
+        cluster.now += 600
+        plan = cluster.round()
+    assert cluster.running() == ["demo-report"]
+    assert "PodLost" in plan.message and cluster.job["status"]["restartsCountedTowardsMax"] == 2
 
 
 def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -> None:
