@@ -6,7 +6,7 @@ SETUP := rstar2_train/local/setup.py
 CHECKS := lint types imports unit chart integration e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-learning clean
+.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-learning clean
 
 help: ## this table
 	@echo "usage: make TARGET [PYTHON=/path/to/python3]"; echo
@@ -72,9 +72,11 @@ cluster-shell: setup ## a shell whose kubectl and helm speak to it
 images: setup ## build the operator's and the judge's images, into an archive each (root; buildah)
 	@$(BIN)/python -m tests.cluster.project_images
 
-
 format: setup ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench-judge: setup ## the judge's speed beside a fresh process a call, and a soak under kills: bench/results/judge.json
+	@$(BIN)/python -m bench.judge
 
 bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes bench/results/learning.json and the plot
 	@$(BIN)/python bench/learning.py

@@ -1,4 +1,4 @@
-"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics."""
+"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics; the judge by itself."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train import __version__
+from rstar2_train.judge.commands import add_arguments
 
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
   rstar2 run examples/tiny.yaml          the whole curriculum on this machine; Ctrl-C suspends, run again to go on
   rstar2 report tiny                     before and after each stage
+  rstar2 judge serve                     the Code Judge by itself, for any client
 """
 
 
@@ -45,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     track.add_argument("job", help="name of the job")
     track.add_argument("--timeout", type=float, default=120, help="seconds to try for (default: %(default)s)")
     _state(track)
+
+    add_arguments(commands.add_parser("judge", help="the Code Judge by itself: serve, run, bench"))
     return top
 
 
@@ -57,8 +61,8 @@ def _state(command: argparse.ArgumentParser) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = parser().parse_args(argv)
-    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track}[arguments.command]
-    return handler(arguments)
+    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track, "judge": _judge}
+    return handler[arguments.command](arguments)
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -122,6 +126,14 @@ def _track(arguments: argparse.Namespace) -> int:
         return 0
     why = shipped.error or f"{arguments.timeout:g} s were not enough; run it again, or give more with --timeout"
     return _fail(f"{shipped.pending} bytes of the journal are still unsent: {why}")
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    from rstar2_train.judge.commands import main
+    from rstar2_train.local.run import add_tools_to_path
+
+    add_tools_to_path()
+    return main(arguments)
 
 
 def _console() -> Console:

@@ -1,6 +1,6 @@
 """The judge's HTTP API: takes calls, one or a batch, and answers each with how it ended.
 
-In front of `submit`. Says no early (503 with Retry-After) rather than late; never drops a call that it accepted.
+In front of `intake`. Says no early (503 with Retry-After) rather than late; never drops a call that it accepted.
 Binds to loopback unless a token is given or the operator of the service insists.
 """
 
@@ -15,22 +15,29 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import MAX_BATCH, CallResult, Status, check_request
+from rstar2_train.judge import code_judge
+from rstar2_train.judge.intake import Busy, Intake, SessionBusy
+from rstar2_train.judge.models import MAX_BATCH, CallResult, Status
 from rstar2_train.judge.queue import PREFIX, Names, connect, secret
 from rstar2_train.judge.submit import Submitter
 
 log = logging.getLogger("rstar2.judge.api")
 
 NDJSON = "application/x-ndjson"
+OPEN = ("/ping", "/metrics")
+"""Routes that ask for no token: they tell how the judge does, nothing of what it runs."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,24 @@ class Call(BaseModel):
     """Limits; the defaults are the manifest's."""
 
 
+class Cell(BaseModel):
+    """One cell of a session. It has no standard input."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    code: str
+    """Python source. It has what the cells before it defined."""
+    limits: JudgeLimits = JudgeLimits()
+    """Limits of this cell; memory and processes are the session's, set by its first cell."""
+
+
+class Session(BaseModel):
+    """A session."""
+
+    session: str
+    """Its name, which nobody can guess."""
+
+
 class Batch(BaseModel):
     """Several calls, answered together, or one by one with `Accept: application/x-ndjson`."""
 
@@ -80,6 +105,8 @@ class Result(BaseModel):
     exit_code: int | None
     queue_seconds: float
     run_seconds: float
+    session_lives: bool
+    """Of a cell: whether its session goes on."""
 
 
 class Results(BaseModel):
@@ -110,91 +137,96 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         redis = connect(settings.redis)
         submitter = Submitter(redis, names, max_wait_seconds=settings.max_wait_seconds)
         submitter.start()
-        app.state.redis, app.state.submitter = redis, submitter
+        app.state.intake = Intake(redis, names, submitter, max_pending=settings.max_pending)
         yield
         await submitter.stop()
         await redis.aclose()
 
     app = FastAPI(title="rStar2 Code Judge", version="v1", lifespan=lifespan)
 
+    def intake() -> Intake:
+        found: Intake = app.state.intake
+        return found
+
     @app.middleware("http")
     async def authorise(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if token and request.url.path != "/ping":
+        if token and request.url.path not in OPEN:
             given = request.headers.get("authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
                 return JSONResponse({"detail": "a valid bearer token is needed"}, status_code=401)
         return await call_next(request)
 
-    def busy(count: int) -> JSONResponse | None:
-        """503 when `count` more calls are too many now."""
-        submitter: Submitter = app.state.submitter
-        if submitter.pending + count <= settings.max_pending:
-            return None
-        seconds = min(30, max(1, round(0.25 * submitter.pending / max(submitter.rate, 1.0))))
-        why = f"{submitter.pending} calls are waiting; at most {settings.max_pending} are taken"
-        return JSONResponse({"detail": why}, status_code=503, headers={"Retry-After": str(seconds)})
+    @app.exception_handler(Busy)
+    async def busy(request: Request, error: Busy) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
 
-    async def run(call: Call) -> CallResult:
-        problem = check_request(call.code, call.stdin, call.limits)
-        if problem:
-            return CallResult("invalid", stderr=problem + "\n")
-        submitter: Submitter = app.state.submitter
-        submitter.check()
-        return await submitter.submit(call.code, call.stdin, call.limits)
+    @app.exception_handler(SessionBusy)
+    async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=409)
 
-    @app.get("/ping")
-    async def ping() -> dict[str, str]:
-        """Whether this process answers."""
-        return {"ping": "pong"}
-
-    @app.get("/status")
-    async def status() -> JSONResponse:
-        """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis."""
-        submitter: Submitter = app.state.submitter
+    async def of_redis(question: Awaitable[T]) -> T | JSONResponse:
         try:
-            submitter.check()
-            async with asyncio.timeout(2):
-                queued, workers = await look_at_queue()
-        except (RedisError, OSError) as error:
+            return await asyncio.wait_for(question, 2)
+        except (RedisError, OSError) as error:  # TimeoutError is an OSError
             detail = {"ready": False, "detail": f"Redis does not answer: {error or type(error).__name__}"}
             return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
-        executors = sum(worker["ready"] for worker in workers)
-        body: dict[str, Any] = {
-            "ready": executors > 0,
-            "queued": queued,
-            "pending": submitter.pending,
-            "resubmitted": submitter.resubmitted,
-            "executors": {
-                "ready": executors,
-                "configured": sum(worker["executors"] for worker in workers),
-                "busy": sum(worker["busy"] for worker in workers),
-            },
-            "workers": workers,
-        }
-        return JSONResponse(body)
 
-    async def look_at_queue() -> tuple[int, list[dict[str, Any]]]:
-        redis = app.state.redis
-        keys = [key async for key in redis.scan_iter(match=names.worker("*"), count=1000)]
-        values = await redis.mget(keys) if keys else []
-        workers = sorted((json.loads(value) for value in values if value), key=lambda worker: str(worker["name"]))
-        return await redis.xlen(names.tasks), workers
+    @app.get("/ping")
+    async def ping() -> str:
+        """Whether this process answers."""
+        return "pong"
+
+    @app.get("/status")
+    async def status() -> Response:
+        """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis.
+
+        `queue` and `num_workers` are the names that code-judge has for two of them.
+        """
+        found = await of_redis(intake().status())
+        if isinstance(found, JSONResponse):
+            return found
+        return JSONResponse({**found, "queue": found["queued"], "num_workers": found["executors"]["ready"]})
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """For Prometheus: calls by status, waits and run times, the queue's depth, executors. 503 without Redis."""
+        found = await of_redis(intake().metrics())
+        return found if isinstance(found, JSONResponse) else Response(found, media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/v1/run", response_model=Result)
     async def run_one(call: Call) -> Response:
         """Runs one call. Every outcome of the snippet is a 200 with a status."""
-        return busy(1) or JSONResponse((await run(call)).to_dict())
+        intake().admit(1)
+        return JSONResponse((await intake().run(call.code, call.stdin, call.limits)).to_dict())
 
     @app.post("/v1/batch", response_model=Results)
     async def run_batch(batch: Batch, request: Request) -> Response:
         """Runs up to 64 calls. With `Accept: application/x-ndjson` each result comes as a line, with its index."""
-        if refused := busy(len(batch.calls)):
-            return refused
-        runs = [asyncio.ensure_future(run(call)) for call in batch.calls]
+        intake().admit(len(batch.calls))
+        runs = [asyncio.ensure_future(intake().run(call.code, call.stdin, call.limits)) for call in batch.calls]
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(as_lines(runs), media_type=NDJSON)
         return JSONResponse({"results": [result.to_dict() for result in await asyncio.gather(*runs)]})
 
+    @app.post("/v1/sessions", response_model=Session)
+    async def open_session() -> Response:
+        """Begins a session: a process that keeps its state from cell to cell, in namespaces of its own."""
+        found = await of_redis(intake().open_session())
+        return found if isinstance(found, JSONResponse) else JSONResponse({"session": found})
+
+    @app.post("/v1/sessions/{session}/cells", response_model=Result, responses={409: {}})
+    async def run_cell(session: str, cell: Cell) -> Response:
+        """Runs a cell, once and never again. `session_lost` when its sandbox, or its worker, is no more."""
+        intake().admit(1)
+        return JSONResponse((await intake().run_cell(session, cell.code, cell.limits)).to_dict())
+
+    @app.delete("/v1/sessions/{session}", status_code=204)
+    async def close_session(session: str) -> Response:
+        """Ends a session. One that nobody uses for ten minutes ends by itself."""
+        await intake().close_session(session)
+        return Response(status_code=204)
+
+    app.include_router(code_judge.router(intake))
     return app
 
 

@@ -18,6 +18,7 @@ import httpx
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import MAX_BATCH, CallResult, check_request
+from rstar2_train.judge.session import JudgeSession
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
@@ -96,6 +97,10 @@ class JudgeClient:
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         self._enqueue([_Call(body, future, time.monotonic() + self._patience)])
         return await future
+
+    def session(self) -> JudgeSession:
+        """A session: cells that share one Python process. Use as an async context manager."""
+        return JudgeSession(self._http)
 
     async def status(self) -> dict[str, Any]:
         """The API's /status. Raises JudgeUnavailable when it does not answer."""

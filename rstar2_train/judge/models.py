@@ -8,11 +8,15 @@ from typing import Any, Literal, get_args
 
 from rstar2_train.job.roles import JudgeLimits
 
-Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "internal"]
+Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "session_lost", "internal"]
 """ok: ended with exit status 0. error: any other end of its own. timeout, memory, output_limit: over that limit.
 killed: it ended its sandbox each time it was run. invalid: never run, the request itself is wrong.
+session_lost: a cell whose session is no more; it was not run, or not to its end, and never will be.
 internal: not the snippet's fault, and no answer."""
 STATUSES: tuple[Status, ...] = get_args(Status)
+
+Verb = Literal["call", "open", "cell", "close"]
+"""call: a program by itself. open: the first cell of a session. cell: a further one. close: the session's end."""
 
 MAX_CODE_BYTES = 1 << 20
 MAX_STDIN_BYTES = 4 << 20
@@ -33,6 +37,8 @@ class CallResult:
     """From the API's acceptance to the answer, less `run_seconds`."""
     run_seconds: float = 0.0
     """Wall time of the snippet's process."""
+    session_lives: bool = False
+    """Of a cell: whether its session goes on. One ends with a cell that ran out of time, memory or output."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready fields."""
@@ -54,9 +60,23 @@ class Task:
     processes: int
     deadline: float
     """Unix time after which nobody waits for it any more."""
+    verb: Verb = "call"
+    session: str = ""
+    """Of a cell: its session."""
 
     @classmethod
-    def build(cls, *, id: str, reply_to: str, code: str, stdin: str, limits: JudgeLimits, deadline: float) -> Task:
+    def build(
+        cls,
+        *,
+        id: str,
+        reply_to: str,
+        code: str,
+        stdin: str,
+        limits: JudgeLimits,
+        deadline: float,
+        verb: Verb = "call",
+        session: str = "",
+    ) -> Task:
         """A task with the limits of a manifest."""
         return cls(
             id=id,
@@ -68,7 +88,16 @@ class Task:
             output_bytes=limits.output_bytes,
             processes=limits.processes,
             deadline=deadline,
+            verb=verb,
+            session=session,
         )
+
+    @classmethod
+    def build_close(cls, session: str) -> Task:
+        """The end of a session; nobody waits for an answer."""
+        limits = JudgeLimits()
+        none: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
+        return cls.build(limits=limits, verb="close", session=session, **none)
 
     def encode(self) -> str:
         """One JSON array, in the order of the fields."""
@@ -83,6 +112,8 @@ class Task:
                 self.output_bytes,
                 self.processes,
                 self.deadline,
+                self.verb,
+                self.session,
             ]
         )
 

@@ -20,12 +20,14 @@ class Outcome:
     """How a process ended, in the executor's words."""
 
     reason: str
-    """exited | timeout | output_limit | setup_failed"""
+    """exited | timeout | output_limit | setup_failed | no_session"""
     wait_status: int
     """As wait() gives it."""
     run_seconds: float
     stdout: bytes
     stderr: bytes
+    lives: bool = False
+    """Of a cell: whether its session goes on."""
 
 
 def to_result(outcome: Outcome) -> CallResult:
@@ -37,6 +39,8 @@ def to_result(outcome: Outcome) -> CallResult:
         status = "timeout"
     elif outcome.reason == "output_limit":
         status = "output_limit"
+    elif outcome.reason == "no_session":
+        status = "session_lost"
     elif outcome.reason == "setup_failed":
         status = "internal"
     elif code == 0:
@@ -53,6 +57,7 @@ def to_result(outcome: Outcome) -> CallResult:
         stderr=stderr,
         exit_code=code if outcome.reason == "exited" else None,
         run_seconds=outcome.run_seconds,
+        session_lives=outcome.lives,
     )
 
 

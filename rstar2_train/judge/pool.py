@@ -1,7 +1,8 @@
 """The sandboxes of one worker: keeps them alive, gives calls to them, retries what a dying one took with it.
 
 A sandbox takes calls only after its canary; one that dies or misbehaves is thrown away and replaced. A call whose
-sandbox died is run again: it is `killed` only when it was the one running in each of DEATHS sandboxes that died.
+sandbox died is run again: it is `killed` only when it was the one running in each of DEATHS sandboxes that died. A cell
+is never run again: its session died with the sandbox.
 """
 
 from __future__ import annotations
@@ -10,14 +11,23 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from rstar2_train.judge.canary import Canary
 from rstar2_train.judge.imports import choose_lane
 from rstar2_train.judge.models import CallResult, Task
 from rstar2_train.judge.outcome import Outcome, to_result
+from rstar2_train.judge.queue import SESSION_IDLE_SECONDS
 from rstar2_train.judge.rootfs import SetupError
-from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.sandbox import (
+    SESSIONS_PER_LANE,
+    Lane,
+    Sandbox,
+    SandboxBusy,
+    SandboxError,
+    SandboxNotTight,
+)
 from rstar2_train.judge.supply import Supply
 
 log = logging.getLogger("rstar2.judge.pool")
@@ -32,6 +42,7 @@ SETUP_TRIES = 3
 BUSY_SECONDS = 2.0
 """Between two tries to get an executor that serves another worker."""
 WATCH_SECONDS = 0.2
+IDLE_CHECK_SECONDS = 5.0
 MEMORY_FACTOR = 2
 """A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
 
@@ -44,6 +55,19 @@ class _Call:
     deaths: int = 0
     setups: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """A process that is kept, at a place of a lane of a sandbox."""
+
+    sandbox: Sandbox
+    lane: Lane
+    place: int
+    used: float
+    """When its last cell began or ended (monotonic)."""
+    cells: deque[_Call] = field(default_factory=deque)
+    """Waiting, in order."""
 
 
 class PoolError(SetupError):
@@ -63,7 +87,12 @@ class Pool:
         """Gets a PoolError when the first start of a sandbox fails for good."""
         self.changed = asyncio.Event()
         """Set whenever a sandbox begins or ends to take calls."""
+        self.sessions: dict[str, _Session] = {}
+        """Those that live, by their ids."""
+        self._ended: set[str] = set()
         self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in supply.lanes}
+        self._opening: deque[_Call] = deque()
+        """First cells, which wait for a sandbox with room for a session."""
         self._supply = supply
         self._made: set[Sandbox] = set()
         self._places: frozenset[str] = frozenset()
@@ -89,7 +118,7 @@ class Pool:
     def start(self) -> None:
         """Begins to start the sandboxes."""
         self._canary.__enter__()
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch_memory())]
+        self._tasks = [asyncio.create_task(loop()) for loop in (self._follow, self._watch_memory, self._end_idle)]
 
     async def stop(self) -> None:
         """Kills all sandboxes."""
@@ -104,9 +133,22 @@ class Pool:
         """Queues a call. The future never fails; it may be cancelled."""
         lane = choose_lane(task.code, self._waiting)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        self._waiting[lane].append(_Call(task, lane, future))
+        call = _Call(task, lane, future)
+        if task.verb == "call":
+            self._waiting[lane].append(call)
+        elif task.verb == "open":
+            self._opening.append(call)
+        elif task.session in self.sessions:
+            self.sessions[task.session].cells.append(call)
+        else:
+            future.set_result(_lost(task))
         self._assign()
         return future
+
+    def take_ended(self) -> set[str]:
+        """Sessions that ended since this was asked last."""
+        ended, self._ended = self._ended, set()
+        return ended
 
     async def _follow(self) -> None:
         """Gives every place that comes a keeper; that of a place that has gone ends with its sandbox."""
@@ -140,6 +182,8 @@ class Pool:
                 if sandbox in self.sandboxes:
                     self.sandboxes.remove(sandbox)
                     self.recycled += 1
+                for id in [id for id, session in self.sessions.items() if session.sandbox is sandbox]:
+                    self._forget(id)
                 await sandbox.stop(condemned=condemned)
                 self._made.discard(sandbox)
                 self.changed.set()
@@ -172,6 +216,15 @@ class Pool:
                     sandbox.over_memory = True
                     sandbox.died()
 
+    async def _end_idle(self) -> None:
+        """Ends sessions that nobody uses any more."""
+        while True:
+            await asyncio.sleep(IDLE_CHECK_SECONDS)
+            before = time.monotonic() - SESSION_IDLE_SECONDS
+            for id, session in list(self.sessions.items()):
+                if session.used < before and not session.cells:
+                    self.submit(Task.build_close(id))
+
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
         lane.passed = True
         sandbox.idle_bytes = sandbox.memory_bytes() or 0
@@ -182,12 +235,12 @@ class Pool:
         self.changed.set()
         self._assign()
 
-    def _place(self, name: str) -> tuple[Sandbox, Lane] | None:
-        """Where the next call of a lane goes: an idle sandbox, else behind one call of the same lane."""
+    def _place(self, name: str, kept: Set[Sandbox]) -> tuple[Sandbox, Lane] | None:
+        """Where the next call of a lane goes: an idle sandbox not in `kept`, else behind one call of it."""
         best: tuple[Sandbox, Lane] | None = None
         for sandbox in self.sandboxes:
             lane = sandbox.lanes[name]
-            if not lane.passed:
+            if not lane.passed or sandbox in kept:
                 continue
             waiting = sandbox.waiting
             if waiting == 0:
@@ -197,19 +250,41 @@ class Pool:
         return best
 
     def _assign(self) -> None:
-        """Hands waiting calls to free sandboxes."""
+        """Hands waiting calls to free sandboxes. Cells go first, and keep theirs free: they can go nowhere else."""
+        kept = set()
+        for session in list(self.sessions.values()):
+            if session.cells and not session.sandbox.waiting:
+                self._write(session.cells.popleft(), session.sandbox, session.lane, session.place)
+            if session.cells:
+                kept.add(session.sandbox)
+        while self._opening and (room := self._room()):
+            if room[0].waiting:
+                kept.add(room[0])
+                break
+            self._write(self._opening.popleft(), *room)
         for name, queue in self._waiting.items():
-            while queue and (place := self._place(name)):
+            while queue and (place := self._place(name, kept)):
                 self._write(queue.popleft(), *place)
 
-    def _write(self, call: _Call, sandbox: Sandbox, lane: Lane) -> None:
+    def _room(self) -> tuple[Sandbox, Lane, int] | None:
+        """Where the next session goes: the least busy sandbox with a free place in the lane that has most imported."""
+        for sandbox in sorted(self.sandboxes, key=lambda one: one.waiting):
+            lane = next((lane for lane in reversed(sandbox.lanes.values()) if lane.passed), None)
+            taken = {one.place for one in self.sessions.values() if one.sandbox is sandbox and one.lane is lane}
+            if lane is not None and len(taken) < SESSIONS_PER_LANE:
+                return sandbox, lane, min(set(range(SESSIONS_PER_LANE)) - taken)
+        return None
+
+    def _write(self, call: _Call, sandbox: Sandbox, lane: Lane, place: int = 0) -> None:
         if call.future.done():
             return
+        if call.task.verb == "open":
+            self.sessions[call.task.session] = _Session(sandbox, lane, place, time.monotonic())
         ahead = len(lane.waiting)
         sandbox.allowed_bytes = max(call.task.memory_mib << 20, sandbox.allowed_bytes if ahead else 0)
         patience = (ahead + 1) * call.task.wall_seconds + GRACE_SECONDS
         call.timer = asyncio.get_running_loop().call_later(patience, self._stuck, sandbox)
-        lane.submit(call.task).add_done_callback(lambda done: self._done(call, sandbox, done))
+        lane.submit(call.task, place=place).add_done_callback(lambda done: self._done(call, sandbox, done))
 
     def _stuck(self, sandbox: Sandbox) -> None:
         log.error("sandbox %s did not answer in time; throwing it away", sandbox.id)
@@ -220,7 +295,9 @@ class Pool:
         if call.timer is not None:
             call.timer.cancel()
         error = done.exception()
-        if error is None:
+        if call.task.verb != "call":
+            self._cell_done(call, sandbox, None if error else to_result(done.result()))
+        elif error is None:
             result = to_result(done.result())
             call.setups += result.status == "internal"
             if result.status == "internal" and call.setups < SETUP_TRIES:
@@ -237,3 +314,28 @@ class Pool:
             else:
                 self._waiting[call.lane].appendleft(call)
         self._assign()
+
+    def _cell_done(self, call: _Call, sandbox: Sandbox, result: CallResult | None) -> None:
+        """A cell ended; None: its sandbox did, and with it the session."""
+        session = self.sessions.get(call.task.session)
+        if result is None and sandbox.over_memory:
+            result = CallResult("memory", stderr="its processes together took too much memory\n")
+        result = result or _lost(call.task)
+        if session is not None and result.session_lives:
+            session.used = time.monotonic()
+        elif session is not None:
+            self._forget(call.task.session)
+        if not call.future.done():
+            call.future.set_result(result)
+
+    def _forget(self, id: str) -> None:
+        """A session is no more."""
+        session = self.sessions.pop(id)
+        self._ended.add(id)
+        for call in session.cells:
+            if not call.future.done():
+                call.future.set_result(_lost(call.task))
+
+
+def _lost(task: Task) -> CallResult:
+    return CallResult("session_lost", stderr=f"the session {task.session} is no more\n")

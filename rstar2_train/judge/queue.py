@@ -34,6 +34,8 @@ RESULT_SECONDS = 900
 """Life of a result list after the last result in it."""
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT_LIFE_SECONDS = 5
+SESSION_IDLE_SECONDS = 600
+"""A session that nobody used for so long is ended."""
 RENEW_SECONDS = 2.0
 CLAIM_IDLE_SECONDS = 10.0
 """A task that its worker has not renewed for so long is another worker's to take."""
@@ -66,6 +68,18 @@ class Names:
     def worker(self, name: str) -> str:
         """The heartbeat of a worker."""
         return f"{self.prefix}:worker:{name}"
+
+    def cells(self, worker: str) -> str:
+        """The stream of cells of the sessions that a worker has: nobody else may run them."""
+        return f"{self.prefix}:cells:{worker}"
+
+    def session(self, session: str) -> str:
+        """That a session exists."""
+        return f"{self.prefix}:session:{session}"
+
+    def place(self, session: str) -> str:
+        """The worker that has a session, once its first cell is there."""
+        return f"{self.prefix}:session:{session}:at"
 
 
 def secret(name: str) -> str | None:
@@ -131,13 +145,14 @@ def transient(error: ResponseError) -> bool:
     )
 
 
-async def ensure_group(redis: Redis, names: Names) -> None:
-    """Makes the stream and its group, if they are not there (any more)."""
-    try:
-        await redis.xgroup_create(names.tasks, GROUP, id="0", mkstream=True)
-    except ResponseError as error:
-        if "BUSYGROUP" not in str(error):
-            raise
+async def ensure_group(redis: Redis, *streams: str) -> None:
+    """Makes the streams and their group, if they are not there (any more)."""
+    for stream in streams:
+        try:
+            await redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
 
 
 @dataclass(slots=True)
@@ -146,6 +161,7 @@ class Held:
 
     entry: bytes
     task: Task
+    stream: str
 
 
 class Consumer:
@@ -155,6 +171,7 @@ class Consumer:
         self._redis = redis
         self._names = names
         self.name = name
+        self.streams = (names.tasks, names.cells(name))
 
     async def _in_group(self, action: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Runs a command on the group; `otherwise` when Redis came back empty: then the group is made again."""
@@ -163,21 +180,22 @@ class Consumer:
         except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
-            await ensure_group(self._redis, self._names)
+            await ensure_group(self._redis, *self.streams)
             return otherwise
 
     async def pull(self, count: int, *, block_ms: int) -> list[Held]:
-        """Up to `count` new tasks, waiting up to `block_ms` for the first."""
+        """Up to `count` new tasks of each stream, waiting up to `block_ms` for the first."""
 
         async def read() -> Any:
-            tasks: dict[Any, Any] = {self._names.tasks: ">"}
-            return await self._redis.xreadgroup(GROUP, self.name, tasks, count=count, block=block_ms)
+            streams: dict[Any, Any] = dict.fromkeys(self.streams, ">")
+            return await self._redis.xreadgroup(GROUP, self.name, streams, count=count, block=block_ms)
 
-        return [held for _, entries in await self._in_group(read, None) or [] for held in self._held(entries)]
+        found = await self._in_group(read, None) or []
+        return [held for stream, entries in found for held in self._held(entries, stream.decode())]
 
     @staticmethod
-    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> list[Held]:
-        return [Held(entry, Task.decode(fields[b"t"])) for entry, fields in entries if fields]
+    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[Held]:
+        return [Held(entry, Task.decode(fields[b"t"]), stream) for entry, fields in entries if fields]
 
     async def claim(self, count: int) -> tuple[list[Held], list[Held]]:
         """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
@@ -186,7 +204,7 @@ class Consumer:
     async def _claim(self, count: int) -> tuple[list[Held], list[Held]]:
         idle = int(CLAIM_IDLE_SECONDS * 1000)
         answer: Any = await self._redis.xautoclaim(self._names.tasks, GROUP, self.name, idle, "0-0", count=count)
-        held = self._held(answer[1])
+        held = self._held(answer[1], self._names.tasks)
         if not held:
             return [], []
         pipe = self._redis.pipeline(transaction=False)
@@ -212,12 +230,38 @@ class Consumer:
             payloads = [encode_result(held.task.id, r) for held, r in results if held.task.reply_to == reply_to]
             pipe.rpush(reply_to, *payloads)
             pipe.expire(reply_to, RESULT_SECONDS)
-        entries = [held.entry for held, _ in results]
         if dead:
             for held, _ in results:
                 pipe.xadd(self._names.dead, {"t": held.task.encode()}, maxlen=DEAD_LETTERS, approximate=True)
-        pipe.xack(self._names.tasks, GROUP, *entries)
-        pipe.xdel(self._names.tasks, *entries)
+        for stream in {held.stream for held, _ in results}:
+            entries = [held.entry for held, _ in results if held.stream == stream]
+            pipe.xack(stream, GROUP, *entries)
+            pipe.xdel(stream, *entries)
+        await pipe.execute()
+
+    async def delivered_cells(self) -> list[Held]:
+        """Cells that were given to this worker and are not answered in Redis, whatever it remembers of them itself."""
+
+        async def read() -> Any:
+            return await self._redis.xreadgroup(GROUP, self.name, {self.streams[1]: "0"}, count=64)
+
+        found = await self._in_group(read, None) or []
+        return [held for stream, entries in found for held in self._held(entries, stream.decode())]
+
+    async def take_session(self, session: str) -> bool:
+        """Whether a session that begins is this worker's: the first that asks has it, for good."""
+        place = self._names.place(session)
+        return bool(await self._redis.set(place, self.name, nx=True, ex=SESSION_IDLE_SECONDS))
+
+    async def keep_sessions(self, living: Iterable[str], ended: Iterable[str]) -> None:
+        """Says which sessions live here, also to a Redis that has forgotten them, and which are no more."""
+        pipe = self._redis.pipeline(transaction=False)
+        for session in living:
+            pipe.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
+            pipe.set(self._names.place(session), self.name, ex=SESSION_IDLE_SECONDS)
+        for session in ended:
+            pipe.delete(self._names.session(session))
+        pipe.expire(self.streams[1], SESSION_IDLE_SECONDS)
         await pipe.execute()
 
     async def heartbeat(self, report: dict[str, Any]) -> None:
@@ -227,16 +271,18 @@ class Consumer:
     async def leave(self) -> None:
         """Takes this worker off the books; it must hold nothing."""
         await self._redis.delete(self._names.worker(self.name))
-        await ensure_group(self._redis, self._names)
+        await ensure_group(self._redis, self._names.tasks)
         await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, self.name)
+        await self._redis.delete(self.streams[1])
 
 
 def encode_result(task: str, result: CallResult) -> str:
     """One result as JSON."""
-    return json.dumps([task, result.status, result.stdout, result.stderr, result.exit_code, result.run_seconds])
+    printed = (result.stdout, result.stderr)
+    return json.dumps([task, result.status, *printed, result.exit_code, result.run_seconds, result.session_lives])
 
 
 def decode_result(data: bytes) -> tuple[str, CallResult]:
     """Reverse of `encode_result`: task id and result."""
-    task, status, stdout, stderr, exit_code, run_seconds = json.loads(data)
-    return task, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds)
+    task, status, stdout, stderr, exit_code, run_seconds, lives = json.loads(data)
+    return task, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, lives)

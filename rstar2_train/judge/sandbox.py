@@ -15,12 +15,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rstar2_train.judge.models import MAX_OUTPUT_BYTES, Task
+from rstar2_train.judge.models import MAX_OUTPUT_BYTES, Task, Verb
 from rstar2_train.judge.outcome import Outcome
 
-REQUEST = struct.Struct("<QIIIIII")
+REQUEST = struct.Struct("<QIIIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
-REASONS = ("exited", "timeout", "output_limit", "setup_failed")
+REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
+VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3}
+SESSIONS_PER_LANE = 16
+"""MAX_SESSIONS of forkserver.c."""
 START_SECONDS = 120.0
 """A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
 
@@ -64,11 +67,15 @@ class Lane:
         self._sandbox = sandbox
         self._buffer = bytearray()
 
-    def submit(self, task: Task) -> asyncio.Future[Outcome]:
-        """Writes a call; the future fails with SandboxError when the sandbox dies first."""
+    def submit(self, task: Task, *, place: int = 0) -> asyncio.Future[Outcome]:
+        """Writes a call, or a cell for the session at `place` (the pool sees to it that it has one at a time).
+
+        The future fails with SandboxError when the sandbox dies first.
+        """
         code, stdin = task.code.encode(), task.stdin.encode()
         wall = max(1, round(task.wall_seconds * 1000))
-        head = REQUEST.pack(1, len(code), len(stdin), wall, task.memory_mib, task.output_bytes, task.processes)
+        limits = (wall, task.memory_mib, task.output_bytes, task.processes)
+        head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[task.verb], place)
         self._sandbox.send(self, head + code + stdin)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
@@ -78,7 +85,7 @@ class Lane:
         """Cuts the stream into outcomes. One that cannot be is the sandbox's end: something in it is not ours."""
         self._buffer += data
         while len(self._buffer) >= RESPONSE.size:
-            id_, wait_status, reason, run_us, out, err, _ = RESPONSE.unpack_from(self._buffer)
+            id_, wait_status, reason, run_us, out, err, lives = RESPONSE.unpack_from(self._buffer)
             if max(out, err) > MAX_OUTPUT_BYTES or reason >= len(REASONS) or (id_ != 0 and not self.waiting):
                 self._sandbox.died()
                 return
@@ -92,6 +99,7 @@ class Lane:
                 run_us / 1e6,
                 bytes(self._buffer[RESPONSE.size : middle]),
                 bytes(self._buffer[middle:end]),
+                bool(lives),
             )
             del self._buffer[:end]
             if id_ == 0:

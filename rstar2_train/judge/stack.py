@@ -143,8 +143,7 @@ class JudgeStack:
                     return
             except OSError:
                 pass  # not listening yet, or Redis is away: both show in the log when it stays so
-            for name in self.processes:
-                self._check(name)
+            self.check()
             time.sleep(0.05)
         raise RuntimeError(f"the judge was not ready in {READY_SECONDS:.0f} s:\n{self.log('worker')}")
 
@@ -180,6 +179,11 @@ class JudgeStack:
 
     def _open_log(self, name: str) -> IO[str]:
         return (self.folder / f"{name}.log").open("a")
+
+    def check(self) -> None:
+        """Raises RuntimeError when a part has ended by itself."""
+        for name in self.processes:
+            self._check(name)
 
     def _check(self, name: str) -> None:
         process = self.processes[name]

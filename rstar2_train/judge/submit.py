@@ -1,7 +1,8 @@
 """The API's side of the queue: submits calls, reads all their results with one reader, keeps the first of each.
 
 Nothing accepted is forgotten: a submission is repeated until Redis takes it, and a task that Redis lost (killed before
-it had written it down) is submitted again. A call whose deadline passes is answered `internal`.
+it had written it down) is submitted again. A call whose deadline passes is answered `internal`. A cell is submitted
+once: it may have run, so when Redis or its worker loses it, it is answered `session_lost`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import CallResult, Task
-from rstar2_train.judge.queue import Names, decode_result, until_done
+from rstar2_train.judge.models import CallResult, Task, Verb
+from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Names, decode_result, until_done
 
 log = logging.getLogger("rstar2.judge.submit")
 
@@ -36,6 +37,8 @@ class _Pending:
     future: asyncio.Future[CallResult]
     accepted: float
     """Monotonic time of acceptance."""
+    worker: str = ""
+    """Of a further cell: the worker that has its session."""
     entry: bytes = b""
     """Its id in the stream; empty until Redis took it."""
     checked: float = field(default=0.0)
@@ -91,8 +94,17 @@ class Submitter:
             if loop.done():
                 loop.result()
 
-    def submit(self, code: str, stdin: str, limits: JudgeLimits) -> asyncio.Future[CallResult]:
-        """Queues a call; the future always gets a result."""
+    def submit(
+        self,
+        code: str,
+        stdin: str,
+        limits: JudgeLimits,
+        *,
+        verb: Verb = "call",
+        session: str = "",
+        worker: str = "",
+    ) -> asyncio.Future[CallResult]:
+        """Queues a call; the future always gets a result. `worker`: the one that has the session of a further cell."""
         task = Task.build(
             id=uuid.uuid4().hex,
             reply_to=self._results,
@@ -100,9 +112,11 @@ class Submitter:
             stdin=stdin,
             limits=limits,
             deadline=time.time() + self._max_wait,
+            verb=verb,
+            session=session,
         )
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        pending = _Pending(task, future, accepted=time.monotonic())
+        pending = _Pending(task, future, accepted=time.monotonic(), worker=worker)
         self._pending[task.id] = pending
         self._outbox.append(pending)
         self._some_out.set()
@@ -130,10 +144,13 @@ class Submitter:
     async def _add(self, batch: list[_Pending]) -> None:
         pipe = self._redis.pipeline(transaction=False)
         for one in batch:
-            pipe.xadd(self._names.tasks, {"t": one.task.encode()})
+            pipe.xadd(self._stream(one), {"t": one.task.encode()})
         for one, entry in zip(batch, await pipe.execute(), strict=True):
             one.entry = entry
             one.checked = time.monotonic()
+
+    def _stream(self, one: _Pending) -> str:
+        return self._names.cells(one.worker) if one.worker else self._names.tasks
 
     async def _read(self) -> None:
         while True:
@@ -165,6 +182,9 @@ class Submitter:
                 continue
             suspect, self._suspect = self._suspect, False
             old = 0.0 if suspect else AUDIT_EVERY
+            cells = [one for one in self._pending.values() if one.worker]
+            if cells:
+                await until_done("looking for workers", partial(self._look_for_workers, cells))
             known = [one for one in self._pending.values() if one.entry]
             due = [one for one in known if one.missing or now - one.checked > old]
             for start in range(0, len(due), AUDIT_CHUNK):
@@ -174,15 +194,26 @@ class Submitter:
         """Twice not found, one audit apart, and still no result: Redis lost it."""
         pipe = self._redis.pipeline(transaction=False)
         for one in batch:
-            pipe.xrange(self._names.tasks, one.entry, one.entry, count=1)
+            pipe.xrange(self._stream(one), one.entry, one.entry, count=1)
         for one, found in zip(batch, await pipe.execute(), strict=True):
             one.checked = time.monotonic()
             if found or one.task.id not in self._pending:
                 one.missing = False
             elif not one.missing:
                 one.missing = True
+            elif one.task.verb != "call":
+                self._answer(one.task.id, CallResult("session_lost", stderr="Redis lost the cell\n"))
             else:
                 one.missing, one.entry = False, b""
                 self.resubmitted += 1
                 self._outbox.append(one)
                 self._some_out.set()
+
+    async def _look_for_workers(self, cells: list[_Pending]) -> None:
+        """A cell whose worker has gone will not be run."""
+        pipe = self._redis.pipeline(transaction=False)
+        for one in cells:
+            pipe.exists(self._names.worker(one.worker))
+        for one, found in zip(cells, await pipe.execute(), strict=True):
+            if not found and time.monotonic() - one.accepted > 2 * HEARTBEAT_SECONDS:
+                self._answer(one.task.id, CallResult("session_lost", stderr="the session's worker was lost\n"))

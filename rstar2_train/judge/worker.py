@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,8 @@ log = logging.getLogger("rstar2.judge.worker")
 AHEAD = 4
 """Tasks that a worker holds for each sandbox, beyond those written to it: fewer, larger pulls."""
 DRAIN_SECONDS = 30.0
+REMEMBERED_CELLS = 4096
+"""Answers of cells that are kept: a Redis that forgot an answer gets it again, and the cell is not run twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class Worker:
         self._room = asyncio.Event()
         self._draining = asyncio.Event()
         self._calls = 0
+        self._cells: OrderedDict[str, CallResult | None] = OrderedDict()
+        """Cells by task id: how they ended; None: still running."""
 
     def drain(self) -> None:
         """Takes no further task; `run` returns when those it holds are answered."""
@@ -123,7 +128,8 @@ class Worker:
                 await self._consumer.leave()
 
     async def _pull(self) -> None:
-        await until_done("making the queue", lambda: ensure_group(self._redis, self._names), stop=self._draining)
+        make = partial(ensure_group, self._redis, *self._consumer.streams)
+        await until_done("making the queue", make, stop=self._draining)
         while not self._draining.is_set():
             room = self._pool.ready * (DEPTH + AHEAD) - len(self._held)
             if room <= 0:
@@ -132,20 +138,37 @@ class Worker:
                 continue
             pull = partial(self._consumer.pull, room, block_ms=500)
             for held in await until_done("pulling", pull, stop=self._draining):
-                self._take(held)
+                await self._take(held)
 
-    def _take(self, held: Held) -> None:
-        """Begins a task, unless nobody waits for it any more."""
+    async def _take(self, held: Held) -> None:
+        """Begins a task, unless nobody waits for it any more, or it is a cell that has begun once already."""
         if held.entry in self._held:
             return
         self._held[held.entry] = held
-        if held.task.deadline < time.time():
+        task = held.task
+        if task.id in self._cells:
+            known = self._cells[task.id]
+            if known is not None:
+                self._finished(held, known)
+            return
+        if task.deadline < time.time():
             self._finished(held, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
             return
-        self._pool.submit(held.task).add_done_callback(lambda done: self._finished(held, done.result()))
+        if task.verb == "open":
+            taken = await until_done("taking a session", lambda: self._consumer.take_session(task.session))
+            if not taken:  # this first cell was given to another worker before: it may have run there
+                self._finished(held, CallResult("session_lost", stderr="the session's worker was lost\n"))
+                return
+        self._pool.submit(task).add_done_callback(lambda done: self._finished(held, done.result()))
+        if task.verb != "call":
+            self._cells[task.id] = None
+            if len(self._cells) > REMEMBERED_CELLS:
+                self._cells.popitem(last=False)
 
     def _finished(self, held: Held, result: CallResult) -> None:
         self._calls += 1
+        if held.task.id in self._cells:
+            self._cells[held.task.id] = result
         self._done.append((held, result))
         self._some_done.set()
 
@@ -167,8 +190,9 @@ class Worker:
                 await until_done("renewing", lambda: self._consumer.renew(list(self._held)))
             if not self._draining.is_set() and self._pool.ready:
                 run, dead = await until_done("claiming", lambda: self._consumer.claim(64))
-                for held in run:
-                    self._take(held)
+                cells = await until_done("looking for cells", self._consumer.delivered_cells)
+                for held in (*run, *cells):
+                    await self._take(held)
                 if dead:
                     log.error("%d tasks were delivered too often: dead letters", len(dead))
                     why = CallResult("internal", stderr="the call was given up: its workers died again and again\n")
@@ -186,6 +210,7 @@ class Worker:
             "isolation": self.settings.isolation,
             "hugePages": huge_pages_active(),
             "calls": self._calls,
+            "sessions": len(self._pool.sessions),
             "held": len(self._held),
         }
 
@@ -195,6 +220,9 @@ class Worker:
         while True:
             self._pool.changed.clear()
             await until_done("heartbeat", lambda: self._consumer.heartbeat(self.report()))
+            living, ended = set(self._pool.sessions), self._pool.take_ended()
+            if living or ended:
+                await until_done("sessions", partial(self._consumer.keep_sessions, living, ended))
             self._room.set()
             if not said and self._pool.size and self._pool.ready == self._pool.size:
                 said = True

@@ -115,6 +115,8 @@ def render_result(
             return "error: too much output"
         case "killed":
             return "error: killed"
+        case "session_lost":
+            return "error: the session was lost, and all that it had defined"
         case "malformed" | "invalid":
             return f"error: invalid tool call: {why or stderr.strip() or 'it cannot be run'}"
         case "unknown_tool":

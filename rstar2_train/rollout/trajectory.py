@@ -13,7 +13,17 @@ from rstar2_train.reward.verdict import Verdict
 
 SegmentKind = Literal["model", "tool"]
 CallStatus = Literal[
-    "ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "internal", "malformed", "unknown_tool"
+    "ok",
+    "error",
+    "timeout",
+    "memory",
+    "output_limit",
+    "killed",
+    "invalid",
+    "session_lost",
+    "internal",
+    "malformed",
+    "unknown_tool",
 ]
 """The judge's statuses, and two of the parser's: `malformed` (no valid JSON call) and `unknown_tool`."""
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]

@@ -7,8 +7,11 @@
  *
  * Wire format (little-endian, both ways over pipes, one call after another):
  *   request:  struct request, code, stdin;   response: struct response, stdout, stderr.
- * A child reads struct request and the code from its descriptor 0; what follows there is the snippet's stdin.
+ * A child reads struct request and the code from its descriptor 0, a socket; what follows there is the snippet's stdin.
  * A child is made ahead of its call. Its status is what wait() and the clock say, never what it prints.
+ *
+ * A session is a child that is kept: it runs one cell after the other and says over its socket how each of them ended
+ * (which it can say wrongly of itself alone). It is killed when a cell takes too long or prints too much.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,39 +31,42 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3 };
-enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64 };
+enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3, NO_SESSION = 4 };
+enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3 }; /* verbs of a request: the last three are about a session */
+enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64, MAX_SESSIONS = 16 };
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
 
 struct request {
     uint64_t id;
-    uint32_t code_bytes, stdin_bytes, wall_ms, memory_mib, output_bytes, processes;
+    uint32_t code_bytes, stdin_bytes, wall_ms, memory_mib, output_bytes, processes, verb, session;
 };
 
 struct response {
     uint64_t id;
     int32_t wait_status;
-    uint32_t reason, run_us, stdout_bytes, stderr_bytes, reserved;
+    uint32_t reason, run_us, stdout_bytes, stderr_bytes, lives; /* lives: whether its session goes on */
 };
 
 struct child {
-    pid_t pid;
-    int in, out, err;
+    pid_t pid; /* 0: there is none */
+    int socket, out, err;
 };
 
 /* Everything the parent writes while a child lives. Unmapped in the child before it sees a call. */
 struct state {
-    struct child next;
+    struct child next, sessions[MAX_SESSIONS];
     struct request request;
     struct response response;
     struct pollfd polls[4];
     sigset_t mask;
     size_t payload_bytes, sent, stored[2];
+    int fed; /* all of the request is sent */
     volatile int confined; /* the child's last word before it lets go of this mapping */
     char scratch[65536];
     char *payload, *outputs[2];
@@ -68,6 +74,7 @@ struct state {
 
 static struct state *state;
 static size_t payload_limit, output_limit;
+static int session_socket = -1; /* in the child of a session: where cells come from */
 
 /* What we use of Python's stable ABI, declared here so that no Python header needs to be installed. */
 typedef struct Object Object;
@@ -91,6 +98,7 @@ enum { METH_VARARGS = 1, STABLE_ABI = 3 };
 extern int PyArg_ParseTuple(Object *arguments, const char *format, ...);
 extern Object *PyBytes_FromStringAndSize(const char *from, intptr_t bytes);
 extern char *PyBytes_AsString(Object *bytes);
+extern Object *Py_BuildValue(const char *format, ...);
 extern Object *PyModule_Create2(struct module *definition, int abi);
 extern void PyOS_AfterFork_Child(void);
 
@@ -169,7 +177,7 @@ static void confine(int namespaces) {
 /* Makes the next child. 1 in the child, 0 in the parent. */
 static int spawn(int namespaces) {
     int in[2], out[2], err[2];
-    if (pipe(in) || pipe(out) || pipe(err)) die("pipe");
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, in) || pipe(out) || pipe(err)) die("pipe");
     pid_t *tid = cached_tid();
     state->confined = 0;
     unsigned long flags = (namespaces ? NAMESPACES : 0) | SIGCHLD | (tid ? CLONE_CHILD_SETTID : 0);
@@ -192,16 +200,22 @@ static int spawn(int namespaces) {
     return 0;
 }
 
-static void close_child(struct child *child) {
-    if (child->in >= 0) close(child->in);
+static void forget(struct child *child) {
+    close(child->socket);
     if (child->out >= 0) close(child->out);
     if (child->err >= 0) close(child->err);
-    child->in = child->out = child->err = -1;
+    child->pid = 0;
 }
 
 static void finish(struct child *child) {
     kill(child->pid, SIGKILL);
     while (waitpid(child->pid, &state->response.wait_status, 0) < 0 && errno == EINTR) {}
+}
+
+static int is_kept(pid_t pid) {
+    for (int i = 0; i < MAX_SESSIONS; i++)
+        if (state->sessions[i].pid == pid) return 1;
+    return state->next.pid == pid;
 }
 
 /* Without a pid namespace the child's end does not end its descendants: they became ours (subreaper), so kill them. */
@@ -213,9 +227,13 @@ static void sweep(pid_t child) {
         left = 0;
         FILE *list = fopen(path, "r");
         if (!list) die("/proc/self/task/children");
-        for (int pid; fscanf(list, "%d", &pid) == 1; left++) kill(pid, SIGKILL);
+        for (int pid; fscanf(list, "%d", &pid) == 1;) {
+            if (is_kept(pid)) continue;
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
+            left = 1;
+        }
         fclose(list);
-        while (left && waitpid(-1, NULL, 0) > 0) left--;
     }
 }
 
@@ -234,28 +252,59 @@ static int drain(int fd, int stream) {
 }
 
 static void feed(struct child *child) {
-    while (child->in >= 0 && state->sent < sizeof state->request + state->payload_bytes) {
-        size_t head = sizeof state->request;
+    while (!state->fed) {
+        size_t head = sizeof state->request, all = head + state->payload_bytes;
         const char *from = state->sent < head ? (char *)&state->request + state->sent : state->payload + state->sent - head;
-        size_t left = state->sent < head ? head - state->sent : head + state->payload_bytes - state->sent;
-        ssize_t put = write(child->in, from, left);
+        size_t left = state->sent < head ? head - state->sent : all - state->sent;
+        ssize_t put = left ? send(child->socket, from, left, MSG_NOSIGNAL) : 0;
         if (put < 0 && errno == EINTR) continue;
         if (put < 0 && errno == EAGAIN) return;
-        if (put < 0) break; /* the snippet closed its stdin */
-        state->sent += (size_t)put;
+        if (put > 0) state->sent += (size_t)put;
+        state->fed = put < 0 || state->sent == all; /* or the snippet closed its stdin */
     }
-    close(child->in);
-    child->in = -1;
+    if (state->request.verb == CALL) shutdown(child->socket, SHUT_WR); /* the end of its stdin */
 }
 
-/* Runs the call in state->request in the waiting child, up to its end. Fills state->response. */
-static void supervise(int signals) {
-    struct child *child = &state->next;
+/* 1 when a session says that its cell has ended: its status becomes that of a process which ended with it. -1 when it
+ * can never say so any more. */
+static int cell_ended(struct child *child) {
+    int32_t status;
+    ssize_t got = recv(child->socket, &status, sizeof status, MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (got != sizeof status) return -1;
+    state->response.wait_status = (status & 0xff) << 8;
+    return 1;
+}
+
+/* Takes note of ended children. Whether `child` is one of them. */
+static int ended(int signals, struct child *child) {
+    int found = 0, status;
+    if (read(signals, state->scratch, sizeof state->scratch) < 0 && errno != EAGAIN) die("signalfd");
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        if (pid == child->pid) {
+            state->response.wait_status = status;
+            found = 1;
+            continue;
+        }
+        for (int i = 0; i < MAX_SESSIONS; i++) /* one that ended between its cells */
+            if (state->sessions[i].pid == pid) forget(&state->sessions[i]);
+    }
+    return found;
+}
+
+/* Reads the rest of what an ended child or cell printed. */
+static void drain_rest(struct child *child) {
+    if (child->out >= 0 && drain(child->out, 0) < 0) state->response.reason = OUTPUT_LIMIT;
+    if (child->err >= 0 && drain(child->err, 1) < 0) state->response.reason = OUTPUT_LIMIT;
+}
+
+/* Runs the call or cell in state->request in `child`, up to its end. Fills state->response; its `lives` says whether
+ * the child lives on. */
+static void supervise(int signals, struct child *child) {
     int64_t start = microseconds(), deadline = start + (int64_t)state->request.wall_ms * 1000;
-    state->response = (struct response){.id = state->request.id, .reason = EXITED};
-    state->sent = state->stored[0] = state->stored[1] = 0;
+    int gone = 0, said = 0, in_session = state->request.verb != CALL;
     feed(child);
-    for (int ended = 0; !ended;) {
+    while (!gone && !said && state->response.reason == EXITED) {
         int64_t left = deadline - microseconds();
         if (left <= 0) {
             state->response.reason = TIMEOUT;
@@ -264,9 +313,10 @@ static void supervise(int signals) {
         state->polls[0] = (struct pollfd){signals, POLLIN, 0};
         state->polls[1] = (struct pollfd){child->out, POLLIN, 0};
         state->polls[2] = (struct pollfd){child->err, POLLIN, 0};
-        state->polls[3] = (struct pollfd){child->in, POLLOUT, 0};
+        state->polls[3] = (struct pollfd){state->fed && !in_session ? -1 : child->socket, 0, 0};
+        state->polls[3].events = (short)((state->fed ? 0 : POLLOUT) | (in_session ? POLLIN : 0));
         if (poll(state->polls, 4, (int)((left + 999) / 1000)) < 0 && errno != EINTR) die("poll");
-        if (state->polls[3].revents) feed(child);
+        if (state->polls[3].revents && !state->fed) feed(child);
         for (int stream = 0; stream < 2; stream++) {
             int *fd = stream ? &child->err : &child->out;
             int seen = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
@@ -275,27 +325,16 @@ static void supervise(int signals) {
                 *fd = -1;
             } else if (seen < 0) {
                 state->response.reason = OUTPUT_LIMIT;
-                ended = 1;
             }
         }
-        if (ended) break;
-        if (state->polls[0].revents) {
-            if (read(signals, state->scratch, sizeof state->scratch) < 0 && errno != EAGAIN) die("signalfd");
-            for (pid_t pid; (pid = waitpid(-1, &state->response.wait_status, WNOHANG)) > 0;)
-                if (pid == child->pid) {
-                    ended = 1;
-                    break;
-                }
-            if (ended && child->out >= 0 && drain(child->out, 0) < 0) state->response.reason = OUTPUT_LIMIT;
-            if (ended && child->err >= 0 && drain(child->err, 1) < 0) state->response.reason = OUTPUT_LIMIT;
-            if (ended) goto done;
-        }
+        if (state->response.reason != EXITED) break;
+        if (in_session && state->polls[3].revents & (POLLIN | POLLHUP | POLLERR)) said = cell_ended(child);
+        if (state->polls[0].revents) gone = ended(signals, child);
+        if (gone || said) drain_rest(child);
     }
-    finish(child);
-done:
-    if (!state->confined) state->response.reason = SETUP_FAILED;
+    state->response.lives = said > 0 && !gone && state->response.reason == EXITED;
+    if (!gone && !state->response.lives) finish(child);
     state->response.run_us = (uint32_t)(microseconds() - start);
-    close_child(child);
 }
 
 /* In the child, its own: limits for good. Address space is counted beyond what the zygote already maps. */
@@ -322,20 +361,76 @@ static void limit(const struct request *request, int others) {
     }
 }
 
-/* In the child: waits for its call. Returns the code, as bytes. */
-static Object *receive(int others) {
-    struct request request;
-    signal(SIGPIPE, SIG_DFL);
-    PyOS_AfterFork_Child();
-    if (!read_all(0, &request, sizeof request)) _exit(0);
-    Object *code = PyBytes_FromStringAndSize(NULL, request.code_bytes);
-    if (!code || (request.code_bytes && !read_all(0, PyBytes_AsString(code), request.code_bytes))) _exit(70);
-    limit(&request, others);
+/* In the child: the next request's code, as bytes. Does not return when there is none. */
+static Object *receive(int fd, struct request *request) {
+    if (!read_all(fd, request, sizeof *request)) _exit(0);
+    Object *code = PyBytes_FromStringAndSize(NULL, request->code_bytes);
+    if (!code || (request->code_bytes && !read_all(fd, PyBytes_AsString(code), request->code_bytes))) _exit(70);
     return code;
 }
 
+/* In the child: waits for its call. Returns (code, whether it is the first cell of a session). */
+static Object *begin(int others) {
+    struct request request;
+    signal(SIGPIPE, SIG_DFL);
+    PyOS_AfterFork_Child();
+    Object *code = receive(0, &request);
+    limit(&request, others);
+    if (request.verb == OPEN) { /* its cells read an empty stdin */
+        int nothing[2];
+        session_socket = fcntl(0, F_DUPFD_CLOEXEC, MAX_OPEN_FILES - 1);
+        if (session_socket < 0 || pipe(nothing) || dup2(nothing[0], 0) < 0) _exit(70);
+        close(nothing[0]);
+        close(nothing[1]);
+    }
+    return Py_BuildValue("(Ni)", code, request.verb == OPEN);
+}
+
+/* next_cell(status): in the child of a session, says how its cell ended and waits for the next one. Returns its code. */
+static Object *next_cell(Object *self, Object *arguments) {
+    (void)self;
+    int status;
+    struct request request;
+    if (!PyArg_ParseTuple(arguments, "i", &status)) return NULL;
+    if (send(session_socket, &(int32_t){status}, sizeof(int32_t), MSG_NOSIGNAL) != sizeof(int32_t)) _exit(70);
+    return receive(session_socket, &request);
+}
+
+/* Forgets an ended child, and ends what it left behind. */
+static void bury(struct child *child, int namespaces) {
+    pid_t pid = child->pid;
+    forget(child);
+    if (!namespaces) sweep(pid);
+}
+
+/* Does what state->request asks for. Fills state->response. */
+static void respond(int signals, int namespaces) {
+    struct child *session = &state->sessions[state->request.session], *child = session;
+    uint32_t verb = state->request.verb;
+    state->response = (struct response){.id = state->request.id, .reason = EXITED};
+    state->sent = state->stored[0] = state->stored[1] = 0;
+    state->fed = 0;
+    if (verb != CALL && session->pid && waitpid(session->pid, NULL, WNOHANG) > 0) bury(session, namespaces);
+    if ((verb == CLOSE || verb == OPEN) && session->pid) {
+        finish(session);
+        bury(session, namespaces);
+    }
+    if (verb == CLOSE || (verb == CELL && !session->pid)) {
+        state->response.reason = NO_SESSION;
+        return;
+    }
+    if (verb != CELL) {
+        child = verb == CALL ? &state->next : session;
+        *child = state->next;
+        if (child != &state->next) state->next.pid = 0;
+    }
+    supervise(signals, child);
+    if (verb != CELL && !state->confined) state->response.reason = SETUP_FAILED;
+    if (!state->response.lives) bury(child, namespaces);
+}
+
 /* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the sandbox): the loop.
- * Returns code in a child that is to run it; ends the process when the worker closes the pipe. */
+ * Returns (code, session) in a child that is to run it; ends the process when the worker closes the pipe. */
 static Object *serve(Object *self, Object *arguments) {
     (void)self;
     int requests, responses, namespaces, payload_bytes, output_bytes, others;
@@ -357,16 +452,16 @@ static Object *serve(Object *self, Object *arguments) {
     if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
     write_all(responses, &(struct response){.id = 0}, sizeof(struct response)); /* warmed up */
     for (;;) {
-        if (spawn(namespaces)) return receive(others);
+        if (!state->next.pid && spawn(namespaces)) return begin(others);
         if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
-        if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit) {
+        if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
+            state->request.session >= MAX_SESSIONS || state->request.verb > CLOSE) {
             errno = EMSGSIZE;
             die("request");
         }
         if (state->payload_bytes) read_all(requests, state->payload, state->payload_bytes);
-        supervise(signals);
-        if (!namespaces) sweep(state->next.pid);
+        respond(signals, namespaces);
         state->response.stdout_bytes = (uint32_t)state->stored[0];
         state->response.stderr_bytes = (uint32_t)state->stored[1];
         write_all(responses, &state->response, sizeof state->response);
@@ -377,7 +472,11 @@ static Object *serve(Object *self, Object *arguments) {
     _exit(0);
 }
 
-static struct method methods[] = {{"serve", serve, METH_VARARGS, "Forks a process a call; returns in it."}, {0}};
+static struct method methods[] = {
+    {"serve", serve, METH_VARARGS, "Forks a process a call; returns in it."},
+    {"next_cell", next_cell, METH_VARARGS, "In a session: how its cell ended; returns the next one."},
+    {0},
+};
 static struct module definition = {.references = 1, .name = "forkserver", .size = -1, .methods = methods};
 
 Object *PyInit_forkserver(void) { return PyModule_Create2(&definition, STABLE_ABI); }

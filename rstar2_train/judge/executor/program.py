@@ -18,6 +18,10 @@ import io
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FILENAME = "<snippet>"
 MEMORY_EXIT = 85
 """Exit status of a call that ended with an uncaught MemoryError (a snippet that forges it only harms itself)."""
@@ -73,17 +77,19 @@ def report_exception() -> int:
     return MEMORY_EXIT if isinstance(error, MemoryError) else 1
 
 
-def run_call(source: str, *, to_the_end: bool) -> int:
-    """Runs one snippet; `to_the_end`: with its threads and exit functions, once a process. Returns the exit status."""
+def fresh_main() -> dict[str, object]:
+    """The name space of a new `__main__`."""
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
+    return module.__dict__
+
+
+def run_call(source: str, *, to_the_end: bool) -> int:
+    """Runs one snippet; `to_the_end`: with its threads and exit functions, once a process. Returns the exit status."""
     status = 0
     try:
-        try:
-            run_source(source, module.__dict__)
-        except BaseException:
-            status = report_exception()
+        status = run_cell(source, fresh_main())
         if to_the_end:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
@@ -93,6 +99,30 @@ def run_call(source: str, *, to_the_end: bool) -> int:
     except BaseException:  # an exit function, or closed streams: as an interpreter, not more than that
         status = status or report_exception()
     return status
+
+
+def run_cell(source: str, namespace: dict[str, object]) -> int:
+    """Runs a program in a name space. Returns the exit status it would have."""
+    try:
+        run_source(source, namespace)
+    except BaseException:
+        return report_exception()
+    return 0
+
+
+def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
+    """Runs cell after cell in one name space; what one of them defines, the next one has. Does not return."""
+    own, namespace = os.getpid(), fresh_main()
+    while True:
+        status = run_cell(source, namespace)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            status = status or report_exception()
+        if os.getpid() != own:  # a process that the cell forked: its cell is over, the session is not its own
+            os._exit(status)
+        source = next_cell(status).decode()
 
 
 def warm_up(lane: str) -> None:
@@ -116,9 +146,11 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     warm_up(lane)
     gc.collect()
     gc.freeze()
-    source = forkserver.serve(*pipes, *settings).decode()
+    code, is_session = forkserver.serve(*pipes, *settings)
     gc.enable()
-    os._exit(run_call(source, to_the_end=True))
+    if is_session:
+        run_session(code.decode(), forkserver.next_cell)
+    os._exit(run_call(code.decode(), to_the_end=True))
 
 
 def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:

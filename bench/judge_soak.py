@@ -1,0 +1,142 @@
+"""A soak: thousands of queued calls while workers, sandboxes and Redis are killed every few seconds.
+
+For bench/judge.py, and in small for the tests. What is asked of each call: one answer, the right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from rstar2_train.judge.models import MAX_BATCH
+from rstar2_train.judge.stack import JudgeStack
+
+WORKERS = ("worker", "worker-2")
+BATCHES_AT_ONCE = 120
+"""120 x 64 calls are near the most that the API takes: the rest waits at the caller."""
+
+
+class Tally:
+    """What came back for each call."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[int] = Counter()
+        self.wrong: list[tuple[int, Any]] = []
+        self.repeated = 0
+        """Calls that the caller had to send again: the judge said that nobody could run them."""
+        self.refused = 0
+        """Batches that were told to come back later (503)."""
+
+    def take(self, number: int, result: dict[str, Any]) -> bool:
+        """Count an answer; False for `internal`, which is none."""
+        if result["status"] == "internal":
+            self.repeated += 1
+            return False
+        self.answers[number] += 1
+        if (result["status"], result["stdout"]) != ("ok", f"{number * number}\n"):
+            self.wrong.append((number, result))
+        return True
+
+
+async def send(session: aiohttp.ClientSession, url: str, numbers: list[int], tally: Tally) -> None:
+    """One batch, until each of its calls is answered."""
+    left = list(numbers)
+    while left:
+        calls = [{"code": f"print({n} * {n})", "limits": {"wallSeconds": 60}} for n in left]
+        async with session.post(f"{url}/v1/batch", json={"calls": calls}) as answer:
+            if answer.status == 503:
+                tally.refused += 1
+                await asyncio.sleep(float(answer.headers["Retry-After"]))
+                continue
+            answer.raise_for_status()
+            again = set(left)
+            async for line in answer.content:
+                result = json.loads(line)
+                number = left[result["index"]]
+                if tally.take(number, result):
+                    again.discard(number)
+        left = sorted(again)
+
+
+async def kill_things(stack: JudgeStack, kills: Counter[str], *, every: float, seed: int) -> None:
+    """Kills one part after the other, and starts it again, until cancelled."""
+    chance = random.Random(seed)
+    for victims in itertools.repeat(("worker", "sandbox", "redis", "sandbox")):
+        for victim in chance.sample(victims, len(victims)):
+            await asyncio.sleep(every * chance.uniform(0.7, 1.3))
+            worker = chance.choice(WORKERS)
+            if victim == "sandbox":
+                kill_sandbox(stack.processes[worker].pid)
+            elif victim == "redis":
+                await asyncio.to_thread(stack.kill, "redis")
+                await asyncio.to_thread(stack.start_redis)
+            else:
+                await asyncio.to_thread(stack.kill, worker)
+                await asyncio.to_thread(stack.start_worker, worker)
+            kills[victim] += 1
+
+
+def kill_sandbox(worker: int) -> None:
+    """Ends the sandboxes of a worker, as a crash of gVisor would."""
+    for child in psutil.Process(worker).children(recursive=True):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+
+
+async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -> dict[str, Any]:
+    """Queue `calls` calls, kill something `every` so many seconds; what came of it."""
+    tally, kills = Tally(), Counter[str]()
+    batches = iter([list(range(start, min(start + MAX_BATCH, calls))) for start in range(0, calls, MAX_BATCH)])
+    with JudgeStack(folder, executors=1, lanes=("bare",)) as stack:
+        stack.start_worker(WORKERS[1])
+        stack.wait_ready(len(WORKERS))
+        headers = {"Accept": "application/x-ndjson"}
+        connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+
+            async def sender() -> None:
+                for numbers in batches:
+                    await send(session, stack.url, numbers, tally)
+
+            began, told = time.monotonic(), 0.0
+            killer = asyncio.create_task(kill_things(stack, kills, every=every, seed=seed))
+            senders = asyncio.gather(*(sender() for _ in range(BATCHES_AT_ONCE)))
+            try:
+                while not senders.done():
+                    done, _ = await asyncio.wait([senders, killer], timeout=1, return_when=asyncio.FIRST_COMPLETED)
+                    if killer in done:
+                        killer.result()
+                    if time.monotonic() - told > 15:
+                        told = time.monotonic()
+                        print(f"soak: {len(tally.answers)} of {calls} answered, {dict(kills)}", file=sys.stderr)
+                await senders
+            finally:
+                killer.cancel()
+                await asyncio.gather(killer, return_exceptions=True)
+            seconds = time.monotonic() - began
+            resubmitted = stack.status()["resubmitted"]
+    return {
+        "calls": calls,
+        "lost": calls - len(tally.answers),
+        "duplicated": sum(times - 1 for times in tally.answers.values()),
+        "wrong": len(tally.wrong),
+        "kills": sum(kills.values()),
+        "killsByPart": dict(kills),
+        "sentAgainByTheCaller": tally.repeated,
+        "submittedAgainByTheApi": resubmitted,
+        "refusedBatches": tally.refused,
+        "callsPerSecond": round(calls / seconds, 1),
+    }

@@ -1,0 +1,61 @@
+"""A session of the judge, from the caller's side: cells that share one Python process, for one trajectory.
+
+Beside `client`, over the same connections. A cell is sent once. When it is not known whether it ran, because the
+connection or the sandbox was lost, the answer is `session_lost`, and so is that of every cell after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+
+import httpx
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.models import CallResult
+
+LOST = "the connection to the judge was lost while the cell was under way\n"
+WAIT_SECONDS = 0.5
+
+
+class JudgeSession:
+    """`async with client.session() as session:` then `run` cells, one at a time."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._id = ""
+        self._lost = ""
+
+    async def __aenter__(self) -> JudgeSession:
+        answer = await self._http.post("/v1/sessions", timeout=30)
+        answer.raise_for_status()
+        self._id = answer.json()["session"]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if not self._lost:
+            with contextlib.suppress(httpx.HTTPError):  # it ends by itself when nobody uses it
+                await self._http.delete(f"/v1/sessions/{self._id}", timeout=30)
+
+    async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
+        """Runs a cell. `session_lives` says whether another one can follow."""
+        if self._lost:
+            return CallResult("session_lost", stderr=self._lost)
+        body = {"code": code} | ({"limits": limits.model_dump(mode="json", by_alias=True)} if limits else {})
+        while True:
+            try:
+                answer = await self._http.post(f"/v1/sessions/{self._id}/cells", json=body, timeout=None)
+                if answer.status_code != 503:
+                    answer.raise_for_status()
+                    break
+            except httpx.TransportError as error:
+                self._lost = f"{LOST}({type(error).__name__})\n"
+                return CallResult("session_lost", stderr=self._lost)
+            await asyncio.sleep(float(answer.headers.get("Retry-After", WAIT_SECONDS)))
+        result = CallResult(**answer.json())
+        if not result.session_lives:
+            self._lost = f"the session ended with a cell before: {result.status}\n"
+        return result

@@ -1,0 +1,165 @@
+"""Sessions: state from cell to cell, walls between sessions, ends that are told, and no cell run twice."""
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.stack import JudgeStack
+from tests.integration.judge.test_recovery import kill_sandboxes
+
+
+async def test_state_is_kept_from_cell_to_cell(client: JudgeClient) -> None:
+    async with client.session() as session:
+        first = await session.run("import math\nx = 40\ndef f(n): return x + n")
+        assert (first.status, first.session_lives) == ("ok", True)
+        assert (await session.run("f(2)")).stdout == "42\n"
+        failed = await session.run("x = 50\nprint('before')\n1 / 0")
+        assert (failed.status, failed.stdout, failed.session_lives) == ("error", "before\n", True)
+        assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
+        assert (await session.run("print(f(2), math.pi > 3)")).stdout == "52 True\n"
+        assert (await session.run("open('/tmp/kept', 'w').write('here')")).status == "ok"
+        assert (await session.run("open('/tmp/kept').read()")).stdout == "'here'\n"
+        ended = await session.run("raise SystemExit(3)")  # ends a cell, not the session
+        assert (ended.status, ended.exit_code, ended.session_lives) == ("error", 3, True)
+        assert (await session.run("input()")).stderr.endswith("EOFError: EOF when reading a line\n")
+
+
+async def test_other_calls_and_sessions_see_nothing_of_it(client: JudgeClient) -> None:
+    look = "import os\n(os.listdir('/tmp'), [p for p in os.listdir('/proc') if p.isdigit()], 'secret' in globals())"
+    async with client.session() as one, client.session() as other:
+        assert (await one.run("secret = 's3cret'\nopen('/tmp/mine', 'w').write(secret)")).status == "ok"
+        assert (await other.run(look)).stdout == "([], ['1'], False)\n"
+        assert (await client.run(look)).stdout == "([], ['1'], False)\n"
+        assert (await one.run("secret")).stdout == "'s3cret'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "status"),
+    [
+        ("while True: pass", JudgeLimits(wall_seconds=1), "timeout"),
+        ("while True: print('x' * 999)", JudgeLimits(output_bytes=4096), "output_limit"),
+        ("import os\nos._exit(5)", JudgeLimits(), "error"),
+        ("import os\nos.close(63)\nos.closerange(3, 64)", JudgeLimits(), "error"),
+        ("import ctypes\nctypes.string_at(0)", JudgeLimits(), "error"),
+    ],
+)
+async def test_a_cell_that_ends_its_session(client: JudgeClient, code: str, limits: JudgeLimits, status: str) -> None:
+    async with client.session() as session:
+        assert (await session.run("x = 1")).session_lives
+        ended = await session.run(code, limits=limits)
+        assert (ended.status, ended.session_lives) == (status, False)
+        assert (await session.run("x")).status == "session_lost"
+    assert (await client.run("print(1)")).stdout == "1\n"
+
+
+async def test_memory_of_a_session_is_bounded(client: JudgeClient) -> None:
+    async with client.session() as session:
+        limits = JudgeLimits(memory_mib=64)
+        assert (await session.run("kept = []", limits=limits)).status == "ok"
+        grown = [await session.run("kept.append(bytearray(20 << 20))", limits=limits) for _ in range(5)]
+        assert "memory" in [result.status for result in grown]
+        assert (await session.run("print(len(kept) < 5)", limits=limits)).stdout == "True\n"
+
+
+async def test_a_forked_child_does_not_answer_for_the_cell(client: JudgeClient) -> None:
+    async with client.session() as session:
+        first = await session.run("import os, time\nif os.fork() == 0: time.sleep(0.2)\nprint(os.getpid())")
+        assert first.session_lives and "1\n" in first.stdout
+        await asyncio.sleep(0.5)
+        assert (await session.run("print('second', os.getpid())")).stdout.endswith("second 1\n")
+
+
+async def test_one_cell_at_a_time(judge: JudgeStack) -> None:
+    async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
+        session = (await http.post("/v1/sessions")).json()["session"]
+        slow = asyncio.create_task(
+            http.post(f"/v1/sessions/{session}/cells", json={"code": "import time; time.sleep(2)"})
+        )
+        await asyncio.sleep(1)
+        assert (await http.post(f"/v1/sessions/{session}/cells", json={"code": "1"})).status_code == 409
+        assert (await slow).json()["status"] == "ok"
+        assert (await http.delete(f"/v1/sessions/{session}")).status_code == 204
+        lost = await http.post(f"/v1/sessions/{session}/cells", json={"code": "1"})
+        assert (lost.status_code, lost.json()["status"]) == (200, "session_lost")
+
+
+async def test_unknown_session(judge: JudgeStack) -> None:
+    async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
+        answer = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
+        assert answer.json()["status"] == "session_lost"
+
+
+async def test_sessions_beside_calls(client: JudgeClient) -> None:
+    """Cells get their turn while more calls wait than there are sandboxes, and the calls theirs."""
+    async with client.session() as session:
+        assert (await session.run("y = 1")).status == "ok"
+        calls = [asyncio.create_task(client.run(f"import time; time.sleep(0.1); print({n})")) for n in range(60)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        for n in range(5):
+            assert (await session.run("y += 1\nprint(y)")).stdout == f"{n + 2}\n"
+        assert not all(call.done() for call in calls)
+        assert [result.stdout for result in await asyncio.gather(*calls)] == [f"{n}\n" for n in range(60)]
+
+
+async def test_more_sessions_than_places_wait_for_one(client: JudgeClient) -> None:
+    sessions = [client.session() for _ in range(17)]
+    for session in sessions:
+        await session.__aenter__()
+    try:
+        for n, session in enumerate(sessions[:16]):
+            assert (await session.run(f"mine = {n}")).status == "ok"
+        late = asyncio.create_task(sessions[16].run("mine = 16"))
+        await asyncio.sleep(1)
+        assert not late.done()
+        await sessions[0].__aexit__(None, None, None)
+        assert (await late).status == "ok"
+        assert [(await session.run("mine")).stdout for session in sessions[1:]] == [f"{n}\n" for n in range(1, 17)]
+    finally:
+        for session in sessions[1:]:
+            await session.__aexit__(None, None, None)
+
+
+async def test_lost_sandbox(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client, client.session() as session:
+        assert (await session.run("x = 1")).status == "ok"
+        kill_sandboxes(own_judge)
+        assert (await session.run("x")).status == "session_lost"
+        assert (await client.run("print(1)")).stdout == "1\n"
+
+
+async def test_sandbox_lost_in_a_cell(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client, client.session() as session:
+        await session.run("x = 1")
+        cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
+        await asyncio.sleep(1)
+        kill_sandboxes(own_judge)
+        assert (await cell).status == "session_lost"
+
+
+async def test_lost_worker(own_judge: JudgeStack) -> None:
+    async with JudgeClient(own_judge.url) as client, client.session() as session:
+        await session.run("x = 1")
+        cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
+        await asyncio.sleep(1)
+        own_judge.kill("worker")
+        own_judge.start_worker()
+        began = time.monotonic()
+        assert (await cell).status == "session_lost"
+        assert time.monotonic() - began < 30
+        assert (await client.run("print(1)")).stdout == "1\n"
+
+
+async def test_redis_restarted_under_a_session(own_judge: JudgeStack) -> None:
+    """A session outlives Redis, and no cell is run twice: each adds one."""
+    async with JudgeClient(own_judge.url) as client, client.session() as session:
+        await session.run("n = 0")
+        for turn in range(12):
+            cell = asyncio.create_task(session.run("n += 1\nprint(n)"))
+            if turn in (3, 7):
+                own_judge.kill("redis")
+                own_judge.start_redis()
+            assert (await cell).stdout == f"{turn + 1}\n"
