@@ -6,7 +6,7 @@ in cel.py. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rstar2_train.job.roles import EXECUTORS_TAKE, RESERVED_FOLDERS, RESERVED_VARIABLES, RuntimePatch
@@ -45,12 +45,9 @@ def _short(value: object) -> str:
 
 
 def _stage_shape(job: AgenticRLJob) -> Iterator[Problem]:
-    seen: dict[str, int] = {}
+    yield from _unique([stage.name for stage in job.spec.stages], "spec.stages", "a job")
     for index, stage in enumerate(job.spec.stages):
         at = f"spec.stages[{index}]"
-        if stage.name in seen:
-            yield Problem(f"{at}.name", f"already the name of stages[{seen[stage.name]}]; names are unique", stage.name)
-        seen.setdefault(stage.name, index)
         if len(job.metadata.name) + len(stage.name) > 50:
             yield Problem(f"{at}.name", "job name and stage name together are at most 50 characters", stage.name)
         member = MEMBERS[stage.type]
@@ -196,8 +193,7 @@ def _patch_volumes(patch: RuntimePatch, at: str) -> Iterator[Problem]:
         if sum(getattr(volume, kind) is not None for kind in kinds) != 1:
             message = "is exactly one of persistentVolumeClaim, configMap, secret, emptyDir"
             yield Problem(f"{at}.volumes[{number}]", message)
-        if volume.name in known[:number]:
-            yield Problem(f"{at}.volumes[{number}].name", "stands twice; names are unique in a patch", volume.name)
+    yield from _unique(known, f"{at}.volumes", "a patch")
     for number, mount in enumerate(patch.volume_mounts):
         here = f"{at}.volumeMounts[{number}]"
         if mount.name not in known:
@@ -212,14 +208,17 @@ def _patch_volumes(patch: RuntimePatch, at: str) -> Iterator[Problem]:
                 yield Problem(f"{here}.mountPath", message, mount.mount_path)
 
 
+def _unique(names: Sequence[str], at: str, scope: str) -> Iterator[Problem]:
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            yield Problem(f"{at}[{number}].name", f"stands twice; names are unique in {scope}", name)
+
+
 def _evaluation(job: AgenticRLJob) -> Iterator[Problem]:
     for index, stage in _stages(job, "Evaluate"):
         assert stage.evaluate is not None
         names = [benchmark.name for benchmark in stage.evaluate.benchmarks]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                field = f"spec.stages[{index}].evaluate.benchmarks[{number}].name"
-                yield Problem(field, "stands twice; names are unique in a stage", name)
+        yield from _unique(names, f"spec.stages[{index}].evaluate.benchmarks", "a stage")
     if job.spec.validation is None and not any(stage.type == "Evaluate" for stage in job.spec.stages):
         message = "nothing measures the model: set spec.validation, or add an Evaluate stage"
         yield Problem("spec.validation", message, warning=True)

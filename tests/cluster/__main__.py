@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rstar2_train.local.setup import say
-from tests.cluster import boot, components, nodespace
+from tests.cluster import binaries, boot, components, nodespace, project_images
 from tests.cluster.cluster import Cluster, CommandFailed, attach
 from tests.cluster.layout import CLUSTERS, default_name
 from tests.cluster.machine import NoCluster
@@ -59,8 +59,11 @@ def main(arguments: list[str]) -> int:
             say(f"export KUBECONFIG={cluster.kubeconfig}")
         elif options.action == "down":
             say(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: there is none")
-        elif options.action == "prepare":
+        elif options.action == "prepare":  # all that the tests would otherwise build while they wait
             boot.prepare()
+            binaries.ready(binaries.PROMTOOL)
+            for image in project_images.NAMES:
+                project_images.archive(image)
         elif options.action == "status":
             status(name)
         elif options.action == "shell":

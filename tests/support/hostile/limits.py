@@ -12,7 +12,7 @@ LIES = [
     hostile(
         "forged-marks",
         "prints the marks by which another judge measures time",
-        "print('@@E')\nprint('@@D-5.0')\nos._exit(0)",
+        "print('@@E')\nprint('@@D-5.0', flush=True)\nos._exit(0)",
         "ok",
         stdout="@@E\n@@D-5.0\n",
     ),
@@ -203,13 +203,18 @@ BOMBS = [
     hostile(
         "priority",
         "takes more than its share of the CPU",
-        "attempt('nice', lambda: os.nice(-10))\n"
+        "try: os.nice(-10)  # gVisor takes note of it and does nothing\nexcept OSError: pass\n"
         "attempt('fifo', lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50)))",
         "ok",
         "error",
     ),
     hostile(
-        "deep-recursion", "overruns the stack", "sys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()", "error", "memory"
+        "deep-recursion",
+        "overruns the stack",
+        "sys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()",
+        "error",
+        "memory",
+        "timeout",
     ),
     hostile(
         "huge-number",
@@ -226,7 +231,9 @@ BOMBS = [
         "timeout",
         limits={"wall_seconds": 2},
     ),
-    hostile("nested-source", "source that breaks the parser", "compile('(' * 100000, 'x', 'eval')", "error", "memory"),
+    hostile(
+        "nested-source", "source that breaks the parser", "compile('(' * 100000, 'x', 'eval')", "error", "output_limit"
+    ),
     hostile(
         "unpacking-bomb",
         "unpacks a small text into gigabytes",

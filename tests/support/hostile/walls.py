@@ -85,9 +85,14 @@ ESCAPES = [
     hostile(
         "devices",
         "opens or makes devices",
-        "for name in ('mem', 'kmem', 'port', 'kvm', 'fuse', 'sda', 'vda', 'kmsg', 'net/tun'):\n"
+        "import fcntl, stat\n"
+        "for name in ('mem', 'kmem', 'port', 'kvm', 'sda', 'vda', 'kmsg'):\n"
         "    attempt(name, lambda: open('/dev/' + name, 'rb'))\n"
-        "import stat\nattempt('mknod', lambda: os.mknod('/tmp/mem', stat.S_IFCHR | 0o666, os.makedev(1, 1)))",
+        "tap = struct.pack('16sH14x', b'', 1)\n"
+        "attempt('tun', lambda: fcntl.ioctl(open('/dev/net/tun', 'r+b', 0), 0x400454CA, tap))\n"
+        "def node():  # gVisor lets anyone make one; /tmp is mounted so that none can be opened\n"
+        "    os.mknod('/tmp/mem', stat.S_IFCHR | 0o666, os.makedev(1, 1))\n"
+        "    return open('/tmp/mem', 'rb').read(1)\nattempt('node', node)",
         "ok",
     ),
     hostile(

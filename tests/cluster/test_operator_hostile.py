@@ -1,0 +1,93 @@
+"""Hostile snippets against an executor's pod: the list local sandboxes are held to, through the job's own judge."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+
+from rstar2_operator import names
+from tests.cluster import training
+from tests.cluster.cluster import Cluster
+from tests.support.hostile import HOSTILE, PROBE, PROBED, baits
+
+READY_SECONDS = 180
+SCRIPT = """
+import asyncio, json, sys, time
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.queue import secret
+
+async def main():
+    given = json.load(sys.stdin)
+    async with JudgeClient(given["url"], secret("RSTAR2_JUDGE_TOKEN")) as client:
+        for attack in given["attacks"]:
+            if attack["before"]:
+                await client.run(attack["before"])
+            result = await client.run(attack["code"], limits=JudgeLimits(**attack["limits"]))
+            began = time.perf_counter()
+            probe = await client.run(given["probe"])
+            seen = [attack["name"], result.to_dict(), probe.to_dict(), time.perf_counter() - began]
+            print(json.dumps(seen), flush=True)
+
+asyncio.run(main())
+"""
+"""Runs in the judge's pod, beside its API."""
+
+
+def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, namespace: str) -> None:
+    """The job never gets beyond its start, for want of an engine: judge, Redis and executor are all that is needed."""
+    job = training.job(operated, namespace, "smoke.yaml")
+    job["spec"]["stages"] = [stage for stage in job["spec"]["stages"] if stage["name"] == "rl-1"]
+    job["spec"]["judge"] = {"replicas": 1, "executors": 1}
+    job["spec"]["rollout"]["image"] = "rstar2.test/no-such-engine:1"
+    operated.apply([job])
+    deadline = time.monotonic() + READY_SECONDS
+    while not ready(operated, namespace):
+        assert time.monotonic() < deadline, operated.story(namespace)
+        time.sleep(1)
+    judge, executor = (pod(operated, namespace, role) for role in ("judge", "executor"))
+    files = ["/etc/resolv.conf", "/usr", "/root", "/var/run/secrets", "/opt/rstar2", names.WORKER_KEYS, "/dev/shm"]
+    addresses = [
+        (service(operated, namespace, names.redis("smoke")), names.REDIS_PORT),
+        (judge["status"]["podIP"], names.JUDGE_PORT),
+        (executor["status"]["podIP"], names.EXECUTOR_PORT),
+        ("127.0.0.1", names.EXECUTOR_PORT),
+        (service(operated, "default", "kubernetes"), 443),
+    ]
+    values = baits(files, addresses)
+    attacks = [
+        {"name": one.name, "before": one.before, "code": one.program(values), "limits": one.limits} for one in HOSTILE
+    ]
+    given = {"url": f"http://127.0.0.1:{names.JUDGE_PORT}", "probe": PROBE, "attacks": attacks}
+    command = ["exec", "-i", "-n", namespace, judge["metadata"]["name"], "-c", "api", "--", "python", "-c", SCRIPT]
+    seen = [json.loads(line) for line in operated.kubectl(*command, stdin=json.dumps(given), seconds=600).splitlines()]
+    assert [name for name, *_ in seen] == [one.name for one in HOSTILE]
+    seconds = [row[3] for row in seen]
+    print(f"ready again after {len(seen)} attacks: p50 {statistics.median(seconds):.3f} s, max {max(seconds):.2f} s")
+    by_name = {one.name: one for one in HOSTILE}
+    problems = {
+        name: by_name[name].problem(result["status"], result["stdout"], result["stderr"]) for name, result, *_ in seen
+    }
+    assert {name: problem for name, problem in problems.items() if problem} == {}
+    harmed = {name: probe for name, _, probe, _ in seen if (probe["status"], probe["stdout"]) != ("ok", PROBED)}
+    assert harmed == {}
+
+
+def ready(cluster: Cluster, namespace: str) -> bool:
+    conditions = (cluster.get("arl", "smoke", "-n", namespace).get("status") or {}).get("conditions", ())
+    return any(one["type"] == "JudgeReady" and one["status"] == "True" for one in conditions)
+
+
+def pod(cluster: Cluster, namespace: str, role: str) -> dict:
+    (found,) = cluster.get("pods", "-n", namespace, "-l", f"rstar2.dev/role={role}")["items"]
+    return found
+
+
+def service(cluster: Cluster, namespace: str, name: str) -> str:
+    found = cluster.get("service", name, "-n", namespace)["spec"]["clusterIP"]
+    return (
+        found
+        if found != "None"
+        else cluster.get("endpoints", name, "-n", namespace)["subsets"][0]["addresses"][0]["ip"]
+    )
