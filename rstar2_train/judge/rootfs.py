@@ -8,7 +8,6 @@ Keyed by everything that goes into it; made aside and renamed, so that two clone
 from __future__ import annotations
 
 import compileall
-import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -177,13 +176,22 @@ def _build(root: Path) -> None:
             path.chmod(0o644)
 
 
+def given_root() -> Path | None:
+    """The root that came with an image: RSTAR2_SANDBOX_ROOT names it, and nothing else is looked for."""
+    given = os.environ.get("RSTAR2_SANDBOX_ROOT")
+    if given and not Path(given, LIBRARY[1:]).exists():
+        raise SetupError(f"RSTAR2_SANDBOX_ROOT={given} is no root of a sandbox; unset it, or build the image again")
+    return Path(given) if given else None
+
+
 def prepare_root(cache: Path | None = None) -> Path:
     """The root's folder, made first if this is the first time (seconds). Raises SetupError with what is missing."""
+    if given := given_root():
+        return given
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
-        with contextlib.suppress(OSError):  # one that came in an image is read-only, and never unused
-            os.utime(final)
+        os.utime(final)
         return final
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("root-*"):
@@ -203,6 +211,8 @@ def prepare_root(cache: Path | None = None) -> Path:
 
 def prepare_library(cache: Path | None = None) -> Path:
     """forkserver.so for `isolation: none`, where the program runs on the host itself. Raises SetupError."""
+    if given := given_root():
+        return given / LIBRARY[1:]
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"library-{_key()}" / "forkserver.so"
     if not final.exists():

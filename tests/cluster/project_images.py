@@ -17,7 +17,7 @@ from tests.cluster import images
 from tests.cluster.machine import NoCluster, environment
 
 NAMES = ("operator", "judge")
-BUILD_BASE = "rstar2.test/build-base:1"
+BUILD_BASE = "rstar2.test/build-base:2"
 BUILD_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev"
 CERTIFICATES = Path("/etc/ssl/certs")
 INPUTS = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "rstar2_train", "operator")
@@ -80,8 +80,9 @@ def _ensure_bases() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         layer = f"{folder}/root.tar"
+        release = images.debian_release()
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={BUILD_PACKAGES}"]
-        _run([*command, images.debian_release(), layer])
+        _run([*command, release, layer, *images.debian_mirror(release)])
         container = _buildah("from", "scratch").strip()
         _buildah("add", "--quiet", container, layer, "/")
         _buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)

@@ -17,7 +17,7 @@ from rstar2_train.judge.imports import MAX_SCANNED, choose_lane
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
 from rstar2_train.judge.outcome import MEMORY_EXIT, Outcome, to_result
 from rstar2_train.judge.queue import connect, decode_result, encode_result, secret
-from rstar2_train.judge.rootfs import LANE_PACKAGES
+from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError, prepare_library, prepare_root
 
 LANES = ("bare", "std", "numpy", "sympy")
 
@@ -166,3 +166,15 @@ async def test_results_stream_as_they_come() -> None:
     runs = [asyncio.ensure_future(after(0.05, "late")), asyncio.ensure_future(after(0, "early"))]
     lines = [json.loads(line) async for chunk in as_lines(runs) for line in chunk.splitlines()]
     assert [(line["index"], line["stdout"]) for line in lines] == [(1, "early"), (0, "late")]
+
+
+def test_a_root_that_came_with_an_image_is_used_whatever_it_was_built_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "opt/executor/forkserver.so"
+    monkeypatch.setenv("RSTAR2_SANDBOX_ROOT", str(tmp_path))
+    with pytest.raises(SetupError, match="is no root of a sandbox"):
+        prepare_root()
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert (prepare_root(), prepare_library()) == (tmp_path, library)
