@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from rstar2_train.judge.queue import PREFIX
+from rstar2_train.judge.queue import PREFIX, SESSION_IDLE_SECONDS
 from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
 
 SECRETS = """Secrets come from the environment, never from the command line:
@@ -51,6 +51,10 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--executors-at", default="", metavar="HOST:PORT", help="executors in pods, found by this name")
     two.add_argument("--key-file", type=Path, help="the workers' Ed25519 key (PEM), for --executors-at")
     two.add_argument("--platform", choices=["systrap", "ptrace", "kvm"], default="systrap", help="gVisor's platform")
+    two.add_argument(
+        "--session-idle", type=float, default=SESSION_IDLE_SECONDS, metavar="SECONDS",
+        help="a session without a cell for so long is ended (default: %(default)s)",
+    )  # fmt: skip
     two.add_argument("--state", type=Path, help="folder for this worker alone (default: a temporary one)")
     three = roles.add_parser("executor", help="the server of an executor's pod", description=EXECUTOR)
     three.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -110,6 +114,7 @@ def run_worker(given: argparse.Namespace) -> None:
         state=given.state,
         platform=given.platform,
         prefix=given.prefix,
+        session_idle_seconds=given.session_idle,
         lanes=tuple(given.lanes) if given.lanes else None,
     )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

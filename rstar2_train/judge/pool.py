@@ -77,7 +77,7 @@ class PoolError(SetupError):
 class Pool:
     """`start`, then `submit` calls; `ready` is how many sandboxes take them."""
 
-    def __init__(self, supply: Supply) -> None:
+    def __init__(self, supply: Supply, *, session_idle_seconds: float = SESSION_IDLE_SECONDS) -> None:
         self.sandboxes: list[Sandbox] = []
         self.opened = 0
         """Sandboxes that ever took calls."""
@@ -94,6 +94,7 @@ class Pool:
         self._opening: deque[_Call] = deque()
         """First cells, which wait for a sandbox with room for a session."""
         self._supply = supply
+        self._session_idle = session_idle_seconds
         self._made: set[Sandbox] = set()
         self._places: frozenset[str] = frozenset()
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -219,8 +220,8 @@ class Pool:
     async def _end_idle(self) -> None:
         """Ends sessions that nobody uses any more."""
         while True:
-            await asyncio.sleep(IDLE_CHECK_SECONDS)
-            before = time.monotonic() - SESSION_IDLE_SECONDS
+            await asyncio.sleep(min(IDLE_CHECK_SECONDS, self._session_idle / 2))
+            before = time.monotonic() - self._session_idle
             for id, session in list(self.sessions.items()):
                 if session.used < before and not session.cells:
                     self.submit(Task.build_close(id))
@@ -252,8 +253,10 @@ class Pool:
     def _assign(self) -> None:
         """Hands waiting calls to free sandboxes. Cells go first, and keep theirs free: they can go nowhere else."""
         kept = set()
-        for session in list(self.sessions.values()):
-            if session.cells and not session.sandbox.waiting:
+        for id, session in list(self.sessions.items()):
+            if not session.lane.passed:  # its sandbox has just died
+                self._forget(id)
+            elif session.cells and not session.sandbox.waiting:
                 self._write(session.cells.popleft(), session.sandbox, session.lane, session.place)
             if session.cells:
                 kept.add(session.sandbox)

@@ -46,6 +46,7 @@ class JudgeStack:
     lanes: tuple[str, ...] = ()
     """Lanes of the sandboxes; empty: all. A judge with `bare` alone starts much faster."""
     api_arguments: tuple[str, ...] = ()
+    worker_arguments: tuple[str, ...] = ()
     executors_at: str = ""
     """HOST:PORT of executors in pods, instead of sandboxes of the worker's own, with `key_file`."""
     key_file: Path | None = None
@@ -123,7 +124,13 @@ class JudgeStack:
             arguments += ["--executors-at", self.executors_at, "--key-file", str(self.key_file)]
         else:
             arguments += ["--executors", str(self.executors)]
-        arguments += ["--isolation", self.isolation, "--state", str(self.folder / f"{name}-state")]
+        arguments += [
+            *self.worker_arguments,
+            "--isolation",
+            self.isolation,
+            "--state",
+            str(self.folder / f"{name}-state"),
+        ]
         if self.lanes:
             arguments += ["--lanes", *self.lanes]
         self._spawn(name, [sys.executable, "-m", "rstar2_train.judge", *arguments])

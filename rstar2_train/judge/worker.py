@@ -33,6 +33,7 @@ from rstar2_train.judge.queue import (
     HEARTBEAT_SECONDS,
     PREFIX,
     RENEW_SECONDS,
+    SESSION_IDLE_SECONDS,
     Consumer,
     Held,
     Names,
@@ -68,6 +69,8 @@ class WorkerSettings:
     """Folder for bundles and runsc's state; default: a temporary one."""
     platform: str = "systrap"
     prefix: str = PREFIX
+    session_idle_seconds: float = SESSION_IDLE_SECONDS
+    """A session without a cell for so long is ended."""
     lanes: tuple[str, ...] | None = None
     """Lanes of the sandboxes; None: all whose packages are installed."""
 
@@ -260,7 +263,7 @@ async def serve(settings: WorkerSettings) -> None:
         cleanup.enter_context(own_state(state))
         supply = _supply(settings, state)
         redis = connect(settings.redis)
-        worker = Worker(settings, redis, Pool(supply))
+        worker = Worker(settings, redis, Pool(supply, session_idle_seconds=settings.session_idle_seconds))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)

@@ -133,6 +133,7 @@ def assert_gvisor(run: Run) -> None:
 
 
 def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace: str, tmp_path: Path) -> None:
+    training.wait_until_alone(operated)
     uri = training.start_mlflow(operated, namespace)
     manifest = training.job(
         operated, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},

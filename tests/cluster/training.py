@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
             parts = (what.get("namespace", ""), what["resource"], what.get("name", ""), what.get("subresource", ""))
             made.append((event["verb"], "/".join(part for part in parts if part)))
     return made
+
+
+def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
+    """Wait until the pods of earlier tests are gone: a job that finds no room says so, and that is a write of status."""
+    deadline = time.monotonic() + seconds
+    while left := cluster.get("pods", "-A", "-l", "rstar2.dev/job")["items"]:
+        assert time.monotonic() < deadline, [pod["metadata"]["name"] for pod in left]
+        time.sleep(1)
 
 
 def start_mlflow(cluster: Cluster, namespace: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -121,6 +122,17 @@ async def test_more_sessions_than_places_wait_for_one(client: JudgeClient) -> No
     finally:
         for session in sessions[1:]:
             await session.__aexit__(None, None, None)
+
+
+async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
+    with JudgeStack(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as stack:
+        async with JudgeClient(stack.url) as client, client.session() as used, client.session() as idle:
+            assert (await idle.run("x = 1")).status == "ok"
+            for n in range(8):
+                assert (await used.run(f"print({n})")).stdout == f"{n}\n"
+                await asyncio.sleep(0.5)
+            assert stack.status()["workers"][0]["sessions"] == 1
+            assert (await idle.run("x")).status == "session_lost"
 
 
 async def test_lost_sandbox(own_judge: JudgeStack) -> None:
