@@ -76,7 +76,7 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
 
 
 def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
-    """Wait until the pods of earlier tests are gone: a job that finds no room says so, and that is a write of status."""
+    """Wait until the pods of earlier tests are gone: a job that finds no room says so, which is a write of status."""
     deadline = time.monotonic() + seconds
     while left := cluster.get("pods", "-A", "-l", "rstar2.dev/job")["items"]:
         assert time.monotonic() < deadline, [pod["metadata"]["name"] for pod in left]
