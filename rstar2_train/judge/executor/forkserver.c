@@ -74,6 +74,7 @@ struct state {
 
 static struct state *state;
 static size_t payload_limit, output_limit;
+static rlim_t zygote_bytes; /* address space of the zygote, and so of each child when it begins */
 static int session_socket = -1; /* in the child of a session: where cells come from */
 
 /* What we use of Python's stable ABI, declared here so that no Python header needs to be installed. */
@@ -337,17 +338,22 @@ static void supervise(int signals, struct child *child) {
     state->response.run_us = (uint32_t)(microseconds() - start);
 }
 
-/* In the child, its own: limits for good. Address space is counted beyond what the zygote already maps. */
-static void limit(const struct request *request, int others) {
+/* Bytes of address space that this process has. */
+static rlim_t mapped(void) {
     char text[64] = {0};
     int fd = open("/proc/self/statm", O_RDONLY);
-    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) _exit(70);
+    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) die("/proc/self/statm");
     close(fd);
+    return strtoull(text, NULL, 10) * 4096;
+}
+
+/* In the child, its own: limits for good. Address space is counted beyond what the zygote already maps. */
+static void limit(const struct request *request, int others) {
     const struct {
         int what;
         rlim_t value;
     } limits[] = {
-        {RLIMIT_AS, strtoull(text, NULL, 10) * 4096 + ((rlim_t)request->memory_mib << 20)},
+        {RLIMIT_AS, zygote_bytes + ((rlim_t)request->memory_mib << 20)},
         {RLIMIT_NPROC, request->processes + (rlim_t)others},
         {RLIMIT_FSIZE, MAX_FILE_BYTES},
         {RLIMIT_NOFILE, MAX_OPEN_FILES},
@@ -436,6 +442,7 @@ static Object *serve(Object *self, Object *arguments) {
     int requests, responses, namespaces, payload_bytes, output_bytes, others;
     if (!PyArg_ParseTuple(arguments, "iiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others))
         return NULL;
+    zygote_bytes = mapped(); /* before what only the parent has */
     payload_limit = (size_t)payload_bytes;
     output_limit = (size_t)output_bytes;
     state = shared(sizeof *state);
