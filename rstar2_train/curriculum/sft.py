@@ -102,6 +102,7 @@ def load_protocol(ctx: Context, model: Path) -> Protocol:
         system_prompt=source.system_prompt,
         prompt_prefix=source.prompt_prefix,
         chat_template=Path(source.chat_template) if source.chat_template else None,
+        tool=ctx.job.spec.rollout.tool,
     )
 
 

@@ -123,6 +123,9 @@ class Admission(Model):
     """static: trajectories an engine; reserve: an upper bound beside the KV cache."""
 
 
+ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
+
+
 class Rollout(Model):
     """The vLLM engines."""
 
@@ -142,6 +145,8 @@ class Rollout(Model):
     """Longer tool output is cut in the middle to so many characters x 4."""
     max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
     """Further tool calls of a turn are answered with an error."""
+    tool: ToolName = "execute_python_code_with_standard_io"
+    """The model's tool: a Python program a call (the paper's), or jupyter_code, cells of one session a trajectory."""
 
 
 class JudgeLimits(Model):

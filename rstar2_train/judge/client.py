@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import MAX_BATCH, CallResult, check_request
+from rstar2_train.judge.models import MAX_BATCH, CallResult, JudgeUnavailable, check_request
 from rstar2_train.judge.session import JudgeSession
 
 MAX_REQUESTS = 32
@@ -26,10 +26,6 @@ FIRST_DELAY = 0.25
 LONGEST_DELAY = 8.0
 INTERNAL_TRIES = 4
 """How often a call whose result is `internal` is run again before the judge counts as unavailable."""
-
-
-class JudgeUnavailable(Exception):
-    """The judge did not answer in spite of retries: an infrastructure failure, never the snippet's."""
 
 
 class _Refused(Exception):
@@ -100,7 +96,7 @@ class JudgeClient:
 
     def session(self) -> JudgeSession:
         """A session: cells that share one Python process. Use as an async context manager."""
-        return JudgeSession(self._http)
+        return JudgeSession(self._http, patience_seconds=self._patience)
 
     async def status(self) -> dict[str, Any]:
         """The API's /status. Raises JudgeUnavailable when it does not answer."""

@@ -66,7 +66,7 @@ def add_arguments(judge: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Runs one of them; returns the exit code."""
-    from rstar2_train.judge.client import JudgeUnavailable
+    from rstar2_train.judge.models import JudgeUnavailable
     from rstar2_train.judge.rootfs import SetupError
 
     verb = {"serve": _serve, "run": _run, "bench": _bench}[given.verb]

@@ -24,6 +24,10 @@ MAX_OUTPUT_BYTES = 8 << 20
 MAX_BATCH = 64
 
 
+class JudgeUnavailable(Exception):
+    """The judge did not answer in spite of retries: an infrastructure failure, never the snippet's."""
+
+
 @dataclass(slots=True)
 class CallResult:
     """How one call ended, as the trusted side saw it."""

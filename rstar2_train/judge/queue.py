@@ -20,7 +20,16 @@ from urllib.parse import urlsplit
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.models import CallResult, Task
@@ -41,6 +50,9 @@ CLAIM_IDLE_SECONDS = 10.0
 """A task that its worker has not renewed for so long is another worker's to take."""
 DEAD_LETTERS = 1000
 """Dead letters kept for people to look at."""
+
+PASSING = (OutOfMemoryError, ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
+"""Errors of a Redis that will take the command later; their messages have lost the word that Redis began them with."""
 
 T = TypeVar("T")
 
@@ -140,9 +152,8 @@ async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asy
 
 def transient(error: ResponseError) -> bool:
     """Whether Redis refuses only for now: full, loading, disk trouble, failing over."""
-    return str(error).startswith(
-        ("OOM", "LOADING", "MISCONF", "READONLY", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
-    )
+    words = str(error).rpartition("caused error: ")[2]  # what a pipeline puts before it holds our own text
+    return isinstance(error, PASSING) or words.startswith(("LOADING", "MISCONF", "BUSY"))
 
 
 async def ensure_group(redis: Redis, *streams: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from types import TracebackType
 
 import httpx
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.models import CallResult, JudgeUnavailable
 
 LOST = "the connection to the judge was lost while the cell was under way\n"
 WAIT_SECONDS = 0.5
@@ -22,16 +23,25 @@ WAIT_SECONDS = 0.5
 class JudgeSession:
     """`async with client.session() as session:` then `run` cells, one at a time."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, *, patience_seconds: float) -> None:
         self._http = http
+        self._patience = patience_seconds
         self._id = ""
         self._lost = ""
 
     async def __aenter__(self) -> JudgeSession:
-        answer = await self._http.post("/v1/sessions", timeout=30)
-        answer.raise_for_status()
-        self._id = answer.json()["session"]
-        return self
+        """Begins it. Raises JudgeUnavailable when the judge stays away."""
+        give_up = time.monotonic() + self._patience
+        while True:
+            try:
+                answer = await self._http.post("/v1/sessions", timeout=30)
+                answer.raise_for_status()
+                self._id = answer.json()["session"]
+                return self
+            except httpx.HTTPError as error:
+                if time.monotonic() > give_up:
+                    raise JudgeUnavailable(f"{self._http.base_url}: {type(error).__name__} {error}".strip()) from error
+            await asyncio.sleep(WAIT_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

@@ -8,6 +8,7 @@ which then stops all in order), and what an earlier run left behind is found by 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -162,6 +163,7 @@ class Supervisor:
         child = running.child
         while True:
             code = await running.process.wait()
+            _kill_session(running.process.pid)  # an engine that was killed leaves its model's process behind
             if self._stopping or self._running.get(child.name) is not running:
                 return
             if not running.ready and not running.restarts:
@@ -215,14 +217,12 @@ def _ended_how(code: int) -> str:
 
 async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
     """SIGTERM, wait, then SIGKILL to its whole session."""
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), grace)
-    except TimeoutError:
-        _kill_session(process.pid)
-        await process.wait()
+    if process.returncode is None:
+        process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), grace)
+    _kill_session(process.pid)
+    await process.wait()
 
 
 def _kill_session(pid: int) -> None:
@@ -230,6 +230,16 @@ def _kill_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)  # the child is its session's leader, so its pid is the group's
     except ProcessLookupError:
         return
+
+
+def _session(pid: int) -> list[psutil.Process]:
+    """Processes of the session that `pid` began."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == pid:
+                found.append(process)
+    return found
 
 
 def die_with_parent() -> None:
@@ -241,14 +251,14 @@ def end_leftovers(register: Path) -> int:
     """End what an earlier run, killed without warning, left running. Returns how many there were."""
     if not register.exists():
         return 0
-    left = []
+    left: list[psutil.Process] = []
     for entry in json.loads(register.read_text(encoding="utf-8")):
         try:
             process = psutil.Process(entry["pid"])
             if process.create_time() == entry["started"]:
                 left += [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            continue
+        except psutil.NoSuchProcess:  # its number is nobody else's as long as there is anyone in its session
+            left += _session(entry["pid"])
     for process in left:
         _quietly(process.terminate)
     _, alive = psutil.wait_procs(left, timeout=10)

@@ -113,7 +113,7 @@ class Agent:
         """Run a turn's calls and append what they printed; or the reason to stop."""
         if not finished:
             return "length"
-        calls = parse_calls(text, max_calls=self.rollout.max_calls_per_turn)
+        calls = parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tool=self.rollout.tool)
         if not calls:
             return "answered"
         if trajectory.turns >= self.sampling.max_turns:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
 from rstar2_train.job.roles import JudgeLimits, Rollout
 from rstar2_train.job.stages import Sampling
-from rstar2_train.judge.client import JudgeUnavailable
+from rstar2_train.judge.models import JudgeUnavailable
 from rstar2_train.reward.extract import count_answers
 from rstar2_train.reward.verify import verify
 from rstar2_train.rollout.agent import Agent, Executor
+from rstar2_train.rollout.notebook import Judge, Notebook
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.seat import Infrastructure, Seat
+from rstar2_train.rollout.tools import JUPYTER
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.weights import EnginePool
 
@@ -31,7 +34,7 @@ async def collect(
     samples: int,
     sampling: Sampling,
     pool: EnginePool,
-    judge: Executor,
+    judge: Judge,
     protocol: Protocol,
     rollout: Rollout,
     limits: JudgeLimits,
@@ -42,7 +45,8 @@ async def collect(
 
     Args:
         pool: its present version must sample all of it; pushing another one meanwhile loses what still runs.
-        judge: runs the tool calls; it is patient itself, and raises JudgeUnavailable when the judge stays away.
+        judge: runs the tool calls and verifies answers; it is patient itself, and raises JudgeUnavailable when the
+            judge stays away.
         seed: names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request.
         on_done: called with each trajectory as it ends, scored.
 
@@ -55,7 +59,7 @@ async def collect(
         agent=Agent(protocol=protocol, sampling=sampling, rollout=rollout, limits=limits),
         pool=pool,
         version=pool.version,
-        executor=judge,
+        judge=judge,
         seed=seed,
         on_done=on_done,
     )
@@ -83,7 +87,7 @@ class _Collection:
     agent: Agent
     pool: EnginePool
     version: str
-    executor: Executor
+    judge: Judge
     seed: tuple[int | str, ...]
     on_done: Callable[[Trajectory], None] | None
 
@@ -121,7 +125,8 @@ class _Collection:
             await seat.wait()
             started = time.monotonic()
             trajectory.started_at = time.time()
-            written = await self.agent.run(trajectory, generate=seat, executor=self.executor)
+            async with self._tool() as tool:
+                written = await self.agent.run(trajectory, generate=seat, executor=tool)
             trajectory.seconds = time.monotonic() - started
         except (Infrastructure, JudgeUnavailable) as error:
             _lose(trajectory, error)
@@ -133,6 +138,10 @@ class _Collection:
             self.on_done(trajectory)
         return trajectory
 
+    def _tool(self) -> AbstractAsyncContextManager[Executor]:
+        """What runs a trajectory's calls: the judge itself, or a session of its own."""
+        return Notebook(self.judge) if self.agent.rollout.tool == JUPYTER else nullcontext(self.judge)
+
     async def _score(self, trajectory: Trajectory, written: str) -> None:
         """Counts, verdict and penalties. A trajectory that a limit cut off has not answered (reward 0)."""
         trajectory.answer_tags, trajectory.tags_balanced = count_answers(written)
@@ -143,7 +152,7 @@ class _Collection:
         if trajectory.truncated:
             return
         try:
-            score = await verify(written, trajectory.gold, judge=self.executor)
+            score = await verify(written, trajectory.gold, judge=self.judge)
         except JudgeUnavailable as error:
             _lose(trajectory, error)
             return

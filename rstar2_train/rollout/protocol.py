@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rstar2_train.job.roles import ToolName
 from rstar2_train.rollout.tools import (
     TOOL_NAME,
     TOOLS,
@@ -46,18 +47,25 @@ __all__ = [
     "tool_message",
 ]
 
-DEFAULT_SYSTEM_PROMPT = (
+_SYSTEM_PROMPT = (
     "You solve problems for a user, and you can run Python while you work. Think first, inside <reason> and </reason>: "
     "plan, calculate with the tool, check what comes back, and change course when it shows a mistake. When you are "
     "sure, write the result once, inside <answer> and </answer>, with the final value in \\boxed{}.\n\n"
     "# Tools\n\n"
     "These functions may be called. Their signatures, one JSON object a line:\n"
-    "<tools>\n" + "\n".join(json.dumps(tool) for tool in TOOLS) + "\n</tools>\n\n"
+    "<tools>\n%s\n</tools>\n\n"
     "To call one, write a JSON object with its name and its arguments between tags:\n"
     '<tool_call>\n{"name": "<function>", "arguments": {"<argument>": "<value>"}}\n</tool_call>\n'
     "Then end your turn: the output comes back between <tool_response> and </tool_response>."
 )
-"""System message when the job sets none. Our own words; the form is that of the paper's Figure 2."""
+
+
+def default_system_prompt(tool: ToolName) -> str:
+    """System message when the job sets none. Our own words; the form is that of the paper's Figure 2."""
+    return _SYSTEM_PROMPT % json.dumps(TOOLS[tool])
+
+
+DEFAULT_SYSTEM_PROMPT = default_system_prompt(TOOL_NAME)
 
 DEFAULT_PROMPT_PREFIX = (
     "Solve the problem below. Put the solution between <answer> and </answer>, with the final value in \\boxed{}: "
@@ -102,14 +110,18 @@ class Protocol:
         system_prompt: str | None = None,
         prompt_prefix: str | None = None,
         chat_template: str | None = None,
+        tool: ToolName = TOOL_NAME,
     ) -> None:
         """`system_prompt`, `prompt_prefix`: of the job; None means the built-in ones, "" means none at all.
+
+        `tool`: whose signature the built-in system prompt shows.
 
         Raises ProtocolError when the template cannot carry the protocol.
         """
         self.tokenizer = tokenizer
-        self.system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
+        self.system_prompt = default_system_prompt(tool) if system_prompt is None else system_prompt
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
+        self.tool = tool
         self._template = chat_template
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise ProtocolError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
@@ -137,6 +149,7 @@ class Protocol:
         system_prompt: str | None = None,
         prompt_prefix: str | None = None,
         chat_template: Path | None = None,
+        tool: ToolName = TOOL_NAME,
     ) -> Protocol:
         """The protocol of a Hugging Face model folder; `chat_template` is a Jinja file that replaces its own."""
         # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each driver.
@@ -148,7 +161,9 @@ class Protocol:
             raise ProtocolError(
                 f"{folder} has no chat template: add chat_template.jinja or set spec.model.chatTemplate"
             )
-        return cls(tokenizer, system_prompt=system_prompt, prompt_prefix=prompt_prefix, chat_template=template)
+        return cls(
+            tokenizer, system_prompt=system_prompt, prompt_prefix=prompt_prefix, chat_template=template, tool=tool
+        )
 
     # -- text to tokens -------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-r"""The tool protocol: the tool's signature, how its calls are read from a turn, and what the model is shown back.
+r"""The tool protocol: a tool's signature, how its calls are read from a turn, and what the model is shown back.
 
 Used by the agent loop for rollouts and by the generator of demonstrations, so that both write the same strings; they
-are stable. Calls have the Hermes form: `<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a
-turn is answered in its place: the good ones by what they printed, the bad ones by what is wrong with them (the paper
-counts those as tool errors, eq. 4). Pure: standard library only.
+are stable. A job has one tool (`spec.rollout.tool`). Calls have the Hermes form:
+`<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a turn is answered in its place: the good
+ones by what they printed, the bad ones by what is wrong with them (the paper counts those as tool errors, eq. 4). Pure.
 """
 
 from __future__ import annotations
@@ -13,29 +13,35 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rstar2_train.job.roles import ToolName
 from rstar2_train.rollout.trajectory import CallStatus
 
-TOOL_NAME = "execute_python_code_with_standard_io"
+TOOL_NAME: ToolName = "execute_python_code_with_standard_io"
 """The tool's name in the paper."""
+JUPYTER: ToolName = "jupyter_code"
+"""The other tool of the paper's public code; here with real sessions (judge/session.py)."""
 
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": TOOL_NAME,
-            "description": "Runs a Python program by itself, gives it `input` on standard input, and returns what it "
-            "prints. The value of a last line that is an expression is printed too.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "code": {"type": "string", "description": "The whole Python program."},
-                    "input": {"type": "string", "description": "Standard input of the program; may be empty."},
-                },
-                "required": ["code", "input"],
-            },
-        },
-    }
-]
+
+def _signature(name: ToolName, description: str, arguments: dict[str, str]) -> dict[str, Any]:
+    properties = {argument: {"type": "string", "description": text} for argument, text in arguments.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(arguments)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+SHOWN = "The value of a last line that is an expression is printed too."
+TOOLS: dict[ToolName, dict[str, Any]] = {
+    TOOL_NAME: _signature(
+        TOOL_NAME,
+        f"Runs a Python program by itself, gives it `input` on standard input, and returns what it prints. {SHOWN}",
+        {"code": "The whole Python program.", "input": "Standard input of the program; may be empty."},
+    ),
+    JUPYTER: _signature(
+        JUPYTER,
+        "Runs a cell of Python in your notebook, which keeps what earlier cells defined, and returns what it prints. "
+        + SHOWN,
+        {"code": "The cell."},
+    ),
+}
 """JSON signatures of the tools, as the system prompt shows them."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -57,8 +63,8 @@ class ParsedCall:
     """What is wrong with a malformed call."""
 
 
-def parse_calls(text: str, *, max_calls: int) -> list[ParsedCall]:
-    """Every `<tool_call>` of a model's turn, in order; a bad one becomes a fault in its own slot.
+def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> list[ParsedCall]:
+    """Every `<tool_call>` of a model's turn, in order; a bad one, or one of another tool, becomes a fault in its slot.
 
     The JSON is read with a JSON parser from where it starts, so `</tool_call>` inside a string ends nothing. A call
     that is never closed is malformed. Calls after the first `max_calls` are faults.
@@ -66,7 +72,7 @@ def parse_calls(text: str, *, max_calls: int) -> list[ParsedCall]:
     calls: list[ParsedCall] = []
     at = text.find(_OPEN)
     while at >= 0:
-        call, end = _parse_one(text, at + len(_OPEN))
+        call, end = _parse_one(text, at + len(_OPEN), tool)
         if len(calls) >= max_calls:
             call = ParsedCall(name=call.name, fault="malformed", why=f"more than {max_calls} calls in one turn")
         calls.append(call)
@@ -132,7 +138,7 @@ def clip_middle(text: str, *, limit: int) -> str:
     return f"{text[:head]}\n...({len(text) - limit} characters left out)...\n{text[len(text) - limit // 2 :]}"
 
 
-def _parse_one(text: str, start: int) -> tuple[ParsedCall, int]:
+def _parse_one(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
     """The call whose opening tag ends at `start`, and where to look for the next one."""
     begin = start + len(text[start:]) - len(text[start:].lstrip())
     try:
@@ -143,7 +149,7 @@ def _parse_one(text: str, start: int) -> tuple[ParsedCall, int]:
         return ParsedCall(fault="malformed", why="not valid JSON (nested too deep)"), _resume(text, start)
     rest = text[end:].lstrip()
     if rest.startswith(_CLOSE):
-        return _check(value), text.index(_CLOSE, end) + len(_CLOSE)
+        return _check(value, tool), text.index(_CLOSE, end) + len(_CLOSE)
     name = value.get("name") if isinstance(value, dict) else None
     why = f"text between the JSON and {_CLOSE}" if _CLOSE in rest.split(_OPEN)[0] else f"no {_CLOSE}"
     return ParsedCall(name=name if isinstance(name, str) else "", fault="malformed", why=why), _resume(text, end)
@@ -157,7 +163,7 @@ def _resume(text: str, start: int) -> int:
     return close + len(_CLOSE)
 
 
-def _check(value: Any) -> ParsedCall:
+def _check(value: Any, tool: ToolName) -> ParsedCall:
     """A decoded call against the tool's signature."""
     if not isinstance(value, dict):
         return ParsedCall(fault="malformed", why="not a JSON object")
@@ -169,9 +175,9 @@ def _check(value: Any) -> ParsedCall:
     arguments = value["arguments"]
     if not isinstance(arguments, dict):
         return ParsedCall(name=name, fault="malformed", why='"arguments" must be an object')
-    if name != TOOL_NAME:
+    if name != tool:
         return ParsedCall(name=name, fault="unknown_tool")
-    unknown = sorted(set(arguments) - {"code", "input"})
+    unknown = sorted(set(arguments) - set(TOOLS[tool]["function"]["parameters"]["properties"]))
     if unknown:
         return ParsedCall(name=name, fault="malformed", why=f"unknown argument {unknown[0]!r}")
     code: Any = arguments.get("code")

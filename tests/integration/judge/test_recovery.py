@@ -17,9 +17,9 @@ from redis.asyncio import Redis as AsyncRedis
 
 from bench.judge_soak import soak
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.client import JudgeClient, JudgeUnavailable
+from rstar2_train.judge.client import JudgeClient
 from rstar2_train.judge.load import measure
-from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.models import CallResult, JudgeUnavailable
 from rstar2_train.judge.queue import GROUP, Consumer, Names
 from rstar2_train.judge.stack import JudgeStack
 

@@ -10,6 +10,7 @@ import pytest
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.rollout.notebook import STARTED_AGAIN, Notebook
 from tests.integration.judge.test_recovery import kill_sandboxes
 
 
@@ -175,3 +176,12 @@ async def test_redis_restarted_under_a_session(own_judge: JudgeStack) -> None:
                 own_judge.kill("redis")
                 own_judge.start_redis()
             assert (await cell).stdout == f"{turn + 1}\n"
+
+
+async def test_a_trajectorys_notebook(client: JudgeClient) -> None:
+    async with Notebook(client) as notebook:
+        cells = await asyncio.gather(*(notebook.run(code) for code in ("x = 6", "x *= 7", "x")))
+        assert cells[-1].stdout == "42\n"
+        assert (await notebook.run("while True: pass", limits=JudgeLimits(wall_seconds=1))).status == "timeout"
+        again = await notebook.run("x")
+        assert again.stdout == STARTED_AGAIN and "NameError" in again.stderr

@@ -77,6 +77,48 @@ async def test_a_killed_child_is_restarted_and_a_person_told(tmp_path: Path) -> 
     assert not psutil.pid_exists(second)
 
 
+def with_a_child_of_its_own(note: Path) -> list[str]:
+    """A child like vLLM's server, whose engine is a process of its own in the same session."""
+    return python(
+        "import subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(note)!r}, 'a').write(f'{{p.pid}}\\n')\n"
+        "time.sleep(60)"
+    )
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_what_a_killed_child_had_started_is_ended_before_it_starts_again(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    children = supervisor(tmp_path)
+    await children.start(Child("engine", with_a_child_of_its_own(note)))
+    await until(lambda: note.exists() and note.read_text().count("\n") == 1)
+    os.kill(json.loads((tmp_path / "children.json").read_text())[0]["pid"], signal.SIGKILL)
+    await until(lambda: note.read_text().count("\n") == 2)
+    first, second = map(int, note.read_text().split())
+    await until(lambda: gone(first))
+    assert not gone(second)
+    await children.stop()
+    await until(lambda: gone(second))
+
+
+def test_what_a_dead_child_of_an_earlier_run_had_started_is_found(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    leader = subprocess.Popen(with_a_child_of_its_own(note), start_new_session=True)
+    while not (note.exists() and note.read_text().endswith("\n")):
+        pass
+    started = psutil.Process(leader.pid).create_time()
+    register = tmp_path / "children.json"
+    register.write_text(json.dumps([{"pid": leader.pid, "started": started}]))
+    leader.kill()
+    leader.wait()
+    assert end_leftovers(register) == 1
+    assert gone(int(note.read_text()))
+
+
 async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     children = supervisor(tmp_path)
     await children.start(Child("a", python("import time; time.sleep(0.2); raise SystemExit(9)"), max_restarts=2))
