@@ -35,6 +35,7 @@ class Tally:
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
         self.wrong: list[tuple[int, Any]] = []
+        self.lost = 0
         self.repeated = 0
         """Calls that the caller had to send again: the judge said that nobody could run them."""
         self.refused = 0
@@ -62,13 +63,15 @@ async def send(session: aiohttp.ClientSession, url: str, numbers: list[int], tal
                 await asyncio.sleep(float(answer.headers["Retry-After"]))
                 continue
             answer.raise_for_status()
-            again = set(left)
+            silent, again = set(left), []
             async for line in answer.content:
                 result = json.loads(line)
                 number = left[result["index"]]
-                if tally.take(number, result):
-                    again.discard(number)
-        left = sorted(again)
+                silent.discard(number)
+                if not tally.take(number, result):
+                    again.append(number)
+        tally.lost += len(silent)  # accepted, and never answered: nobody asks again
+        left = again
 
 
 async def kill_things(stack: JudgeStack, kills: Counter[str], *, every: float, seed: int) -> None:
@@ -130,7 +133,7 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
             resubmitted = stack.status()["resubmitted"]
     return {
         "calls": calls,
-        "lost": calls - len(tally.answers),
+        "lost": tally.lost,
         "duplicated": sum(times - 1 for times in tally.answers.values()),
         "wrong": len(tally.wrong),
         "kills": sum(kills.values()),

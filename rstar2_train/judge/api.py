@@ -19,6 +19,7 @@ from typing import Annotated, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge import code_judge
-from rstar2_train.judge.intake import Busy, Intake, SessionBusy
+from rstar2_train.judge.intake import Busy, Intake, SessionBusy, TooMany
 from rstar2_train.judge.models import MAX_BATCH, CallResult, Status
 from rstar2_train.judge.queue import PREFIX, Names, connect, secret
 from rstar2_train.judge.submit import Submitter
@@ -169,6 +170,20 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
+
+    @app.exception_handler(TooMany)
+    async def too_many(request: Request, error: TooMany) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=413)
+
+    @app.exception_handler(RedisError)
+    async def no_redis(request: Request, error: RedisError) -> JSONResponse:
+        detail = {"detail": f"Redis does not answer: {error}"}
+        return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = [{"loc": one["loc"], "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+        return JSONResponse({"detail": found}, status_code=422)  # the input itself may be no text that JSON takes
 
     @app.exception_handler(SessionBusy)
     async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:

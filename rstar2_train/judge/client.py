@@ -22,6 +22,8 @@ from rstar2_train.judge.session import JudgeSession
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
+MAX_CELLS = 1024
+"""Cells of sessions in flight."""
 FIRST_DELAY = 0.25
 LONGEST_DELAY = 8.0
 INTERNAL_TRIES = 4
@@ -37,20 +39,22 @@ class _Refused(Exception):
         self.retry_after = retry_after
 
 
+class _Broken(Exception):
+    """The connection was lost when the judge had accepted the calls: it was there until now."""
+
+
 @dataclass(slots=True, eq=False)
 class _Call:
     body: dict[str, Any]
     future: asyncio.Future[CallResult]
-    give_up: float
-    """Monotonic time after which it is not tried again."""
     internal: int = 0
 
 
 class JudgeClient:
     """Runs snippets. One a process is enough; close it with `aclose`, or use it as an async context manager.
 
-    `patience_seconds` is how long a call may go unanswered by a judge that is away before `run` raises
-    JudgeUnavailable; waiting in the judge's queue does not count.
+    `patience_seconds` is how long a judge may be away before `run` raises JudgeUnavailable; waiting in the judge's
+    queue, or for it to be less busy, does not count.
     """
 
     def __init__(self, url: str, token: str | None = None, *, patience_seconds: float = 120.0) -> None:
@@ -60,6 +64,13 @@ class JudgeClient:
             headers=headers,
             timeout=httpx.Timeout(None, connect=10.0),
             limits=httpx.Limits(max_connections=MAX_REQUESTS, max_keepalive_connections=MAX_REQUESTS),
+            trust_env=False,
+        )
+        self._session_http = httpx.AsyncClient(
+            base_url=url,
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=10.0),
+            limits=httpx.Limits(max_connections=MAX_CELLS, max_keepalive_connections=MAX_REQUESTS),
             trust_env=False,
         )
         self._patience = patience_seconds
@@ -81,6 +92,7 @@ class JudgeClient:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
         await self._http.aclose()
+        await self._session_http.aclose()
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         """Runs one snippet. Raises JudgeUnavailable when there is no answer; never returns status `internal`."""
@@ -91,12 +103,12 @@ class JudgeClient:
         if limits is not None:
             body["limits"] = limits.model_dump(mode="json", by_alias=True)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        self._enqueue([_Call(body, future, time.monotonic() + self._patience)])
+        self._enqueue([_Call(body, future)])
         return await future
 
     def session(self) -> JudgeSession:
         """A session: cells that share one Python process. Use as an async context manager."""
-        return JudgeSession(self._http, patience_seconds=self._patience)
+        return JudgeSession(self._session_http, patience_seconds=self._patience)
 
     async def status(self) -> dict[str, Any]:
         """The API's /status. Raises JudgeUnavailable when it does not answer."""
@@ -129,25 +141,29 @@ class JudgeClient:
     async def _send(self, batch: list[_Call]) -> None:
         """One request, repeated for the calls in it that got no answer."""
         delay = FIRST_DELAY
+        heard = time.monotonic()
         while batch := [call for call in batch if not call.future.done()]:
             wait = delay * random.uniform(0.5, 1.0)
             try:
                 await self._post(batch)
-                reason = "the judge answered `internal`"
+                reason, heard = "the judge answered `internal`", time.monotonic()
             except _Refused as error:
                 reason = str(error)
+                if error.retry_after is not None:  # it lives, and is busy
+                    heard = time.monotonic()
                 if error.final:
                     self._fail(batch, reason)
                     return
                 wait = max(wait, error.retry_after or 0.0)
             except (httpx.HTTPError, json.JSONDecodeError) as error:
                 reason = f"{type(error).__name__} {error}".strip()
+            except _Broken as error:
+                reason, heard = str(error), time.monotonic()
             except Exception as error:
                 self._fail(batch, f"{type(error).__name__} {error}")
                 raise
-            now = time.monotonic()
-            self._fail([call for call in batch if now + wait > call.give_up], reason)
-            if all(call.future.done() for call in batch):
+            if time.monotonic() + wait > heard + self._patience:
+                self._fail(batch, reason)
                 return
             await asyncio.sleep(wait)
             delay = min(LONGEST_DELAY, delay * 2)
@@ -158,7 +174,7 @@ class JudgeClient:
                 call.future.set_exception(JudgeUnavailable(f"{self._http.base_url}: {reason}"))
 
     async def _post(self, batch: list[_Call]) -> None:
-        """Posts a batch and hands out the results as they come. Time in the judge's queue extends the patience."""
+        """Posts a batch and hands out the results as they come. Raises _Broken when it had been accepted."""
         async with self._http.stream("POST", "/v1/batch", json={"calls": [call.body for call in batch]}) as answer:
             if answer.status_code != 200:
                 text = (await answer.aread()).decode(errors="replace")[:500]
@@ -168,16 +184,21 @@ class JudgeClient:
                     final=answer.status_code in (400, 401, 403, 404, 413, 422),
                     retry_after=float(after) if after.isdigit() else None,
                 )
-            async for line in answer.aiter_lines():
-                fields = json.loads(line)
-                call = batch[fields.pop("index")]
-                result = CallResult(**fields)
-                call.give_up = time.monotonic() + self._patience
-                if result.status != "internal":
-                    if not call.future.done():
-                        call.future.set_result(result)
-                    continue
-                call.internal += 1
-                if call.internal >= INTERNAL_TRIES and not call.future.done():
-                    why = f"{call.internal} times no result: {result.stderr.strip()}"
-                    call.future.set_exception(JudgeUnavailable(why))
+            try:
+                async for line in answer.aiter_lines():
+                    fields = json.loads(line)
+                    self._take(batch[fields.pop("index")], CallResult(**fields))
+            except httpx.HTTPError as error:
+                raise _Broken(f"{type(error).__name__} {error}".strip()) from error
+
+    @staticmethod
+    def _take(call: _Call, result: CallResult) -> None:
+        """Hands out one result; `internal` is none."""
+        if result.status != "internal":
+            if not call.future.done():
+                call.future.set_result(result)
+            return
+        call.internal += 1
+        if call.internal >= INTERNAL_TRIES and not call.future.done():
+            why = f"{call.internal} times no result: {result.stderr.strip()}"
+            call.future.set_exception(JudgeUnavailable(why))

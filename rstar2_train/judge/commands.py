@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -81,9 +81,9 @@ def _serve(given: argparse.Namespace) -> int:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    arguments = ["--host", given.host, *(["--insecure"] if given.insecure else [])]
-    with _stack(given, port=given.port, api_arguments=arguments) as stack:
-        print(f"the judge listens on http://{given.host}:{stack.port}  (API page: /docs; Ctrl-C ends it)", flush=True)
+    arguments = ("--insecure",) if given.insecure else ()
+    with _stack(given, host=given.host, port=given.port, api_arguments=arguments) as stack:
+        print(f"the judge listens on {stack.url}  (API page: {stack.url}/docs; Ctrl-C ends it)", flush=True)
         while not ended.wait(1):
             stack.check()
     return 0
@@ -138,12 +138,12 @@ def _judge(given: argparse.Namespace) -> Iterator[str]:
 
 
 @contextmanager
-def _stack(given: argparse.Namespace, *, port: int = 0, api_arguments: list[str] | None = None) -> Iterator[JudgeStack]:
+def _stack(given: argparse.Namespace, **settings: Any) -> Iterator[JudgeStack]:
     from rstar2_train.judge.stack import JudgeStack
 
     executors = given.executors or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="rstar2-judge-") as folder:
-        stack = JudgeStack(Path(folder), executors=executors, port=port, api_arguments=tuple(api_arguments or ()))
+        stack = JudgeStack(Path(folder), executors=executors, **settings)
         try:
             with Console(stderr=True).status("starting Redis, the API and the sandboxes ..."):
                 stack.start()

@@ -158,7 +158,11 @@ class ExecutorServer:
     async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: link.Unframe) -> None:
         """Pass bytes to and fro until either side ends; then kill what ran, and begin anew."""
         assert self._next is not None
-        cell = await self._next
+        try:
+            cell = await self._next
+        except BaseException:
+            self._next, self._owner = asyncio.create_task(self._start_cell()), ""
+            raise
         log.info("serving %s", self._owner)
         work = [
             asyncio.create_task(self._inward(reader, cell, unframe)),

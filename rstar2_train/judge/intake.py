@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import CallResult, Verb, check_request
+from rstar2_train.judge.models import NO_ROOM, CallResult, Verb, check_request
 from rstar2_train.judge.queue import HEARTBEAT_SECONDS, SESSION_IDLE_SECONDS, Names
 from rstar2_train.judge.submit import Submitter
 
@@ -30,6 +30,10 @@ class Busy(Exception):
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TooMany(Exception):
+    """More calls in one request than are ever taken."""
 
 
 class SessionBusy(Exception):
@@ -64,8 +68,10 @@ class Intake:
         self._executors = Gauge("rstar2_judge_executors", "Sandboxes of all workers", ["state"], registry=own)
 
     def admit(self, count: int) -> None:
-        """Raises Busy when `count` more calls are too many now."""
+        """Raises Busy when `count` more calls are too many now, TooMany when they always are."""
         submitter = self.submitter
+        if count > self.max_pending:
+            raise TooMany(f"{count} calls in one request; at most {self.max_pending} are taken")
         if submitter.pending + count <= self.max_pending:
             return
         self._refused.inc(count)
@@ -124,7 +130,10 @@ class Intake:
         if not worker and verb == "close":
             return CallResult("ok")
         verb = verb if worker else "open"
-        return await self.submitter.submit(code, "", limits, verb=verb, session=session, worker=worker)
+        result = await self.submitter.submit(code, "", limits, verb=verb, session=session, worker=worker)
+        if result.stderr == NO_ROOM:
+            raise Busy(NO_ROOM.strip(), retry_after=1)
+        return result
 
     async def _find(self, session: str) -> str | None:
         """The worker that has a session; empty: none yet; None: there is no such session. Raises Busy without Redis."""

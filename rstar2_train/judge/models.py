@@ -18,6 +18,9 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 Verb = Literal["call", "open", "cell", "close"]
 """call: a program by itself. open: the first cell of a session. cell: a further one. close: the session's end."""
 
+NO_ROOM = "no sandbox has room for another session\n"
+"""With `internal`: a session could not begin now; nothing was run."""
+
 MAX_CODE_BYTES = 1 << 20
 MAX_STDIN_BYTES = 4 << 20
 MAX_OUTPUT_BYTES = 8 << 20

@@ -21,7 +21,7 @@ from rstar2_train.judge.outcome import Outcome, to_result
 from rstar2_train.judge.queue import SESSION_IDLE_SECONDS
 from rstar2_train.judge.rootfs import SetupError
 from rstar2_train.judge.sandbox import (
-    SESSIONS_PER_LANE,
+    SESSIONS,
     Lane,
     Sandbox,
     SandboxBusy,
@@ -43,6 +43,8 @@ BUSY_SECONDS = 2.0
 """Between two tries to get an executor that serves another worker."""
 WATCH_SECONDS = 0.2
 IDLE_CHECK_SECONDS = 5.0
+SESSIONS_FACTOR = 4
+"""All sessions of a sandbox together may hold so many times the largest memory limit among them."""
 MEMORY_FACTOR = 2
 """A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
 
@@ -65,7 +67,10 @@ class _Session:
     lane: Lane
     place: int
     used: float
-    """When its last cell began or ended (monotonic)."""
+    """When its last cell ended (monotonic)."""
+    memory_bytes: int
+    """What one process of it may take."""
+    running: bool = True
     cells: deque[_Call] = field(default_factory=deque)
     """Waiting, in order."""
 
@@ -90,6 +95,8 @@ class Pool:
         self.sessions: dict[str, _Session] = {}
         """Those that live, by their ids."""
         self._ended: set[str] = set()
+        self._reserved: set[str] = set()
+        """Sessions that will begin: there is a place for each of them."""
         self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in supply.lanes}
         self._opening: deque[_Call] = deque()
         """First cells, which wait for a sandbox with room for a session."""
@@ -146,6 +153,17 @@ class Pool:
         self._assign()
         return future
 
+    def reserve(self, session: str) -> bool:
+        """Keeps a place for a session that is to begin; False when there is none."""
+        if len(self.sessions) + len(self._reserved) >= SESSIONS * len(self.sandboxes):
+            return False
+        self._reserved.add(session)
+        return True
+
+    def release(self, session: str) -> None:
+        """Gives a place back."""
+        self._reserved.discard(session)
+
     def take_ended(self) -> set[str]:
         """Sessions that ended since this was asked last."""
         ended, self._ended = self._ended, set()
@@ -171,7 +189,7 @@ class Pool:
                 await self._attend(sandbox)
             except SandboxBusy:
                 wait = BUSY_SECONDS
-            except SandboxError as error:
+            except (SandboxError, OSError, ValueError) as error:  # the last two: this machine's refusals at its start
                 failures = 0 if sandbox in self.sandboxes else failures + 1
                 condemned = isinstance(error, SandboxNotTight)
                 wait = min(10.0, 0.25 * 2**failures) if failures else 0.0
@@ -211,9 +229,12 @@ class Pool:
                 held = sandbox.memory_bytes()
                 if held is None or not all(lane.passed for lane in sandbox.lanes.values()):
                     continue  # zygotes that still import take memory of their own
-                if not sandbox.waiting:
+                sessions = [one.memory_bytes for one in self.sessions.values() if one.sandbox is sandbox]
+                if not sandbox.waiting and not sessions:
                     sandbox.idle_bytes = held
-                elif held > sandbox.idle_bytes + MEMORY_FACTOR * sandbox.allowed_bytes:
+                    continue
+                allowed = sandbox.allowed_bytes if sandbox.waiting else 0
+                if held > sandbox.idle_bytes + MEMORY_FACTOR * allowed + SESSIONS_FACTOR * max(sessions, default=0):
                     sandbox.over_memory = True
                     sandbox.died()
 
@@ -223,7 +244,7 @@ class Pool:
             await asyncio.sleep(min(IDLE_CHECK_SECONDS, self._session_idle / 2))
             before = time.monotonic() - self._session_idle
             for id, session in list(self.sessions.items()):
-                if session.used < before and not session.cells:
+                if session.used < before and not session.cells and not session.running:
                     self.submit(Task.build_close(id))
 
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
@@ -257,6 +278,7 @@ class Pool:
             if not session.lane.passed:  # its sandbox has just died
                 self._forget(id)
             elif session.cells and not session.sandbox.waiting:
+                session.running = True
                 self._write(session.cells.popleft(), session.sandbox, session.lane, session.place)
             if session.cells:
                 kept.add(session.sandbox)
@@ -270,22 +292,24 @@ class Pool:
                 self._write(queue.popleft(), *place)
 
     def _room(self) -> tuple[Sandbox, Lane, int] | None:
-        """Where the next session goes: the least busy sandbox with a free place in the lane that has most imported."""
+        """Where the next session goes: the least busy sandbox with a free place, the lane that has most imported."""
         for sandbox in sorted(self.sandboxes, key=lambda one: one.waiting):
             lane = next((lane for lane in reversed(sandbox.lanes.values()) if lane.passed), None)
-            taken = {one.place for one in self.sessions.values() if one.sandbox is sandbox and one.lane is lane}
-            if lane is not None and len(taken) < SESSIONS_PER_LANE:
-                return sandbox, lane, min(set(range(SESSIONS_PER_LANE)) - taken)
+            taken = {one.place for one in self.sessions.values() if one.sandbox is sandbox}
+            if lane is not None and len(taken) < SESSIONS:
+                return sandbox, lane, min(set(range(SESSIONS)) - taken)
         return None
 
     def _write(self, call: _Call, sandbox: Sandbox, lane: Lane, place: int = 0) -> None:
         if call.future.done():
             return
         if call.task.verb == "open":
-            self.sessions[call.task.session] = _Session(sandbox, lane, place, time.monotonic())
+            self.release(call.task.session)
+            memory = call.task.memory_mib << 20
+            self.sessions[call.task.session] = _Session(sandbox, lane, place, time.monotonic(), memory)
         ahead = len(lane.waiting)
         sandbox.allowed_bytes = max(call.task.memory_mib << 20, sandbox.allowed_bytes if ahead else 0)
-        patience = (ahead + 1) * call.task.wall_seconds + GRACE_SECONDS
+        patience = sum(lane.seconds) + call.task.wall_seconds + GRACE_SECONDS
         call.timer = asyncio.get_running_loop().call_later(patience, self._stuck, sandbox)
         lane.submit(call.task, place=place).add_done_callback(lambda done: self._done(call, sandbox, done))
 
@@ -309,8 +333,9 @@ class Pool:
                 call.future.set_result(result)
         else:
             running = isinstance(error, SandboxError) and error.running
+            shared = any(one.sandbox is sandbox for one in self.sessions.values())  # then it may have been a session
             call.deaths += running
-            if running and sandbox.over_memory and not call.future.done():
+            if running and sandbox.over_memory and not shared and not call.future.done():
                 call.future.set_result(CallResult("memory", stderr="its processes together took too much memory\n"))
             elif call.deaths >= DEATHS and not call.future.done():
                 call.future.set_result(CallResult("killed", stderr="the call ended its sandbox each time it was run\n"))
@@ -325,7 +350,7 @@ class Pool:
             result = CallResult("memory", stderr="its processes together took too much memory\n")
         result = result or _lost(call.task)
         if session is not None and result.session_lives:
-            session.used = time.monotonic()
+            session.used, session.running = time.monotonic(), False
         elif session is not None:
             self._forget(call.task.session)
         if not call.future.done():

@@ -48,6 +48,8 @@ SESSION_IDLE_SECONDS = 600
 RENEW_SECONDS = 2.0
 CLAIM_IDLE_SECONDS = 10.0
 """A task that its worker has not renewed for so long is another worker's to take."""
+DEAD_SECONDS = 3600
+"""A worker that asked for nothing for so long is dead."""
 DEAD_LETTERS = 1000
 """Dead letters kept for people to look at."""
 
@@ -152,8 +154,8 @@ async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asy
 
 def transient(error: ResponseError) -> bool:
     """Whether Redis refuses only for now: full, loading, disk trouble, failing over."""
-    words = str(error).rpartition("caused error: ")[2]  # what a pipeline puts before it holds our own text
-    return isinstance(error, PASSING) or words.startswith(("LOADING", "MISCONF", "BUSY"))
+    words = str(error).rpartition("caused error: ")[2].lstrip("('\"")  # a pipeline puts a text of its own before it
+    return isinstance(error, PASSING) or words.startswith(("LOADING", "MISCONF", "BUSY", "NOREPLICAS"))
 
 
 async def ensure_group(redis: Redis, *streams: str) -> None:
@@ -174,6 +176,11 @@ class Held:
     task: Task
     stream: str
 
+    @property
+    def key(self) -> tuple[str, bytes]:
+        """What it is known by."""
+        return self.stream, self.entry
+
 
 class Consumer:
     """The worker's side. Commands that fail raise; the worker decides how to go on."""
@@ -182,7 +189,8 @@ class Consumer:
         self._redis = redis
         self._names = names
         self.name = name
-        self.streams = (names.tasks, names.cells(name))
+        self.cells = names.cells(name)
+        self.streams = (names.tasks, self.cells)
 
     async def _in_group(self, action: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Runs a command on the group; `otherwise` when Redis came back empty: then the group is made again."""
@@ -194,15 +202,13 @@ class Consumer:
             await ensure_group(self._redis, *self.streams)
             return otherwise
 
-    async def pull(self, count: int, *, block_ms: int) -> list[Held]:
-        """Up to `count` new tasks of each stream, waiting up to `block_ms` for the first."""
+    async def pull(self, stream: str, count: int, *, block_ms: int) -> list[Held]:
+        """Up to `count` new tasks of a stream, waiting up to `block_ms` for the first."""
 
         async def read() -> Any:
-            streams: dict[Any, Any] = dict.fromkeys(self.streams, ">")
-            return await self._redis.xreadgroup(GROUP, self.name, streams, count=count, block=block_ms)
+            return await self._redis.xreadgroup(GROUP, self.name, {stream: ">"}, count=count, block=block_ms)
 
-        found = await self._in_group(read, None) or []
-        return [held for stream, entries in found for held in self._held(entries, stream.decode())]
+        return [held for _, entries in await self._in_group(read, None) or [] for held in self._held(entries, stream)]
 
     @staticmethod
     def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[Held]:
@@ -254,37 +260,52 @@ class Consumer:
         """Cells that were given to this worker and are not answered in Redis, whatever it remembers of them itself."""
 
         async def read() -> Any:
-            return await self._redis.xreadgroup(GROUP, self.name, {self.streams[1]: "0"}, count=64)
+            return await self._redis.xreadgroup(GROUP, self.name, {self.cells: "0"}, count=64)
 
         found = await self._in_group(read, None) or []
-        return [held for stream, entries in found for held in self._held(entries, stream.decode())]
+        return [held for _, entries in found for held in self._held(entries, self.cells)]
 
     async def take_session(self, session: str) -> bool:
-        """Whether a session that begins is this worker's: the first that asks has it, for good."""
+        """Whether a session that begins is this worker's: the first that asks has it. None that was closed."""
         place = self._names.place(session)
-        return bool(await self._redis.set(place, self.name, nx=True, ex=SESSION_IDLE_SECONDS))
+        if not await self._redis.exists(self._names.session(session)):
+            return False
+        if await self._redis.set(place, self.name, nx=True, ex=SESSION_IDLE_SECONDS):
+            return True
+        return cast(bytes | None, await self._redis.get(place)) == self.name.encode()
 
     async def keep_sessions(self, living: Iterable[str], ended: Iterable[str]) -> None:
         """Says which sessions live here, also to a Redis that has forgotten them, and which are no more."""
         pipe = self._redis.pipeline(transaction=False)
         for session in living:
-            pipe.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
             pipe.set(self._names.place(session), self.name, ex=SESSION_IDLE_SECONDS)
+            pipe.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
         for session in ended:
             pipe.delete(self._names.session(session))
-        pipe.expire(self.streams[1], SESSION_IDLE_SECONDS)
         await pipe.execute()
 
     async def heartbeat(self, report: dict[str, Any]) -> None:
         """Tells the APIs that this worker lives, and what it has."""
-        await self._redis.set(self._names.worker(self.name), json.dumps(report), ex=HEARTBEAT_LIFE_SECONDS)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(self._names.worker(self.name), json.dumps(report), ex=HEARTBEAT_LIFE_SECONDS)
+        pipe.expire(self.cells, SESSION_IDLE_SECONDS)
+        await pipe.execute()
+
+    async def forget_the_dead(self) -> None:
+        """Takes workers off the books that were killed long ago and hold nothing."""
+        await self._in_group(self._forget_the_dead, None)
+
+    async def _forget_the_dead(self) -> None:
+        for one in await self._redis.xinfo_consumers(self._names.tasks, GROUP):
+            if one["pending"] == 0 and one["idle"] > DEAD_SECONDS * 1000 and one["name"] != self.name.encode():
+                await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, one["name"])
 
     async def leave(self) -> None:
         """Takes this worker off the books; it must hold nothing."""
         await self._redis.delete(self._names.worker(self.name))
         await ensure_group(self._redis, self._names.tasks)
         await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, self.name)
-        await self._redis.delete(self.streams[1])
+        await self._redis.delete(self.cells)
 
 
 def encode_result(task: str, result: CallResult) -> str:

@@ -8,6 +8,7 @@ Keyed by everything that goes into it; made aside and renamed, so that two clone
 from __future__ import annotations
 
 import compileall
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -191,7 +192,8 @@ def prepare_root(cache: Path | None = None) -> Path:
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
-        os.utime(final)
+        with contextlib.suppress(OSError):  # a cache that is mounted read-only is never unused
+            os.utime(final)
         return final
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("root-*"):

@@ -22,8 +22,8 @@ REQUEST = struct.Struct("<QIIIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
 REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
 VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3}
-SESSIONS_PER_LANE = 16
-"""MAX_SESSIONS of forkserver.c."""
+SESSIONS = 16
+"""In a sandbox (MAX_SESSIONS of forkserver.c, which counts them for each lane)."""
 START_SECONDS = 120.0
 """A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
 
@@ -64,6 +64,8 @@ class Lane:
         self.passed = False
         """It has passed the canary and may take calls (set by the pool)."""
         self.waiting: deque[asyncio.Future[Outcome]] = deque()
+        self.seconds: deque[float] = deque()
+        """Time limits of the calls in `waiting`."""
         self._sandbox = sandbox
         self._buffer = bytearray()
 
@@ -79,6 +81,7 @@ class Lane:
         self._sandbox.send(self, head + code + stdin)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
+        self.seconds.append(task.wall_seconds)
         return future
 
     def received(self, data: bytes) -> None:
@@ -107,6 +110,7 @@ class Lane:
                 self._sandbox.changed.set()
                 continue
             future = self.waiting.popleft()
+            self.seconds.popleft()
             if not future.done():
                 future.set_result(outcome)
 
@@ -117,6 +121,7 @@ class Lane:
             if not future.done():
                 future.set_exception(SandboxError(message, running=index == 0))
         self.waiting.clear()
+        self.seconds.clear()
 
 
 class Sandbox(ABC):
@@ -134,7 +139,7 @@ class Sandbox(ABC):
         self.bait: Bait | None = None
         """What only this sandbox can be tempted with; None: the worker's own."""
         self.idle_bytes = 0
-        """Memory it held when no call ran (kept by the pool)."""
+        """Memory it held when no call ran and no session lived (kept by the pool)."""
         self.allowed_bytes = 0
         """Memory that one process of the calls in it may take (kept by the pool)."""
         self.over_memory = False

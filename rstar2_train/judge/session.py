@@ -51,20 +51,28 @@ class JudgeSession:
                 await self._http.delete(f"/v1/sessions/{self._id}", timeout=30)
 
     async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
-        """Runs a cell. `session_lives` says whether another one can follow."""
+        """Runs a cell. `session_lives` says whether another one can follow. Raises JudgeUnavailable."""
         if self._lost:
             return CallResult("session_lost", stderr=self._lost)
         body = {"code": code} | ({"limits": limits.model_dump(mode="json", by_alias=True)} if limits else {})
+        give_up = time.monotonic() + self._patience
         while True:
+            wait = WAIT_SECONDS
             try:
                 answer = await self._http.post(f"/v1/sessions/{self._id}/cells", json=body, timeout=None)
-                if answer.status_code != 503:
-                    answer.raise_for_status()
+                if answer.status_code == 503:  # it lives, and has not taken the cell
+                    give_up, wait = time.monotonic() + self._patience, float(answer.headers.get("Retry-After", wait))
+                else:
                     break
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent
+                if time.monotonic() > give_up:
+                    raise JudgeUnavailable(f"{self._http.base_url}: {type(error).__name__} {error}".strip()) from error
             except httpx.TransportError as error:
                 self._lost = f"{LOST}({type(error).__name__})\n"
                 return CallResult("session_lost", stderr=self._lost)
-            await asyncio.sleep(float(answer.headers.get("Retry-After", WAIT_SECONDS)))
+            await asyncio.sleep(wait)
+        if answer.status_code != 200:
+            raise JudgeUnavailable(f"{self._http.base_url}: HTTP {answer.status_code}: {answer.text[:500]}")
         result = CallResult(**answer.json())
         if not result.session_lives:
             self._lost = f"the session ended with a cell before: {result.status}\n"

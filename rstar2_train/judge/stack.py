@@ -20,7 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from rstar2_train.job.service import join_address
 from rstar2_train.judge.bundle import Isolation
+from rstar2_train.judge.queue import secret
 
 READY_SECONDS = 180.0
 
@@ -51,14 +53,16 @@ class JudgeStack:
     """HOST:PORT of executors in pods, instead of sandboxes of the worker's own, with `key_file`."""
     key_file: Path | None = None
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    host: str = "127.0.0.1"
     port: int = 0
     redis_port: int = 0
     password: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def url(self) -> str:
-        """Where the API listens."""
-        return f"http://127.0.0.1:{self.port}"
+        """Where the API is asked from here."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://{join_address(host, self.port)}"
 
     @property
     def redis_url(self) -> str:
@@ -112,7 +116,8 @@ class JudgeStack:
 
     def start_api(self) -> None:
         """Starts the API (again, on the same port)."""
-        arguments = ["api", "--redis", self.redis_url, "--port", str(self.port), *self.api_arguments]
+        arguments = ["api", "--redis", self.redis_url, "--host", self.host, "--port", str(self.port)]
+        arguments += self.api_arguments
         self._spawn("api", [sys.executable, "-m", "rstar2_train.judge", *arguments])
         line = self._ready_line("api")
         self.port = int(line["port"])
@@ -137,7 +142,10 @@ class JudgeStack:
 
     def status(self) -> dict[str, Any]:
         """The API's /status."""
-        with urllib.request.urlopen(f"{self.url}/status", timeout=10) as answer:
+        token = secret("RSTAR2_JUDGE_TOKEN")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        question = urllib.request.Request(f"{self.url}/status", headers=headers)
+        with urllib.request.urlopen(question, timeout=10) as answer:
             status: dict[str, Any] = json.load(answer)
         return status
 

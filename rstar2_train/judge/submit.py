@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -18,14 +19,15 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import CallResult, Task, Verb
-from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Names, decode_result, until_done
+from rstar2_train.judge.models import NO_ROOM, CallResult, Task, Verb
+from rstar2_train.judge.queue import Names, decode_result, until_done
 
 log = logging.getLogger("rstar2.judge.submit")
 
 AUDIT_SECONDS = 2.0
 AUDIT_EVERY = 10.0
 """A task unanswered for so long is looked up in Redis; after a lost connection, at the next audit."""
+AWAY_AUDITS = 3
 AUDIT_CHUNK = 256
 SUBMIT_CHUNK = 256
 READ_AT_ONCE = 512
@@ -43,6 +45,8 @@ class _Pending:
     """Its id in the stream; empty until Redis took it."""
     checked: float = field(default=0.0)
     """When it was last seen in Redis, or submitted."""
+    away: int = 0
+    """Audits in a row that did not find its worker."""
     missing: bool = False
     """The last audit did not find it."""
 
@@ -79,6 +83,14 @@ class Submitter:
     def start(self) -> None:
         """Starts the sender, the reader and the audit."""
         self._loops = [asyncio.create_task(loop()) for loop in (self._send, self._read, self._audit)]
+        for loop in self._loops:
+            loop.add_done_callback(self._ended)
+
+    def _ended(self, loop: asyncio.Task[None]) -> None:
+        """A loop ends by an error alone: this process is of no more use."""
+        if not loop.cancelled() and (error := loop.exception()):
+            log.critical("the way to Redis is broken, the API ends: %s", error)
+            signal.raise_signal(signal.SIGTERM)
 
     async def stop(self) -> None:
         """Stops; calls still pending are answered `internal`."""
@@ -127,6 +139,8 @@ class Submitter:
         if pending is None:
             return  # a second result of a task that ran twice
         self.answered += 1
+        if result.status == "internal" and pending.task.verb != "call" and result.stderr != NO_ROOM:
+            result = CallResult("session_lost", stderr=result.stderr)  # it may have run: nobody may send it again
         result.queue_seconds = max(0.0, time.monotonic() - pending.accepted - result.run_seconds)
         if not pending.future.done():
             pending.future.set_result(result)
@@ -142,12 +156,18 @@ class Submitter:
                     await until_done("submitting", partial(self._add, batch))
 
     async def _add(self, batch: list[_Pending]) -> None:
+        left = [one for one in batch if not one.entry]
         pipe = self._redis.pipeline(transaction=False)
-        for one in batch:
+        for one in left:
             pipe.xadd(self._stream(one), {"t": one.task.encode()})
-        for one, entry in zip(batch, await pipe.execute(), strict=True):
-            one.entry = entry
-            one.checked = time.monotonic()
+        refused: Exception | None = None
+        for one, entry in zip(left, await pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(entry, Exception):
+                refused = entry
+            else:
+                one.entry, one.checked = entry, time.monotonic()
+        if refused is not None:
+            raise refused
 
     def _stream(self, one: _Pending) -> str:
         return self._names.cells(one.worker) if one.worker else self._names.tasks
@@ -183,12 +203,16 @@ class Submitter:
             suspect, self._suspect = self._suspect, False
             old = 0.0 if suspect else AUDIT_EVERY
             cells = [one for one in self._pending.values() if one.worker]
-            if cells:
-                await until_done("looking for workers", partial(self._look_for_workers, cells))
             known = [one for one in self._pending.values() if one.entry]
             due = [one for one in known if one.missing or now - one.checked > old]
-            for start in range(0, len(due), AUDIT_CHUNK):
-                await until_done("auditing", partial(self._look_up, due[start : start + AUDIT_CHUNK]))
+            try:  # once: deadlines go on while Redis is away
+                for start in range(0, len(cells), AUDIT_CHUNK):
+                    await self._look_for_workers(cells[start : start + AUDIT_CHUNK])
+                for start in range(0, len(due), AUDIT_CHUNK):
+                    await self._look_up(due[start : start + AUDIT_CHUNK])
+            except (RedisError, OSError) as error:
+                self._suspect = True
+                log.warning("auditing: %s", error or type(error).__name__)
 
     async def _look_up(self, batch: list[_Pending]) -> None:
         """Twice not found, one audit apart, and still no result: Redis lost it."""
@@ -210,10 +234,11 @@ class Submitter:
                 self._some_out.set()
 
     async def _look_for_workers(self, cells: list[_Pending]) -> None:
-        """A cell whose worker has gone will not be run."""
+        """A cell whose worker has gone will not be run. One that was away with Redis is back by the next audits."""
         pipe = self._redis.pipeline(transaction=False)
         for one in cells:
             pipe.exists(self._names.worker(one.worker))
         for one, found in zip(cells, await pipe.execute(), strict=True):
-            if not found and time.monotonic() - one.accepted > 2 * HEARTBEAT_SECONDS:
+            one.away = 0 if found else one.away + 1
+            if one.away == AWAY_AUDITS:
                 self._answer(one.task.id, CallResult("session_lost", stderr="the session's worker was lost\n"))

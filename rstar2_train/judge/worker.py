@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -17,17 +18,18 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.bundle import Isolation, huge_pages_active, own_state, prepare
+from rstar2_train.judge.cells import Cells
 from rstar2_train.judge.link import read_private_key
-from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.models import NO_ROOM, CallResult
 from rstar2_train.judge.pool import DEPTH, Pool
 from rstar2_train.judge.queue import (
     HEARTBEAT_SECONDS,
@@ -49,8 +51,9 @@ log = logging.getLogger("rstar2.judge.worker")
 AHEAD = 4
 """Tasks that a worker holds for each sandbox, beyond those written to it: fewer, larger pulls."""
 DRAIN_SECONDS = 30.0
-REMEMBERED_CELLS = 4096
-"""Answers of cells that are kept: a Redis that forgot an answer gets it again, and the cell is not run twice."""
+CELLS_AT_ONCE = 64
+FORGET_EVERY = 150
+"""Rounds of renewing between two looks for workers that died long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,14 @@ class Worker:
         self._pool = pool
         self._names = Names(settings.prefix)
         self._consumer = Consumer(redis, self.name, self._names)
-        self._held: dict[bytes, Held] = {}
+        self._held: dict[tuple[str, bytes], Held] = {}
+        """By stream and entry: ids of different streams may be the same."""
         self._done: list[tuple[Held, CallResult]] = []
         self._some_done = asyncio.Event()
         self._room = asyncio.Event()
         self._draining = asyncio.Event()
         self._calls = 0
-        self._cells: OrderedDict[str, CallResult | None] = OrderedDict()
-        """Cells by task id: how they ended; None: still running."""
+        self._cells = Cells()
 
     def drain(self) -> None:
         """Takes no further task; `run` returns when those it holds are answered."""
@@ -104,9 +107,9 @@ class Worker:
         """Works until drained. Raises PoolError when no sandbox can be started."""
         self._pool.start()
         loops = [asyncio.create_task(loop()) for loop in (self._flush, self._renew_and_claim, self._heartbeat)]
-        pulling = asyncio.create_task(self._pull())
+        pulling: asyncio.Future[Any] = asyncio.gather(self._pull(), self._pull_cells())
         try:
-            everything: list[asyncio.Future[None]] = [pulling, *loops, self._pool.failed]
+            everything: list[asyncio.Future[Any]] = [pulling, *loops, self._pool.failed]
             done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a loop ends only by an error; pulling ends when drained
@@ -139,39 +142,55 @@ class Worker:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            pull = partial(self._consumer.pull, room, block_ms=500)
+            pull = partial(self._consumer.pull, self._names.tasks, room, block_ms=500)
             for held in await until_done("pulling", pull, stop=self._draining):
+                await self._take(held)
+
+    async def _pull_cells(self) -> None:
+        """Cells come in whatever else is waiting: they free what openings wait for."""
+        while not self._draining.is_set():
+            pull = partial(self._consumer.pull, self._consumer.cells, CELLS_AT_ONCE, block_ms=500)
+            for held in await until_done("pulling cells", pull, stop=self._draining):
                 await self._take(held)
 
     async def _take(self, held: Held) -> None:
         """Begins a task, unless nobody waits for it any more, or it is a cell that has begun once already."""
-        if held.entry in self._held:
+        if held.key in self._held:
             return
-        self._held[held.entry] = held
+        self._held[held.key] = held
         task = held.task
         if task.id in self._cells:
-            known = self._cells[task.id]
-            if known is not None:
+            known = self._cells.answer(task.id)
+            if known is not None:  # else it is answered with its twin
                 self._finished(held, known)
             return
         if task.deadline < time.time():
             self._finished(held, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
             return
-        if task.verb == "open":
-            taken = await until_done("taking a session", lambda: self._consumer.take_session(task.session))
-            if not taken:  # this first cell was given to another worker before: it may have run there
-                self._finished(held, CallResult("session_lost", stderr="the session's worker was lost\n"))
-                return
-        self._pool.submit(task).add_done_callback(lambda done: self._finished(held, done.result()))
         if task.verb != "call":
-            self._cells[task.id] = None
-            if len(self._cells) > REMEMBERED_CELLS:
-                self._cells.popitem(last=False)
+            self._cells.begin(task.id)
+        if task.verb == "open" and not await self._may_open(held):
+            return
+        self._pool.submit(task).add_done_callback(lambda done: self._finished(held, done.result()))
+
+    async def _may_open(self, held: Held) -> bool:
+        """Whether a session can begin here; else its first cell is answered."""
+        session = held.task.session
+        if not self._pool.reserve(session):
+            self._finished(held, CallResult("internal", stderr=NO_ROOM))
+            return False
+        if not await until_done("taking a session", lambda: self._consumer.take_session(session)):
+            self._pool.release(session)  # it was given to another worker before, and may have run there; or was closed
+            self._finished(held, CallResult("session_lost", stderr="the session's worker was lost\n"))
+            return False
+        return True
 
     def _finished(self, held: Held, result: CallResult) -> None:
         self._calls += 1
         if held.task.id in self._cells:
-            self._cells[held.task.id] = result
+            self._cells.end(held.task.id, result)
+            twins = [one for one in self._held.values() if one.task.id == held.task.id and one is not held]
+            self._done += [(twin, result) for twin in twins]
         self._done.append((held, result))
         self._some_done.set()
 
@@ -183,14 +202,17 @@ class Worker:
             batch, self._done = self._done, []
             await until_done("answering", partial(self._consumer.finish, batch))
             for held, _ in batch:
-                self._held.pop(held.entry, None)
+                self._held.pop(held.key, None)
             self._room.set()
 
     async def _renew_and_claim(self) -> None:
-        while True:
+        for round_ in itertools.count(1):
             await asyncio.sleep(RENEW_SECONDS)
-            if self._held:
-                await until_done("renewing", lambda: self._consumer.renew(list(self._held)))
+            shared = [entry for stream, entry in self._held if stream == self._names.tasks]
+            if shared:
+                await until_done("renewing", partial(self._consumer.renew, shared))
+            if round_ % FORGET_EVERY == 0:
+                await until_done("forgetting dead workers", self._consumer.forget_the_dead)
             if not self._draining.is_set() and self._pool.ready:
                 run, dead = await until_done("claiming", lambda: self._consumer.claim(64))
                 cells = await until_done("looking for cells", self._consumer.delivered_cells)

@@ -62,7 +62,7 @@ class Notebook:
                 self._begun += 1
                 note = STARTED_AGAIN if self._begun > 1 else ""
             result = await self._session.run(code, limits=limits)
-            if result.status == "session_lost":
+            if result.status in ("session_lost", "internal"):
                 raise JudgeUnavailable(f"the trajectory's session was lost: {result.stderr.strip()}")
             if not result.session_lives:
                 await self._close()

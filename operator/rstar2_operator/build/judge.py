@@ -52,7 +52,8 @@ def executor(built: Built) -> list[Manifest]:
     """The sandboxes: Deployment and headless Service, by which workers find every one of them."""
     wanted = built.job.spec.judge
     name, labels = names.executor(built.name), names.labels(built.name, "executor")
-    memory = f"{wanted.limits.memory_mib * 2 + EXECUTOR_BASE_MIB}Mi"
+    share = 6 if built.job.spec.rollout.tool == "jupyter_code" else 2  # as the worker allows: pool.py
+    memory = f"{wanted.limits.memory_mib * share + EXECUTOR_BASE_MIB}Mi"
     cpu = f"{round(wanted.cpu_per_executor * 1000)}m"
     container = Container(
         name="executor",

@@ -287,6 +287,7 @@ static int ended(int signals, struct child *child) {
             found = 1;
             continue;
         }
+        if (state->next.pid == pid) forget(&state->next);
         for (int i = 0; i < MAX_SESSIONS; i++) /* one that ended between its cells */
             if (state->sessions[i].pid == pid) forget(&state->sessions[i]);
     }
@@ -378,7 +379,6 @@ static Object *receive(int fd, struct request *request) {
 /* In the child: waits for its call. Returns (code, whether it is the first cell of a session). */
 static Object *begin(int others) {
     struct request request;
-    signal(SIGPIPE, SIG_DFL);
     PyOS_AfterFork_Child();
     Object *code = receive(0, &request);
     limit(&request, others);
@@ -452,7 +452,6 @@ static Object *serve(Object *self, Object *arguments) {
     sigemptyset(&state->mask);
     sigaddset(&state->mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &state->mask, NULL);
-    signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int signals = signalfd(-1, &state->mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) die("signalfd");

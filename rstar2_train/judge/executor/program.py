@@ -138,6 +138,13 @@ def warm_up(lane: str) -> None:
     sys.stdout, sys.stderr, sys.modules["__main__"] = kept
 
 
+def draw_anew() -> None:
+    """New seeds for the generators that do not see to it themselves after a fork, as the standard library's does."""
+    for name in ("numpy.random", "sympy.core.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()
+
+
 def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     """A lane: warms up, then serves calls until the worker closes the pipe. Goes on in the process of each call."""
     forkserver = __import__("forkserver")
@@ -148,6 +155,7 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     gc.freeze()
     code, is_session = forkserver.serve(*pipes, *settings)
     gc.enable()
+    draw_anew()
     if is_session:
         run_session(code.decode(), forkserver.next_cell)
     os._exit(run_call(code.decode(), to_the_end=True))

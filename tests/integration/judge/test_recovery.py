@@ -137,7 +137,12 @@ async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeSta
     try:
         names = Names("empty")
         consumer = Consumer(redis, "me", names)
-        for command in (consumer.pull(1, block_ms=1), consumer.claim(1), consumer.renew([b"1-1"]), consumer.leave()):
+        for command in (
+            consumer.pull(names.tasks, 1, block_ms=1),
+            consumer.claim(1),
+            consumer.renew([b"1-1"]),
+            consumer.leave(),
+        ):
             await redis.delete(names.tasks)
             await command
             assert await redis.exists(names.tasks)
@@ -210,9 +215,14 @@ async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: JudgeStack
         try:
             assert api.stdout is not None
             url = f"http://127.0.0.1:{json.loads(api.stdout.readline())['port']}"
-            body = {"calls": [{"code": "1"}] * 5}
-            answer = httpx.post(f"{url}/v1/batch", json=body, trust_env=False)
-            assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
+            too_many = httpx.post(f"{url}/v1/batch", json={"calls": [{"code": "1"}] * 5}, trust_env=False)
+            assert too_many.status_code == 413 and "at most 4" in too_many.text
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+                slow = asyncio.create_task(http.post("/v1/run", json={"code": "import time; time.sleep(1)"}))
+                await asyncio.sleep(0.3)
+                answer = await http.post("/v1/batch", json={"calls": [{"code": "1"}] * 4})
+                assert answer.status_code == 503 and int(answer.headers["Retry-After"]) >= 1
+                assert (await slow).json()["status"] == "ok"
             async with JudgeClient(url) as client:
                 blocker = asyncio.create_task(client.run("import time\ntime.sleep(1)", limits=SLOW))
                 await asyncio.sleep(0.3)

@@ -107,22 +107,78 @@ async def test_sessions_beside_calls(client: JudgeClient) -> None:
         assert [result.stdout for result in await asyncio.gather(*calls)] == [f"{n}\n" for n in range(60)]
 
 
-async def test_more_sessions_than_places_wait_for_one(client: JudgeClient) -> None:
-    sessions = [client.session() for _ in range(17)]
+async def test_more_sessions_than_places(client: JudgeClient) -> None:
+    """Those that find no place wait outside: cells, calls and ends of the others go on."""
+    sessions = [client.session() for _ in range(24)]
     for session in sessions:
         await session.__aenter__()
     try:
         for n, session in enumerate(sessions[:16]):
             assert (await session.run(f"mine = {n}")).status == "ok"
-        late = asyncio.create_task(sessions[16].run("mine = 16"))
-        await asyncio.sleep(1)
-        assert not late.done()
-        await sessions[0].__aexit__(None, None, None)
-        assert (await late).status == "ok"
-        assert [(await session.run("mine")).stdout for session in sessions[1:]] == [f"{n}\n" for n in range(1, 17)]
-    finally:
-        for session in sessions[1:]:
+        late = [asyncio.create_task(session.run(f"mine = {n}")) for n, session in enumerate(sessions[16:], start=16)]
+        await asyncio.sleep(2)
+        assert not any(one.done() for one in late)
+        assert (await sessions[15].run("mine")).stdout == "15\n"
+        assert (await client.run("print(1)")).stdout == "1\n"
+        for session in sessions[:8]:
             await session.__aexit__(None, None, None)
+        assert [(await one).status for one in late] == ["ok"] * 8
+        assert [(await session.run("mine")).stdout for session in sessions[8:]] == [f"{n}\n" for n in range(8, 24)]
+    finally:
+        for session in sessions[8:]:
+            await session.__aexit__(None, None, None)
+
+
+async def test_a_cell_longer_than_the_idle_limit_ends_no_session(tmp_path: Path) -> None:
+    with JudgeStack(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as stack:
+        async with JudgeClient(stack.url) as client, client.session() as session:
+            assert (await session.run("import time\nx = 1\ntime.sleep(3)")).session_lives
+            assert (await session.run("x")).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, bytes(64))\n    except OSError: pass",
+        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        while True: pass",
+        "import os, threading\ndef flood():\n    while True: os.write(1, b'x' * 65536)\n"
+        "threading.Thread(target=flood, daemon=True).start()",
+        "import os, signal\nif os.fork() == 0:\n    os.setsid()\n    for s in range(1, 32):\n"
+        "        try: signal.signal(s, signal.SIG_IGN)\n        except OSError: pass\n    while True: signal.pause()",
+        "import os\nos.kill(os.getpid(), 19)",
+        "import sys\nsys.path.insert(0, '/opt/executor')\nimport forkserver\nforkserver.next_cell(0)",
+    ],
+    ids=["forged statuses", "work between cells", "flood between cells", "daemon", "stopped", "asks for cells itself"],
+)
+async def test_a_hostile_session_harms_itself_alone(client: JudgeClient, code: str) -> None:
+    async with client.session() as good, client.session() as bad:
+        assert (await good.run("kept = 'here'")).status == "ok"
+        await bad.run(code, limits=JudgeLimits(wall_seconds=2))
+        for _ in range(3):
+            await bad.run("print('again')", limits=JudgeLimits(wall_seconds=2))
+            assert (await client.run("print(2 + 2)", limits=JudgeLimits(wall_seconds=20))).stdout == "4\n"
+            assert (await good.run("kept", limits=JudgeLimits(wall_seconds=20))).stdout == "'here'\n"
+    look = await client.run("import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))")
+    assert look.stdout == "['1'] []\n"
+
+
+async def test_memory_taken_between_cells_ends_the_sandbox_not_another_call(client: JudgeClient) -> None:
+    async with client.session() as session:
+        limits = JudgeLimits(memory_mib=64)
+        code = (
+            "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n        time.sleep(1)\n"
+            "        x = bytearray(60 << 20)\n        time.sleep(60)"
+        )
+        assert (await session.run(code, limits=limits)).session_lives
+        calls = [await client.run("import time; time.sleep(0.5); print(1)", limits=limits) for _ in range(6)]
+        assert {result.stdout for result in calls} == {"1\n"}
+        assert (await session.run("1")).status == "session_lost"
+
+
+@pytest.mark.parametrize("draw", ["numpy.random.rand()", "sympy.core.random.rng.random()", "random.random()"])
+async def test_random_numbers_are_new_in_every_call(client: JudgeClient, draw: str) -> None:
+    drawn = {(await client.run(f"import {draw.split('.')[0]}\n{draw}")).stdout for _ in range(3)}
+    assert len(drawn) == 3 and "" not in drawn
 
 
 async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
