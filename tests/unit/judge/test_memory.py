@@ -1,0 +1,45 @@
+"""What the judge remembers, and which of Redis's refusals it waits out."""
+
+import pytest
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+
+from rstar2_train.judge import cells
+from rstar2_train.judge.cells import Cells
+from rstar2_train.judge.models import CallResult
+from rstar2_train.judge.queue import transient
+
+
+def test_a_running_cell_is_never_forgotten_and_old_answers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MOST_ANSWERS", 3)
+    known = Cells()
+    known.begin("runs")
+    for n in range(10):
+        known.begin(str(n))
+        known.end(str(n), CallResult("ok", stdout=str(n)))
+    assert "runs" in known and known.answer("runs") is None
+    assert [str(n) in known for n in range(10)] == [False] * 7 + [True] * 3
+    assert known.answer("9") == CallResult("ok", stdout="9")
+
+
+def test_large_answers_are_forgotten_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MOST_BYTES", 100)
+    known = Cells()
+    for name in "abc":
+        known.end(name, CallResult("ok", stdout="x" * 60))
+    assert [name in known for name in "abc"] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("MISCONF Errors writing to the AOF file"), True),
+        (ResponseError("Command # 1 (RPUSH a b) of pipeline caused error: ('MISCONF Errors writing',)"), True),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), True),
+        (ResponseError("Command # 1 (RPUSH a MISCONF) of pipeline caused error: ('WRONGTYPE Operation',)"), False),
+        (ResponseError("WRONGTYPE Operation against a key"), False),
+    ],
+)
+def test_only_refusals_for_now_are_waited_out(error: ResponseError, passes: bool) -> None:
+    assert transient(error) is passes
