@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rstar2_train.judge.stack import JudgeStack
 
 TOKEN = "RSTAR2_JUDGE_TOKEN"
+PATIENCE_SECONDS = 10.0
+"""How long `run` waits for a judge that does not answer: somebody sits there."""
 EPILOG = f"""examples:
   rstar2 judge serve                          a judge on a free port of this machine, until Ctrl-C
   {TOKEN}=... rstar2 judge serve --host 0.0.0.0 --port 8088      for others, who need the token
@@ -99,7 +101,7 @@ def _run(given: argparse.Namespace) -> int:
     limits = JudgeLimits(wall_seconds=given.seconds, memory_mib=given.memory_mib)
 
     async def call(url: str) -> int:
-        async with JudgeClient(url, secret(TOKEN)) as client:
+        async with JudgeClient(url, secret(TOKEN), patience_seconds=PATIENCE_SECONDS) as client:
             result = await client.run(code, stdin, limits=limits)
         sys.stdout.write(result.stdout)
         sys.stderr.write(result.stderr)
