@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "judge.json"
 CALLERS = (1, 64, 1024)
 
-CALLS = {"print": (200, 1500, 4096), "numpy": (100, 600, 2048), "sympy": (40, 250, 1024)}
+CALLS = {"print": (200, 1000, 3072), "numpy": (100, 400, 1024), "sympy": (40, 200, 1024)}
 """Calls for each of CALLERS."""
 
 
