@@ -131,7 +131,7 @@ class Intake:
             return CallResult("ok")
         verb = verb if worker else "open"
         result = await self.submitter.submit(code, "", limits, verb=verb, session=session, worker=worker)
-        if result.stderr == NO_ROOM:
+        if result.status == "internal":  # of a cell that is NO_ROOM alone (submit.py); what it printed says nothing
             raise Busy(NO_ROOM.strip(), retry_after=1)
         return result
 

@@ -9,6 +9,7 @@ import pytest
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.models import NO_ROOM
 from rstar2_train.judge.stack import JudgeStack
 from rstar2_train.rollout.notebook import STARTED_AGAIN, Notebook
 from tests.integration.judge.test_recovery import kill_sandboxes
@@ -65,6 +66,14 @@ async def test_memory_of_a_session_is_bounded(client: JudgeClient) -> None:
         grown = [await session.run("kept.append(bytearray(20 << 20))", limits=limits) for _ in range(5)]
         assert "memory" in [result.status for result in grown]
         assert (await session.run("print(len(kept) < 5)", limits=limits)).stdout == "True\n"
+
+
+async def test_a_cell_that_prints_the_judges_own_words_is_not_run_again(client: JudgeClient) -> None:
+    async with client.session() as session:
+        await session.run("n = 0")
+        said = await session.run(f"import sys\nn += 1\nsys.stderr.write({NO_ROOM!r})\nsys.exit(n)")
+        assert (said.status, said.stderr, said.exit_code) == ("error", NO_ROOM, 1)
+        assert (await session.run("n")).stdout == "1\n"
 
 
 async def test_a_forked_child_does_not_answer_for_the_cell(client: JudgeClient) -> None:
