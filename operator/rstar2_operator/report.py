@@ -1,13 +1,15 @@
 """The single writer of a job's status, and of its Events.
 
 A status is written when it differs from the one that is there: at once when something happened that a person or a
-program waits for, at most every HOLD_SECONDS when only figures moved, every COUNTS_SECONDS when only numbers of pods.
+program waits for, after SETTLE_SECONDS when something is in the way, at most every HOLD_SECONDS when only figures
+moved, every COUNTS_SECONDS when only numbers of pods.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from typing import Any
 
@@ -25,21 +27,35 @@ log = logging.getLogger(__name__)
 HOLD_SECONDS = 10.0
 COUNTS_SECONDS = 60.0
 """The same where nothing moved but how many pods of each role are ready: what matters of that is a condition."""
+SETTLE_SECONDS = 4.0
+"""What is in the way must have been so for so long: a claim that is bound a moment later is not worth two writes."""
 REPEAT_SECONDS = 600.0
 """An Event of the same words about the same job is not made again within so long."""
 REMEMBERED = 4096
 SOON = ("phase", "stage", "completionTime")
-"""Fields whose change is written at once; so are Degraded, Complete and Failed."""
+"""Fields whose change is written at once; so are those of some conditions."""
 
 
 def is_urgent(old: Object, new: dict[str, Any]) -> bool:
     """Whether a change of status must not wait. Pure."""
     if any(old.get(name) != new.get(name) for name in SOON):
         return True
+    changed = changed_conditions(old, new)
+    return bool(changed & {"Complete", "Failed", "Suspended", "Admitted"}) or (
+        "Degraded" in changed and not is_worse(old, new)
+    )
+
+
+def is_worse(old: Object, new: dict[str, Any]) -> bool:
+    """Whether something is in the way now that was not before. Pure."""
+    degraded = any(one["type"] == "Degraded" and one["status"] == "True" for one in new["conditions"])
+    return degraded and "Degraded" in changed_conditions(old, new)
+
+
+def changed_conditions(old: Object, new: dict[str, Any]) -> set[str]:
+    """Types of the conditions whose status or reason is another now. Pure."""
     before = {one["type"]: (one["status"], one["reason"]) for one in old.get("conditions") or ()}
-    urgent = ("Degraded", "Complete", "Failed", "Suspended", "Admitted")
-    return any(before.get(one["type"]) != (one["status"], one["reason"])
-               for one in new["conditions"] if one["type"] in urgent)  # fmt: skip
+    return {one["type"] for one in new["conditions"] if before.get(one["type"]) != (one["status"], one["reason"])}
 
 
 def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
@@ -55,17 +71,16 @@ class Reporter:
         self._instance = instance
         self._written: dict[Key, float] = {}
         """Job -> when its status was last written."""
+        self._worse_since: dict[Key, float] = {}
+        """Job -> since when something is in the way that its status does not tell."""
         self._said: dict[str, float] = {}
 
     async def report(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
         """Write the status when it has changed. Returns the seconds after which to come again with one held back."""
         old = job.get("status") or {}
-        if as_json(old) == as_json(status):
-            return None
-        since = time.monotonic() - self._written.get(key, -COUNTS_SECONDS)
-        hold = 0.0 if is_urgent(old, status) else HOLD_SECONDS if is_more_than_counts(old, status) else COUNTS_SECONDS
-        if since < hold:
-            return hold - since
+        wait = self._wait(key, old, status)
+        if wait is None or wait > 0:
+            return wait
         meta = job["metadata"]
         body = {
             "apiVersion": API_VERSION,
@@ -82,6 +97,20 @@ class Reporter:
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._written.pop(key, None)
+        self._worse_since.pop(key, None)
+
+    def _wait(self, key: Key, old: Object, new: dict[str, Any]) -> float | None:
+        """Seconds until the new status may be written; None when it says what the old one says."""
+        now = time.monotonic()
+        if is_worse(old, new):
+            since, hold = self._worse_since.setdefault(key, now), SETTLE_SECONDS
+        else:
+            self._worse_since.pop(key, None)
+            since = self._written.get(key, -math.inf)
+            hold = HOLD_SECONDS if is_more_than_counts(old, new) else COUNTS_SECONDS
+        if as_json(old) == as_json(new):
+            return None
+        return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
 
     async def _say(self, job: Object, event: Event) -> None:
         """Make an Event, unless it was made a moment ago. An Event that cannot be made stops nothing."""

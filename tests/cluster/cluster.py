@@ -159,6 +159,8 @@ class Cluster:
         folders = volumes.python_folders()
         for name, folder in folders.items():
             self.apply(volumes.machine_folder(namespace, name, folder))
+            bound = ["--for=jsonpath={.status.phase}=Bound", "--timeout=30s"]
+            self.kubectl("wait", "-n", namespace, f"pvc/{name}", *bound)
         return volumes.mounts(folders)
 
 

@@ -218,6 +218,8 @@ rules:
 - {level: None, userGroups: ["system:nodes", "system:serviceaccounts:kube-system"], verbs: [get, list, watch]}
 - {level: None, userGroups: ["system:nodes"], resources: [{group: coordination.k8s.io}]}
 - {level: None, nonResourceURLs: ["/*"]}
+# What the operator said of a job, and not only that it said something.
+- {level: Request, verbs: [patch], resources: [{group: rstar2.dev, resources: [agenticrljobs/status]}]}
 - {level: Metadata}
 """
 

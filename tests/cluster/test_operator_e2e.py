@@ -149,7 +149,7 @@ def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace
         run.until("its start", lambda status: status.get("phase") == "Preparing")
         run.at("sft")
         run.until("training", lambda status: has(status, "Training"))
-        assert_start_was_cheap(training.writes(operated, since=began), namespace)
+        assert_start_was_cheap(run, since=began)
         run.end_operator("sft")
         run.at("rl-1", step=1)
         assert_flows(run)
@@ -188,13 +188,14 @@ def has(status: dict[str, Any], kind: str) -> bool:
     return any(one["type"] == kind and one["status"] == "True" for one in status.get("conditions") or ())
 
 
-def assert_start_was_cheap(written: list[tuple[str, str]], namespace: str) -> None:
+def assert_start_was_cheap(run: Run, *, since: float) -> None:
     """One write an object, at most three of status."""
-    own = Counter(what for _, what in written if what.startswith(f"{namespace}/") and "/events/" not in what)
-    status = own.pop(f"{namespace}/agenticrljobs/smoke/status", 0)
+    written = [what for _, what in training.writes(run.cluster, since=since) if what.startswith(f"{run.namespace}/")]
+    own = Counter(what for what in written if "/events/" not in what)
+    status = own.pop(f"{run.namespace}/agenticrljobs/smoke/status", 0)
     print(f"starting the job: {sum(own.values())} writes of {len(own)} objects, {status} of status")
     assert {what: times for what, times in own.items() if times > 1} == {}
-    assert status <= 3
+    assert status <= 3, training.told(run.cluster, run.namespace)
 
 
 def assert_no_pod_twice(run: Run, pods: dict[str, list[str]]) -> None:

@@ -1,0 +1,102 @@
+"""A status is written when it says something new, and as soon as what it says is worth a write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator import report
+from rstar2_operator.report import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, Reporter
+
+KEY = ("team", "demo")
+BOUND = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
+UNBOUND = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "no node"}
+GONE = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
+
+
+class Api:
+    """What is asked of the API server."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+
+    async def apply(self, body: dict[str, Any], *, subresource: str) -> None:
+        assert subresource == "status"
+        self.written.append(body["status"])
+
+    async def create(self, body: dict[str, Any]) -> None:
+        assert body["kind"] == "Event"
+
+
+class Clock:
+    """The reporter's time, which moves when it is told to."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1.7e9 + self.now
+
+
+class Job:
+    """A job and its reporter."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.api = Api()
+        self.reporter = Reporter(self.api, instance="test")  # type: ignore[arg-type]
+
+    async def says(self, degraded: dict[str, str], **fields: Any) -> float | None:
+        """What `report` answers to a status with this condition and these fields."""
+        old = self.api.written[-1] if self.api.written else {}
+        job = {"kind": "AgenticRLJob", "metadata": {"name": "demo", "namespace": "team", "uid": "1"}, "status": old}
+        return await self.reporter.report(KEY, job, {"phase": "Running", "conditions": [degraded], **fields})
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    clock = Clock()
+    monkeypatch.setattr(report, "time", clock)
+    return Job(clock)
+
+
+async def test_a_trouble_that_goes_away_by_itself_is_not_told(job: Job) -> None:
+    await job.says(BOUND)
+    assert await job.says(UNBOUND) == SETTLE_SECONDS
+    job.clock.now += SETTLE_SECONDS - 1
+    assert await job.says(UNBOUND) == 1
+    assert await job.says(BOUND) is None
+    job.clock.now += 3600
+    assert await job.says(UNBOUND) == SETTLE_SECONDS, "another trouble has its own time"
+    assert len(job.api.written) == 1
+
+
+async def test_a_trouble_that_stays_is_told_even_when_its_words_change(job: Job) -> None:
+    await job.says(BOUND)
+    assert await job.says(UNBOUND) == SETTLE_SECONDS
+    job.clock.now += SETTLE_SECONDS
+    assert await job.says(GONE) is None
+    assert [status["conditions"] for status in job.api.written] == [[BOUND], [GONE]]
+    assert await job.says(BOUND) is None
+    assert job.api.written[-1]["conditions"] == [BOUND], "that it is over is told at once"
+
+
+@pytest.mark.parametrize("degraded", [BOUND, UNBOUND])
+async def test_another_phase_is_told_at_once(job: Job, degraded: dict[str, str]) -> None:
+    await job.says(BOUND)
+    assert await job.says(degraded, phase="Failed") is None
+    assert job.api.written[-1]["phase"] == "Failed"
+
+
+async def test_figures_wait_and_counts_wait_longer(job: Job) -> None:
+    await job.says(BOUND)
+    assert await job.says(BOUND, step=1) == HOLD_SECONDS
+    assert await job.says(BOUND, roles=[{"name": "rollout", "ready": 1}]) == COUNTS_SECONDS
+    job.clock.now += HOLD_SECONDS
+    assert await job.says(BOUND, step=2) is None
+    assert job.api.written[-1]["step"] == 2
+    assert await job.says(BOUND, step=2) is None
+    assert len(job.api.written) == 2
