@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import NO_ROOM, CallResult, Verb, check_request
@@ -136,14 +135,11 @@ class Intake:
         return result
 
     async def _find(self, session: str) -> str | None:
-        """The worker that has a session; empty: none yet; None: there is no such session. Raises Busy without Redis."""
+        """The worker that has a session; empty: none yet; None: there is no such session."""
         names = self._names
-        try:
-            known, place = await self._redis.mget(names.session(session), names.place(session))
-            worker = "" if place is None else cast(bytes, place).decode()
-            lives = not worker or await self._redis.exists(names.worker(worker))
-        except (RedisError, OSError) as error:
-            raise Busy(f"Redis does not answer: {error or type(error).__name__}", retry_after=1) from error
+        known, place = await self._redis.mget(names.session(session), names.place(session))
+        worker = "" if place is None else cast(bytes, place).decode()
+        lives = not worker or await self._redis.exists(names.worker(worker))
         return None if known is None or not lives else worker
 
     async def status(self) -> dict[str, Any]:
