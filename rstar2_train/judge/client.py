@@ -103,9 +103,9 @@ class JudgeClient:
         return JudgeSession(self._http, patience_seconds=self._patience)
 
     async def status(self) -> dict[str, Any]:
-        """The API's /status. Raises JudgeUnavailable when it does not answer."""
+        """The API's /v1/status. Raises JudgeUnavailable when it does not answer."""
         try:
-            answer = await self._http.get("/status", timeout=10.0)
+            answer = await self._http.get("/v1/status", timeout=10.0)
             status: dict[str, Any] = answer.json()
         except (httpx.HTTPError, json.JSONDecodeError) as error:
             raise JudgeUnavailable(f"no status from {self._http.base_url}: {error or type(error).__name__}") from error

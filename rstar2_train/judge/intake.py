@@ -21,6 +21,8 @@ from rstar2_train.judge.submit import Submitter
 
 WAIT_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 RUN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 60)
+REDIS_SECONDS = 2.0
+"""How long a question to Redis alone may take."""
 
 
 class Busy(Exception):
@@ -94,7 +96,8 @@ class Intake:
     async def open_session(self) -> str:
         """Begins a session: a name for it. It takes a place in a sandbox with its first cell."""
         session = uuid.uuid4().hex
-        await self._redis.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
+        async with asyncio.timeout(REDIS_SECONDS):
+            await self._redis.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
         return session
 
     async def run_cell(self, session: str, code: str, limits: JudgeLimits) -> CallResult:
@@ -145,7 +148,8 @@ class Intake:
     async def status(self) -> dict[str, Any]:
         """Queue and workers. Raises RedisError or OSError when Redis does not answer."""
         self.submitter.check()
-        workers = await self._workers()
+        async with asyncio.timeout(REDIS_SECONDS):
+            workers, queued = await self._workers(), await self._redis.xlen(self._names.tasks)
         executors = {
             "ready": sum(worker["ready"] for worker in workers),
             "configured": sum(worker["executors"] for worker in workers),
@@ -153,7 +157,7 @@ class Intake:
         }
         return {
             "ready": executors["ready"] > 0,
-            "queued": await self._redis.xlen(self._names.tasks),
+            "queued": queued,
             "pending": self.submitter.pending,
             "resubmitted": self.submitter.resubmitted,
             "executors": executors,
