@@ -38,6 +38,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
+        self.heard = asyncio.Event()
+        """Set at each answer."""
         self.wrong: list[tuple[int, Any]] = []
         self.lost = 0
         self.repeated = 0
@@ -55,6 +57,7 @@ class Tally:
             self.repeated += 1
             return False
         self.answers[number] += 1
+        self.heard.set()
         if (result["status"], result["stdout"]) != ("ok", f"{number * number}\n"):
             self.wrong.append((number, result))
         return True
@@ -101,10 +104,9 @@ async def kill_things(stack: JudgeStack, kills: Counter[str], tally: Tally, *, e
     chance = random.Random(seed)
     for victims in itertools.repeat(("worker", "sandbox", "redis", "sandbox")):
         for victim in chance.sample(victims, len(victims)):
-            before = tally.answers.total()
+            tally.heard.clear()
             await asyncio.sleep(every * chance.uniform(0.7, 1.3))
-            while tally.answers.total() == before:  # on a busy machine a sandbox boots for longer than `every`
-                await asyncio.sleep(0.1)
+            await tally.heard.wait()  # on a busy machine a sandbox boots for longer than `every`
             worker = chance.choice(WORKERS)
             if victim == "sandbox":
                 kill_sandbox(stack.processes[worker].pid)
