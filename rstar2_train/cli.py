@@ -1,4 +1,4 @@
-"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics; the judge by itself."""
+"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics; data; the judge alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train import __version__
+from rstar2_train.data import commands as data_commands
 from rstar2_train.judge.commands import add_arguments
 
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
   rstar2 run examples/tiny.yaml          the whole curriculum on this machine; Ctrl-C suspends, run again to go on
   rstar2 report tiny                     before and after each stage
+  rstar2 data prepare --help             from public datasets to the files that a manifest names
   rstar2 judge serve                     the Code Judge by itself, for any client
 """
 
@@ -48,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     track.add_argument("--timeout", type=float, default=120, help="seconds to try for (default: %(default)s)")
     _state(track)
 
+    data_commands.add_arguments(commands.add_parser("data", help="data for training: prepare, inspect, decontaminate"))
     add_arguments(commands.add_parser("judge", help="the Code Judge by itself: serve, run, bench"))
     return top
 
@@ -61,7 +64,7 @@ def _state(command: argparse.ArgumentParser) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = parser().parse_args(argv)
-    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track, "judge": _judge}
+    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track, "judge": _judge, "data": _data}
     return handler[arguments.command](arguments)
 
 
@@ -134,6 +137,10 @@ def _judge(arguments: argparse.Namespace) -> int:
 
     add_tools_to_path()
     return main(arguments)
+
+
+def _data(arguments: argparse.Namespace) -> int:
+    return data_commands.main(arguments)
 
 
 def _console() -> Console:

@@ -1,0 +1,154 @@
+"""Reads the rows of a data file, one after the other: JSON Lines, a JSON array, Parquet or Arrow.
+
+The lowest floor of the room: problems.py, layouts.py and demonstrations.py say what the rows mean. Never more than a
+batch of rows is held, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
+"""Files that can be read. `.json` holds one array of objects, `.arrow` is what `datasets.save_to_disk` writes."""
+CHUNK = 1 << 16
+"""Characters read at a time from a JSON array."""
+LARGEST_ROW = 1 << 24
+"""Characters of a JSON array without the end of a row, after which the file is given up."""
+_CUT_OFF = 16
+"""An error so near to the end of what has been read may be due to that end: the longest token is `\\uXXXX\\uXXXX`."""
+
+
+class DataError(ValueError):
+    """A data file is missing, unreadable, or holds a row that cannot be used. The message names file and line."""
+
+
+def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with their line numbers (not JSON Lines: row numbers), counted from 1.
+
+    `columns`: of a Parquet or Arrow file only these, those of them that it has. Raises DataError, naming file and
+    line, for a file that is missing, empty or of another kind, and for a row that is not an object.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"{path}: a data file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if path.suffix in (".jsonl", ".json"):
+        rows = _jsonl_rows(path) if path.suffix == ".jsonl" else _json_rows(path)
+    else:
+        rows = enumerate(_arrow_rows(path, columns), start=1)
+    empty = True
+    for line, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{line}: a row must be a JSON object, got {brief(row)}")
+        empty = False
+        yield line, row
+    if empty:
+        raise DataError(f"{path}: the file has no rows")
+
+
+def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:
+    """The text of a field; a number is taken as text. `where`: file and line, for the message.
+
+    Raises DataError when it is missing or empty and there is no `default`, or is something else.
+    """
+    value = row.get(field)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or (not value and default is None):
+        raise DataError(f"{where}: {field} must be a non-empty text, got {brief(value)}")
+    return value
+
+
+def brief(value: object) -> str:
+    """A value for a message, at most 60 characters of it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            if not raw.strip():
+                continue
+            try:
+                yield line, json.loads(raw.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """The elements of one JSON array."""
+    decoder = json.JSONDecoder()
+    with path.open(encoding="utf-8-sig") as file:
+        text = _more(path, file, "").lstrip()
+        if not text.startswith("["):
+            raise DataError(
+                f"{path}: a .json file must hold an array of objects; name it .jsonl when it has one a line"
+            )
+        text = text[1:]
+        for number in itertools.count(1):
+            text = _skip_to_element(path, file, text, number)
+            if text.startswith("]"):
+                return
+            while True:
+                try:
+                    row, end = decoder.raw_decode(text)
+                    break
+                except json.JSONDecodeError as error:
+                    cut = error.msg.startswith("Unterminated string") or error.pos > len(text) - _CUT_OFF
+                    more = _more(path, file, text) if cut and len(text) < LARGEST_ROW else text
+                    if len(more) == len(text):
+                        raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
+                    text = more
+            yield number, row
+            text = text[end:]
+
+
+def _skip_to_element(path: Path, file: Any, text: str, number: int) -> str:
+    """`text` from the next element on, or from the bracket that closes the array."""
+    while not (rest := text.lstrip().removeprefix("," if number > 1 else "").lstrip()):
+        more = _more(path, file, text)
+        if len(more) == len(text):
+            raise DataError(f"{path}:{number}: the array is not closed; the file seems to be cut off")
+        text = more
+    return rest
+
+
+def _more(path: Path, file: Any, text: str) -> str:
+    try:
+        return text + str(file.read(CHUNK))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error.reason}") from error
+
+
+def _arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Rows of a Parquet file or of an Arrow stream, a batch at a time."""
+    try:
+        import pyarrow.ipc
+        import pyarrow.lib
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f"{path}: reading it needs pyarrow: pip install 'rstar2[train]'") from error
+
+    kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
+    try:
+        if kind == "Arrow":
+            with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+                names = [name for name in stream.schema.names if columns is None or name in columns]
+                for batch in stream:
+                    yield from batch.select(names).to_pylist()
+            return
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if columns is None or name in columns]
+            for batch in file.iter_batches(batch_size=1024, columns=names):
+                yield from batch.to_pylist()
+    except pyarrow.lib.ArrowInvalid as error:
+        raise DataError(f"{path}: not a readable {kind} file: {error}") from error
