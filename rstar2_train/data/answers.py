@@ -13,16 +13,10 @@ from rstar2_train.data.records import Removed
 from rstar2_train.data.rows import DataError, brief, read_rows, text_field
 from rstar2_train.reward.verify import canonical_integer
 
-MAX_DIGITS = 20
-"""Digits of the largest answer that is kept: all 64-bit results. The paper gives no figure, but an answer it dropped:
-6.5e27330467."""
-AGREE = 2
-"""Sampled answers that must be the labelled one, of the 16 that the paper samples."""
-
 _SCIENTIFIC = re.compile(r"[+-]?\d+(?:\.\d*)?e\+?(\d+)", re.IGNORECASE)
 
 
-def checked_integer(answer: str, *, max_digits: int = MAX_DIGITS) -> str | Removed:
+def checked_integer(answer: str, *, max_digits: int) -> str | Removed:
     """The answer as `-?digits`, or why the problem is removed. Takes what `reward.verify.canonical_integer` takes."""
     plain = answer.strip()
     scientific = _SCIENTIFIC.fullmatch(plain)
@@ -42,7 +36,7 @@ def checked_integer(answer: str, *, max_digits: int = MAX_DIGITS) -> str | Remov
 class SampledAnswers:
     """What a model answered to each problem, several times over."""
 
-    def __init__(self, path: Path, *, agree: int = AGREE) -> None:
+    def __init__(self, path: Path, *, agree: int) -> None:
         """Reads rows `{id, answers: [text, ...]}`, ids as `prepare` wrote them, and keeps what was said often enough.
 
         `agree`: how often. Raises DataError, naming file and line, for a row of another form and an id used twice.

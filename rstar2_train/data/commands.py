@@ -12,21 +12,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rstar2_train.data.answers import AGREE, MAX_DIGITS
-from rstar2_train.data.files import data_files
 from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.near_duplicates import SIMILARITY
-from rstar2_train.data.prepare import REPORT, Prepared, Settings, Source, Watch, decontaminate, prepare
 from rstar2_train.data.records import Layout
 from rstar2_train.data.rows import DataError
-from rstar2_train.data.survey import Survey, survey
+from rstar2_train.data.settings import Settings
 
+if TYPE_CHECKING:
+    from rstar2_train.data.prepare import Prepared, Watch
+    from rstar2_train.data.survey import Survey
+
+_DEFAULT = Settings()
 _LAYOUT_LIST = "\n".join(f"  {name:18} {layout.holds}: {layout.dataset}" for name, layout in LAYOUTS.items())
 EPILOG = """examples:
   rstar2 data inspect math500=math500.jsonl        what is in a file, and what becomes of it
@@ -76,13 +78,16 @@ def add_arguments(data: argparse.ArgumentParser) -> None:
         "--sampled", type=Path, metavar="FILE", help="rows {id, answers}: what a model answered, several times, to each"
     )
     ready.add_argument(
-        "--agree", type=int, default=AGREE, help="sampled answers that must equal the label (default: %(default)s)"
+        "--agree",
+        type=int,
+        default=_DEFAULT.agree,
+        help="sampled answers that must equal the label (default: %(default)s)",
     )
     ready.add_argument(
-        "--max-digits", type=int, default=MAX_DIGITS, help="longest answer that is kept (default: %(default)s)"
+        "--max-digits", type=int, default=_DEFAULT.max_digits, help="longest answer that is kept (default: %(default)s)"
     )
     ready.add_argument(
-        "--similarity", type=float, default=SIMILARITY,
+        "--similarity", type=float, default=_DEFAULT.similarity,
         help="Jaccard similarity of word pairs from which problems are near duplicates (default: %(default)s)",
     )  # fmt: skip
 
@@ -114,7 +119,9 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _prepare(given: argparse.Namespace) -> None:
-    sources = [_source(named) for named in given.sources]
+    from rstar2_train.data.prepare import Source, prepare
+
+    sources = [Source(*_layout_and_files(named)) for named in given.sources]
     settings = Settings(max_digits=given.max_digits, similarity=given.similarity, agree=given.agree)
     with _progress() as watch:
         prepared = prepare(
@@ -126,6 +133,9 @@ def _prepare(given: argparse.Namespace) -> None:
 def _decontaminate(given: argparse.Namespace) -> None:
     if not given.against:
         raise DataError("--against is missing: name at least one benchmark")
+    from rstar2_train.data.files import data_files
+    from rstar2_train.data.prepare import decontaminate
+
     files = [file for named in given.files for file in data_files(named)]
     with _progress() as watch:
         prepared = decontaminate(files, out=given.out, against=given.against, watch=watch)
@@ -133,16 +143,19 @@ def _decontaminate(given: argparse.Namespace) -> None:
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    source = _source(given.source) if given.source.partition("=")[0] in LAYOUTS else None
-    files = source.files if source else tuple(data_files(given.source))
-    found = survey(files, layout=source.layout if source else None, most=given.rows)
+    from rstar2_train.data.files import data_files
+    from rstar2_train.data.survey import survey
+
+    named = given.source.partition("=")[0] in LAYOUTS
+    layout, files = _layout_and_files(given.source) if named else (None, tuple(data_files(given.source)))
+    found = survey(files, layout=layout, most=given.rows)
     console = _console()
     table = Table("column", "type", "rows", "first value")
     for name, column in found.columns.items():
         types = ", ".join(column.types)
         table.add_row(escape(name), types, f"{column.types.total():,}", escape(column.example))
     console.print(table)
-    for line in _described(found, source.layout if source else None):
+    for line in _described(found, layout):
         print(line)
 
 
@@ -163,15 +176,19 @@ def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
     yield json.dumps(found.first, ensure_ascii=False, indent=1)
 
 
-def _source(named: str) -> Source:
+def _layout_and_files(named: str) -> tuple[Layout, tuple[Path, ...]]:
+    from rstar2_train.data.files import data_files
+
     name, equals, where = named.partition("=")
     if not equals or name not in LAYOUTS:
         raise DataError(f"{named}: a source is LAYOUT=WHERE, and LAYOUT one of {', '.join(LAYOUTS)}")
-    return Source(LAYOUTS[name], tuple(data_files(where)))
+    return LAYOUTS[name], tuple(data_files(where))
 
 
 def _show(prepared: Prepared) -> None:
     """What was removed and what is left, and where it is."""
+    from rstar2_train.data.prepare import REPORT
+
     report, console = prepared.report, _console()
     sources = [name for name in report["read"] if name != "all"]
     shown = ["all", *sources] if len(sources) > 1 else ["all"]
@@ -188,15 +205,13 @@ def _show(prepared: Prepared) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A line for each thing that is being done, on a terminal."""
+    """What is being done now, on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
 
         def watch(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(escape(what), total=total)
-            progress.update(tasks[what], completed=done, total=total)
+            progress.update(task, description=escape(what), completed=done, total=total)
 
         yield watch
 

@@ -110,7 +110,7 @@ def _messages(row: dict[str, Any], where: str) -> Row | Removed:
     """Rows that have the form already: Tulu 3's mixture, and what this command has written."""
     given = row.get("messages")
     if not isinstance(given, list):
-        raise DataError(f"{where}: no messages; the fields are {', '.join(row) or 'none'}: is this another layout?")
+        raise DataError(f"{where}: no messages")
     return _conversation(_checked(given, f"{where}: messages"))
 
 
@@ -129,9 +129,7 @@ def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple
     """Role and text of each turn of `conversations`, rows `{from, value}`."""
     turns = row.get("conversations")
     if not isinstance(turns, list):
-        raise DataError(
-            f"{where}: no conversations; the fields are {', '.join(row) or 'none'}: is this another layout?"
-        )
+        raise DataError(f"{where}: no conversations")
     found = []
     for index, turn in enumerate(turns):
         at = f"{where}: conversations[{index}]"

@@ -16,6 +16,7 @@ import yaml
 from rstar2_train.data.rows import SUFFIXES, DataError, brief
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 
@@ -92,12 +93,12 @@ def _splits(data_files: Any) -> list[tuple[str, list[str]]]:
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """Split -> files, by the first name below the folder that begins like a split; other files are `train`."""
+    """Split -> files: by a folder `train`, a name `SPLIT-00000-of-00004` or `train.jsonl`; all others are `train`."""
     found: defaultdict[str, list[Path]] = defaultdict(list)
     for file in sorted(folder.rglob("*")):
         inside = file.relative_to(folder)
         if file.suffix not in SUFFIXES or file.name in _NOT_DATA or any(part.startswith(".") for part in inside.parts):
             continue
-        split = next((match.group(1).lower() for part in inside.parts if (match := _SPLIT.match(part))), "train")
-        found[split].append(file)
+        names = [*map(_SPLIT.match, inside.parts[:-1]), _SHARD.fullmatch(file.stem), _SPLIT.match(file.name)]
+        found[next((name.group(1) for name in names if name), "train")].append(file)
     return dict(found)

@@ -30,7 +30,7 @@ def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
         prompt = prompt[0].get("content")
     if not isinstance(prompt, str):
-        raise _another_layout(row, where, "prompt")
+        raise DataError(f"{where}: no prompt")
     problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
     if isinstance(reward, dict):
@@ -75,12 +75,8 @@ def _first(row: dict[str, Any], where: str, *names: str) -> str:
     """The first of these fields that the row has."""
     name = next((name for name in names if row.get(name) not in (None, "")), None)
     if name is None:
-        raise _another_layout(row, where, " or ".join(names))
+        raise DataError(f"{where}: no {' or '.join(names)}")
     return text_field(row, name, where)
-
-
-def _another_layout(row: dict[str, Any], where: str, wanted: str) -> DataError:
-    return DataError(f"{where}: no {wanted}; the fields are {', '.join(row) or 'none'}: is this another layout?")
 
 
 _BENCHMARK_COLUMNS = ("id", "unique_id", "problem_idx", "problem", "question", "answer", "level")

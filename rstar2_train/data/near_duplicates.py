@@ -23,8 +23,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-SIMILARITY = 0.7
-"""About one word in twelve is changed, or four tenths are added. Not the paper's, which has no such rule."""
 _SPREAD = 0x9E3779B97F4A7C15
 _WORD64 = (1 << 64) - 1
 _ROUNDING = 1e-9
@@ -47,7 +45,7 @@ class NearDuplicates:
     Memory: about 4 bytes a distinct word pair and 12 bytes for three in ten of them; no text is kept.
     """
 
-    def __init__(self, *, similarity: float = SIMILARITY) -> None:
+    def __init__(self, *, similarity: float) -> None:
         """`similarity`: above 0, at most 1."""
         self._similarity = similarity
         self._pairs = array("I")

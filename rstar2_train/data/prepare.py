@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.account import Account
-from rstar2_train.data.answers import AGREE, MAX_DIGITS, SampledAnswers, checked_integer
+from rstar2_train.data.answers import SampledAnswers, checked_integer
 from rstar2_train.data.decontaminate import Benchmarks
 from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.near_duplicates import SIMILARITY, NearDuplicates
+from rstar2_train.data.near_duplicates import NearDuplicates
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.records import Holds, Layout, Removed, Row, compared_text, identity
 from rstar2_train.data.rows import DataError, read_rows
+from rstar2_train.data.settings import Settings
 from rstar2_train.data.words import words
 from rstar2_train.job.contracts import write_atomically
 
@@ -54,22 +55,6 @@ class Source:
 
     layout: Layout
     files: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The rules' thresholds."""
-
-    max_digits: int = MAX_DIGITS
-    similarity: float = SIMILARITY
-    agree: int = AGREE
-
-    def __post_init__(self) -> None:
-        """Raises DataError for a threshold that makes no sense."""
-        if not 0 < self.similarity <= 1:
-            raise DataError(f"--similarity is {self.similarity}; it must be above 0 and at most 1")
-        if self.max_digits < 1 or self.agree < 1:
-            raise DataError(f"--max-digits ({self.max_digits}) and --agree ({self.agree}) must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +166,13 @@ def read_benchmarks(paths: Sequence[Path], watch: Watch = lambda *_: None) -> Be
     return benchmarks
 
 
-def converted(layout: Layout, row: dict[str, Any], where: str, *, max_digits: int = MAX_DIGITS) -> Row | Removed:
+def converted(layout: Layout, row: dict[str, Any], where: str, *, max_digits: int) -> Row | Removed:
     """A row of a dataset in the project's form, after the rules that look at one row alone. Raises DataError."""
-    result = layout.convert(row, where)
+    try:
+        result = layout.convert(row, where)
+    except DataError as error:
+        fields = ", ".join(row) or "none"
+        raise DataError(f"{error}; layout {layout.name} is {layout.dataset}, this row's fields are {fields}") from error
     if layout.holds == "training problems" and not isinstance(result, Removed):
         answer = checked_integer(result["answer"], max_digits=max_digits)
         return answer if isinstance(answer, Removed) else result | {"answer": answer}
@@ -334,7 +323,7 @@ def _digest(path: Path, watch: Watch = lambda *_: None) -> str:
 
 def _hash(inputs: Mapping[str, Any]) -> str:
     """16 hexadecimal digits that name what is made of these inputs by this version."""
-    return hashlib.sha256(json.dumps({"version": VERSION} | inputs, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps({"version": VERSION, **inputs}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _line(row: Row) -> str:

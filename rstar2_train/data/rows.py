@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
 """Files that can be read. `.json` holds one array of objects, `.arrow` is what `datasets.save_to_disk` writes."""
@@ -88,14 +88,11 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """The elements of one JSON array."""
     decoder = json.JSONDecoder()
     with path.open(encoding="utf-8-sig") as file:
-        text = _more(path, file, "").lstrip()
+        text = _at_next(path, file, "", skip="")
         if not text.startswith("["):
-            raise DataError(
-                f"{path}: a .json file must hold an array of objects; name it .jsonl when it has one a line"
-            )
-        text = text[1:]
+            raise DataError(f"{path}: a .json file must hold an array of objects; with one a line it is a .jsonl")
+        text = _at_next(path, file, text[1:], skip="")
         for number in itertools.count(1):
-            text = _skip_to_element(path, file, text, number)
             if text.startswith("]"):
                 return
             while True:
@@ -104,27 +101,27 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     break
                 except json.JSONDecodeError as error:
                     cut = error.msg.startswith("Unterminated string") or error.pos > len(text) - _CUT_OFF
-                    more = _more(path, file, text) if cut and len(text) < LARGEST_ROW else text
-                    if len(more) == len(text):
+                    more = _read(path, file) if cut and len(text) < LARGEST_ROW else ""
+                    if not more:
                         raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
-                    text = more
+                    text += more
             yield number, row
-            text = text[end:]
+            text = _at_next(path, file, text[end:], skip=",")
 
 
-def _skip_to_element(path: Path, file: Any, text: str, number: int) -> str:
-    """`text` from the next element on, or from the bracket that closes the array."""
-    while not (rest := text.lstrip().removeprefix("," if number > 1 else "").lstrip()):
-        more = _more(path, file, text)
-        if len(more) == len(text):
-            raise DataError(f"{path}:{number}: the array is not closed; the file seems to be cut off")
-        text = more
+def _at_next(path: Path, file: TextIO, text: str, *, skip: str) -> str:
+    """`text`, continued if need be, from its first character that is neither a space nor the one `skip`."""
+    while not (rest := text.lstrip().removeprefix(skip).lstrip()):
+        more = _read(path, file)
+        if not more:
+            raise DataError(f"{path}: the array is not closed; is the file cut off?")
+        text += more
     return rest
 
 
-def _more(path: Path, file: Any, text: str) -> str:
+def _read(path: Path, file: TextIO) -> str:
     try:
-        return text + str(file.read(CHUNK))
+        return file.read(CHUNK)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from error
 

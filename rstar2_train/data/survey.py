@@ -15,6 +15,7 @@ from typing import Any
 from rstar2_train.data.prepare import converted
 from rstar2_train.data.records import Layout, Removed, Row, compared_text
 from rstar2_train.data.rows import brief, read_rows
+from rstar2_train.data.settings import Settings
 from rstar2_train.data.tool_text import CALL_OPEN
 from rstar2_train.data.words import words
 from rstar2_train.reward.verify import canonical_integer
@@ -58,7 +59,7 @@ def survey(files: Sequence[Path], *, layout: Layout | None = None, most: int | N
     rows = ((f"{path}:{line}", row) for path in files for line, row in read_rows(path))
     for where, row in itertools.islice(rows, most):
         _count_columns(found, row)
-        own = converted(layout, row, where) if layout else row
+        own = converted(layout, row, where, max_digits=Settings().max_digits) if layout else row
         if isinstance(own, Removed):
             found.removed[own.rule] += 1
         elif layout or isinstance(own.get("messages"), list) or ("problem" in own and "answer" in own):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rstar2_train.job.roles import ToolName
+if TYPE_CHECKING:  # pydantic is slow to load, and `rstar2 --help` comes by here
+    from rstar2_train.job.roles import ToolName
 
 TOOL_NAME: ToolName = "execute_python_code_with_standard_io"
 """The tool's name in the paper."""
@@ -43,7 +44,7 @@ TOOLS: dict[ToolName, dict[str, Any]] = {
 
 
 def tools_section(signatures: Sequence[dict[str, Any]]) -> str:
-    """The end of a system prompt: which functions there are, how to call one. The form is that of the paper's Figure 2."""
+    """The end of a system prompt: which functions there are, how to call one. The form is the paper's (Fig. 2)."""
     lines = "\n".join(json.dumps(signature, ensure_ascii=False) for signature in signatures)
     return (
         "# Tools\n\n"
