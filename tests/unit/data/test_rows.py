@@ -14,7 +14,7 @@ from rstar2_train.data import rows
 from rstar2_train.data.rows import DataError, read_rows
 
 ROWS: list[dict[str, Any]] = [
-    {"a": "x, ]} \\ \" [{", "n": 1},
+    {"a": 'x, ]} \\ " [{', "n": 1},
     {"a": "ü" * 30, "n": 2},
     {"a": "", "n": 3},
 ]
