@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.records import Layout
+from rstar2_train.data.records import RULES, Layout
 from rstar2_train.data.rows import DataError
 from rstar2_train.data.settings import Settings
 
@@ -43,6 +43,7 @@ A source is LAYOUT=WHERE. WHERE is a file (.jsonl, .json, .parquet, .arrow), a q
 `hf download` leaves it, with @CONFIGURATION/SPLIT when it has several.
 
 examples:
+  hf download --repo-type dataset open-r1/DAPO-Math-17k-Processed --local-dir DAPO-Math-17k-Processed
   the candidates of the paper's RL data (§4.2), cleaned against its benchmarks:
     rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
       project-euler=project-euler@full --against math500.jsonl --against aime24.jsonl --out data/rl
@@ -192,7 +193,7 @@ def _show(prepared: Prepared) -> None:
     report, console = prepared.report, _console()
     sources = [name for name in report["read"] if name != "all"]
     shown = ["all", *sources] if len(sources) > 1 else ["all"]
-    table = Table("", *(escape(name) for name in shown))
+    table = Table(Column(min_width=max(map(len, RULES))), *(escape(name) for name in shown))
     table.add_column("for example", no_wrap=True, overflow="ellipsis")
     rules = [(rule, entry["rows"], entry["examples"][0]) for rule, entry in report["removed"].items()]
     for title, counts, example in (("read", report["read"], None), *rules, ("kept", report["kept"], None)):

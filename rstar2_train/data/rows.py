@@ -29,7 +29,7 @@ class DataError(ValueError):
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows with their line numbers (not JSON Lines: row numbers), counted from 1.
 
-    `columns`: of a Parquet or Arrow file only these, those of them that it has. Raises DataError, naming file and
+    `columns`: of a Parquet or Arrow file only these, where it has one of them. Raises DataError, naming file and
     line, for a file that is missing, empty or of another kind, and for a row that is not an object.
     """
     if not path.is_file():
@@ -139,13 +139,17 @@ def _arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
     try:
         if kind == "Arrow":
             with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
-                names = [name for name in stream.schema.names if columns is None or name in columns]
+                names = _wanted(stream.schema.names, columns)
                 for batch in stream:
                     yield from batch.select(names).to_pylist()
             return
         with pyarrow.parquet.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if columns is None or name in columns]
-            for batch in file.iter_batches(batch_size=1024, columns=names):
+            for batch in file.iter_batches(batch_size=1024, columns=_wanted(file.schema_arrow.names, columns)):
                 yield from batch.to_pylist()
     except pyarrow.lib.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable {kind} file: {error}") from error
+
+
+def _wanted(names: list[str], columns: Sequence[str] | None) -> list[str]:
+    """All names where none is among `columns`, so that the message about the row can tell what there is."""
+    return [name for name in names if columns is None or name in columns] or names

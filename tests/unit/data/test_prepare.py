@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.data import prepare as prepare_module
@@ -166,11 +168,26 @@ def test_after_an_interruption_nothing_is_half_written_and_finished_files_are_no
     assert _bytes(resumed) == _bytes(_prepare(tmp_path / "whole"))
 
 
-def test_a_part_of_a_benchmark_keeps_every_row_and_its_own_ids(tmp_path: Path) -> None:
+def test_a_benchmark_keeps_every_row_and_its_own_ids(tmp_path: Path) -> None:
     rows = [{"problem": "p", "answer": "\\pi", "unique_id": "a/1"}, {"problem": "q", "answer": "2" * 30}]
     prepared = prepare([_source("math500", _write(tmp_path / "m.jsonl", *rows))], out=tmp_path / "out")
     problems = list(read_problems(prepared.file))
     assert [problem.answer for problem in problems] == ["\\pi", "2" * 30] and problems[0].id == "math500-a/1"
+
+
+def test_nested_columns_of_parquet_are_read(tmp_path: Path) -> None:
+    row = {
+        "prompt": [{"content": _text(1), "role": "user"}],
+        "reward_model": {"ground_truth": "34", "style": "rule"},
+        "extra_info": {"index": "x"},
+    }
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "dapo.parquet")
+    prepared = prepare([_source("dapo", tmp_path / "dapo.parquet")], out=tmp_path / "out")
+    assert [(problem.problem, problem.answer) for problem in read_problems(prepared.file)] == [(_text(1), "34")]
+    with pytest.raises(
+        DataError, match=r"dapo\.parquet:1: no messages; .* fields are prompt, reward_model, extra_info"
+    ):
+        prepare([_source("tulu3", tmp_path / "dapo.parquet")], out=tmp_path / "out")
 
 
 def _talk(*texts: str) -> dict[str, Any]:

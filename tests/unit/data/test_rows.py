@@ -44,6 +44,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, kind: str) -> No
 def test_of_a_file_of_columns_only_the_wanted_ones_are_read(tmp_path: Path, kind: str) -> None:
     read = [row for _, row in read_rows(_write(tmp_path, kind), columns=("n", "absent"))]
     assert read == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [row for _, row in read_rows(_write(tmp_path, kind), columns=("absent",))] == ROWS
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 64])
