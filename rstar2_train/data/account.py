@@ -33,6 +33,7 @@ class Account:
         self.removed.setdefault(removed.rule, Counter())[source] += 1
         examples = self.examples.setdefault(removed.rule, [])
         if len(examples) < EXAMPLES:
+            text = text.encode("utf-8", "replace").decode()
             excerpt = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
             examples.append({"at": at, "why": removed.why, "text": excerpt})
 

@@ -147,11 +147,11 @@ def decontaminate(
                 for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
                     account.read[path.name] += 1
                     text = compared_text(row, f"{path}:{line}")
-                    contaminated = _contaminated(benchmarks, words(text))
-                    if contaminated is None:
-                        file.write(_line(row))
+                    result, _ = _named(_contaminated(benchmarks, words(text)) or row)
+                    if isinstance(result, Removed):
+                        account.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
                     else:
-                        account.remove(contaminated, source=path.name, at=f"{path.name}:{line}", text=text)
+                        file.write(_line(result))
         report = {"version": VERSION, "inputs": inputs} | account.as_json()
         _finish(aside / name, report, None)
     return Prepared(folder / name, report, reused=False)
@@ -179,6 +179,14 @@ def converted(layout: Layout, row: dict[str, Any], where: str, *, max_digits: in
     return result
 
 
+def _named(row: Row | Removed) -> tuple[Row | Removed, str]:
+    """A row with its identity; one that cannot be written becomes removed."""
+    try:
+        return row, "" if isinstance(row, Removed) else identity(row)
+    except UnicodeEncodeError as error:
+        return Removed("not-text", f"{error.object[error.start : error.end]!a}"), ""
+
+
 def _one_kind(sources: Sequence[Source]) -> Holds:
     kinds = {source.layout.holds for source in sources}
     if len(kinds) != 1:
@@ -201,8 +209,7 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
         with aside.open("w", encoding="utf-8", newline="\n") as part:
             for line, given in rows:
                 account.read[layout.name] += 1
-                row = converted(layout, given, f"{file}:{line}", max_digits=max_digits)
-                name = "" if isinstance(row, Removed) else identity(row)
+                row, name = _named(converted(layout, given, f"{file}:{line}", max_digits=max_digits))
                 if name in seen and layout.holds != "benchmark":
                     row = Removed("repeated", "as an earlier row of the file")
                 if isinstance(row, Removed):

@@ -22,6 +22,7 @@ RULES: Mapping[str, str] = {
     "unreadable-call": "a tool call or a tool's signature cannot be read",
     "undeclared-tool": "a call of a tool that the conversation does not declare",
     "no-python": "no Python program to make a tool call of",
+    "not-text": "half a surrogate pair, which is no character",
     "repeated": "the same once more",
     "contaminated": "eight words in a row are those of a benchmark (paper §5.1)",
     "unverified": "too few sampled answers agree with the label (paper §4.2: at least 2 of 16)",
@@ -38,9 +39,12 @@ Row = dict[str, Any]
 
 
 def identity(row: Row) -> str:
-    """16 hexadecimal digits that two rows share when they are the same."""
+    """16 hexadecimal digits that two rows share when they are the same.
+
+    Raises UnicodeEncodeError for a text with half a surrogate pair, which cannot be written nor tokenised.
+    """
     canonical = json.dumps(row, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
 
 def compared_text(row: Row, where: str) -> str:

@@ -22,6 +22,10 @@ _CUT_OFF = 16
 """An error so near to the end of what has been read may be due to that end: the longest token is `\\uXXXX\\uXXXX`."""
 
 
+_MOST_DIGITS = 4000
+"""Python refuses to make an int of more than 4300 digits."""
+
+
 class DataError(ValueError):
     """A data file is missing, unreadable, or holds a row that cannot be used. The message names file and line."""
 
@@ -51,11 +55,13 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
 
 
 def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:
-    """The text of a field; a number is taken as text. `where`: file and line, for the message.
+    """The text of a field; a number is taken as text, `5.0` as `5`. `where`: file and line, for the message.
 
     Raises DataError when it is missing or empty and there is no `default`, or is something else.
     """
     value = row.get(field)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # a column of integers with gaps
+        value = int(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if value is None and default is not None:
@@ -77,16 +83,18 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
             if not raw.strip():
                 continue
             try:
-                yield line, json.loads(raw.decode("utf-8"))
+                yield line, json.loads(raw.decode("utf-8"), parse_int=_int)
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
+            except RecursionError as error:
+                raise DataError(f"{path}:{line}: nested too deep") from error
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """The elements of one JSON array."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_int=_int)
     with path.open(encoding="utf-8-sig") as file:
         text = _at_next(path, file, "", skip="")
         if not text.startswith("["):
@@ -105,6 +113,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     if not more:
                         raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
                     text += more
+                except RecursionError as error:
+                    raise DataError(f"{path}:{number}: nested too deep") from error
             yield number, row
             text = _at_next(path, file, text[end:], skip=",")
 
@@ -124,6 +134,11 @@ def _read(path: Path, file: TextIO) -> str:
         return file.read(CHUNK)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from error
+
+
+def _int(digits: str) -> int | str:
+    """A JSON number; one of thousands of digits, as answers may be, stays text."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
 def _arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:

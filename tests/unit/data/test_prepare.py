@@ -220,6 +220,18 @@ def test_decontamination_leaves_rows_as_they_are(tmp_path: Path) -> None:
     assert _left_behind(tmp_path / "out") == []
 
 
+def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+    rows = [{"problem": "half \ud83d?", "answer": "1"}, {"problem": "whole \U0001f600?", "answer": "1"}]
+    given = _write(tmp_path / "mine.jsonl", *rows)
+    for done in (
+        prepare([_source("problems", given)], out=tmp_path / "a"),
+        decontaminate([given], out=tmp_path / "b", against=[_write(tmp_path / "bench.jsonl", {"problem": "?"})]),
+    ):
+        assert _removed(done) == {"not-text": 1}
+        assert [problem.problem for problem in read_problems(done.file)] == ["whole \U0001f600?"]
+        assert done.report["removed"]["not-text"]["examples"][0]["why"] == r"'\ud83d'"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.data import rows
-from rstar2_train.data.rows import DataError, read_rows
+from rstar2_train.data.rows import DataError, read_rows, text_field
 
 ROWS: list[dict[str, Any]] = [
     {"a": 'x, ]} \\ " [{', "n": 1},
@@ -84,6 +84,22 @@ def test_an_error_in_a_large_array_is_found_without_reading_on(tmp_path: Path, m
     path.write_text('[{"a": "' + "x" * 100_000)
     with pytest.raises(DataError, match=":1: not valid JSON: Unterminated string"):
         list(read_rows(path))
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_an_enormous_number_stays_text_and_deep_nesting_is_an_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data.{suffix}"
+    brackets = "[]" if suffix == "json" else ("", "")
+    path.write_text(f'{brackets[0]}{{"a": {"9" * 5000}}}{brackets[1]}')
+    assert [row for _, row in read_rows(path)] == [{"a": "9" * 5000}]
+    path.write_text(f'{brackets[0]}{{"a": {"[" * 100_000}')
+    with pytest.raises(DataError, match=r":1: nested too deep"):
+        list(read_rows(path))
+
+
+def test_a_number_is_text_where_text_is_wanted() -> None:
+    row = {"whole": 5.0, "half": 0.5, "large": 1e300, "int": -3}
+    assert [text_field(row, name, "f:1") for name in row] == ["5", "0.5", "1e+300", "-3"]
 
 
 def test_a_broken_arrow_file_is_named(tmp_path: Path) -> None:
