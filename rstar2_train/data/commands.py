@@ -43,7 +43,8 @@ A source is LAYOUT=WHERE. WHERE is a file (.jsonl, .json, .parquet, .arrow), a q
 `hf download` leaves it, with @CONFIGURATION/SPLIT when it has several.
 
 examples:
-  hf download --repo-type dataset open-r1/DAPO-Math-17k-Processed --local-dir DAPO-Math-17k-Processed
+  fetch a dataset:
+    hf download --repo-type dataset open-r1/DAPO-Math-17k-Processed --local-dir DAPO-Math-17k-Processed
   the candidates of the paper's RL data (§4.2), cleaned against its benchmarks:
     rstar2 data prepare dapo=DAPO-Math-17k-Processed@en openmathreasoning=OpenMathReasoning@cot \\
       project-euler=project-euler@full --against math500.jsonl --against aime24.jsonl --out data/rl
@@ -82,7 +83,7 @@ def add_arguments(data: argparse.ArgumentParser) -> None:
         "--agree",
         type=int,
         default=_DEFAULT.agree,
-        help="sampled answers that must equal the label (default: %(default)s)",
+        help="sampled answers that must be the label (default: %(default)s)",
     )
     ready.add_argument(
         "--max-digits", type=int, default=_DEFAULT.max_digits, help="longest answer that is kept (default: %(default)s)"

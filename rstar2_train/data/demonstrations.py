@@ -16,7 +16,7 @@ from typing import Any
 
 from rstar2_train.data.call_syntax import Call, Unreadable, bracket_calls, glaive_call, json_objects, signature
 from rstar2_train.data.records import Layout, Removed, Row
-from rstar2_train.data.rows import DataError, text_field
+from rstar2_train.data.rows import DataError, present_text, text_field
 from rstar2_train.data.tool_text import TOOL_NAME, TOOLS, call_text, tools_section
 
 Message = dict[str, Any]
@@ -31,7 +31,7 @@ def _toolace(row: dict[str, Any], where: str) -> Row | Removed:
 
     The rest of `system` explains that form of a call, which is not ours; it is left out.
     """
-    system = text_field(row, "system", where)
+    system = present_text(row, where, "system")
     messages: list[Message] = []
     calls: list[Call] = []
     try:
@@ -54,7 +54,7 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | Removed:
     roles = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool"}
     messages: list[Message] = []
     try:
-        tools = [signature(tool) for tool in json_objects(text_field(row, "tools", where))]
+        tools = [signature(tool) for tool in json_objects(present_text(row, where, "tools"))]
         for role, content in _turns(row, where, roles):
             if role == "call":
                 messages.append(_calling("", [Call.of(call) for call in json_objects(content)], tools))
@@ -67,7 +67,7 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | Removed:
 
 def _glaive(row: dict[str, Any], where: str) -> Row | Removed:
     """`chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`, `system` a sentence and signatures."""
-    system, chat = text_field(row, "system", where), text_field(row, "chat", where)
+    system, chat = present_text(row, where, "system"), present_text(row, where, "chat")
     _, *parts = _GLAIVE_TURN.split(chat)
     messages: list[Message] = []
     try:
@@ -90,9 +90,10 @@ def _magicoder(row: dict[str, Any], where: str) -> Row | Removed:
 
     Nothing is run, so that no output follows, and the conversation ends with the call.
     """
-    evolved = "instruction" in row
-    problem = text_field(row, "instruction" if evolved else "problem", where)
-    solution = text_field(row, "response" if evolved else "solution", where)
+    problem, solution = (
+        present_text(row, where, "problem", "instruction"),
+        present_text(row, where, "solution", "response"),
+    )
     block = _PYTHON_BLOCK.search(solution)
     if block is None:
         return Removed("no-python", text_field(row, "lang", where, default="no block of Python"))
@@ -116,11 +117,11 @@ def _messages(row: dict[str, Any], where: str) -> Row | Removed:
 
 def _nemotron(row: dict[str, Any], where: str) -> Row | Removed:
     """`input` is the conversation so far (or the user's text alone), `output` what the assistant says to it."""
-    given, output = row.get("input"), text_field(row, "output", where)
+    given, output = row.get("input"), present_text(row, where, "output")
     if row.get("reasoning") == "on" or "<think>" in output:
         return Removed("reasoning", "reasoning: on")
     said = _checked(given, f"{where}: input") if isinstance(given, list) else [
-        {"role": "user", "content": text_field(row, "input", where)}
+        {"role": "user", "content": present_text(row, where, "input")}
     ]  # fmt: skip
     return _conversation([*said, {"role": "assistant", "content": output.strip()}])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rstar2_train.data.demonstrations import DEMONSTRATIONS
 from rstar2_train.data.records import Layout, Removed, Row
-from rstar2_train.data.rows import DataError, text_field
+from rstar2_train.data.rows import DataError, present_text, text_field
 
 _DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -19,6 +19,9 @@ _DAPO_BEFORE = (
 _DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
 _CHECKED = "has_answer_extracted"
 """`problem_type` in OpenMathReasoning of problems whose answer stood in the forum. Else it is what models voted for."""
+
+_IDS = ("id", "unique_id", "problem_idx")
+"""What benchmarks call the id of a problem."""
 
 
 def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
@@ -34,52 +37,45 @@ def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
     problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
     if isinstance(reward, dict):
-        return _problem(problem, text_field(reward, "ground_truth", f"{where}: reward_model"))
-    return _problem(problem, _first(row, where, "solution"))
+        return _problem(problem, present_text(reward, f"{where}: reward_model", "ground_truth"))
+    return _problem(problem, present_text(row, where, "solution"))
 
 
 def _openmathreasoning(row: dict[str, Any], where: str) -> Row | Removed:
-    problem = _first(row, where, "problem")
+    problem = present_text(row, where, "problem")
     kind = text_field(row, "problem_type", where, default=_CHECKED)
-    if kind != _CHECKED or not row.get("expected_answer"):
-        return Removed("no-gold-answer", f"problem_type {kind}, expected_answer {row.get('expected_answer')!r:.40}")
-    return _problem(problem, _first(row, where, "expected_answer"))
+    if kind != _CHECKED:
+        return Removed("no-gold-answer", f"problem_type: {kind}")
+    return _problem(problem, present_text(row, where, "expected_answer"))
 
 
 def _project_euler(row: dict[str, Any], where: str) -> Row | Removed:
-    problem = _first(row, where, "question_latex", "problem", "question")
-    answers = ("numerical_answer", "answer", "solution")
-    if any(name in row for name in answers) and not any(row.get(name) not in (None, "") for name in answers):
-        return Removed("no-gold-answer", "the answer is empty")
-    return _problem(problem, _first(row, where, *answers))
+    problem = present_text(row, where, "question_latex", "problem", "question")
+    return _problem(problem, present_text(row, where, "numerical_answer", "answer", "solution"))
 
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | Removed:
-    return _problem(_first(row, where, "problem", "question"), _first(row, where, "answer"))
+    return _problem(present_text(row, where, "problem", "question"), present_text(row, where, "answer"))
 
 
 def _benchmark(row: dict[str, Any], where: str) -> Row | Removed:
-    """Kept as it is: `id`, and what the report groups by, are the benchmark's own where it has them."""
-    problem = _problem(_first(row, where, "problem", "question"), _first(row, where, "answer"))
-    identity = next((row[name] for name in ("id", "unique_id", "problem_idx") if row.get(name) is not None), None)
-    level = row.get("level")
-    more = {"id": str(identity)} if identity is not None else {}
-    return problem | more | ({"slice": f"level {level}"} if level else {})
+    """`id`, and what the report groups by, are the benchmark's own where it has them."""
+    problem = _own_problems(row, where)
+    if isinstance(problem, Removed):
+        return problem
+    named = next((str(row[name]) for name in _IDS if row.get(name) not in (None, "")), "")
+    level = text_field(row, "level", where, default="")
+    return problem | ({"id": named} if named else {}) | ({"slice": f"level {level}"} if level else {})
 
 
-def _problem(problem: str, answer: str) -> Row:
-    return {"problem": problem.strip(), "answer": answer.strip()}
+def _problem(problem: str, answer: str) -> Row | Removed:
+    problem, answer = problem.strip(), answer.strip()
+    if not problem:
+        return Removed("no-problem", "the text is empty")
+    return {"problem": problem, "answer": answer} if answer else Removed("no-gold-answer", "the answer is empty")
 
 
-def _first(row: dict[str, Any], where: str, *names: str) -> str:
-    """The first of these fields that the row has."""
-    name = next((name for name in names if row.get(name) not in (None, "")), None)
-    if name is None:
-        raise DataError(f"{where}: no {' or '.join(names)}")
-    return text_field(row, name, where)
-
-
-_BENCHMARK_COLUMNS = ("id", "unique_id", "problem_idx", "problem", "question", "answer", "level")
+_BENCHMARK_COLUMNS = (*_IDS, "problem", "question", "answer", "level")
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout

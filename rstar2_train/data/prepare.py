@@ -199,7 +199,7 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
     """The part of one input file, made when it is not there; its account lies beside it and is written last."""
     key = {"layout": layout.name, "file": _digest(file, watch), "name": file.name, "maxDigits": max_digits}
     path = out / "parts" / f"{_hash(key)}.jsonl"
-    if path.with_suffix(".json").is_file():
+    if path.is_file() and path.with_suffix(".json").is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rstar2_train.data.rows import DataError
 
 RULES: Mapping[str, str] = {
+    "no-problem": "the problem is empty",
     "no-gold-answer": "the source itself has no checked answer to the problem (paper §4.2: unverifiable answers)",
     "enormous-answer": "the answer has so many digits that a verifier would time out on it (paper §4.2)",
     "not-an-integer": "the answer is not a whole number (paper §4.2)",

@@ -71,6 +71,14 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
+def present_text(row: dict[str, Any], where: str, *fields: str) -> str:
+    """The text of the first of these fields that is filled, or "" when none is. Raises DataError when none is there."""
+    if not any(field in row for field in fields):
+        raise DataError(f"{where}: no {' or '.join(fields)}")
+    filled = next((field for field in fields if row.get(field) not in (None, "")), None)
+    return "" if filled is None else text_field(row, filled, where)
+
+
 def brief(value: object) -> str:
     """A value for a message, at most 60 characters of it."""
     text = repr(value)

@@ -154,6 +154,8 @@ def _toolace_call(text: str) -> dict[str, Any]:
         ("apigen-mt", APIGEN | {"tools": '[{"description": "nameless"}]'}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "USER: a\n\n\nASSISTANT: <functioncall> now"}, "unreadable-call"),
         ("glaive", GLAIVE | {"chat": "hello"}, "not-a-conversation"),
+        ("glaive", GLAIVE | {"chat": None}, "not-a-conversation"),
+        ("nemotron", NEMOTRON | {"output": ""}, "not-a-conversation"),
         ("magicoder", MAGICODER | {"solution": "```rust\nfn main() {}\n```"}, "no-python"),
         ("magicoder", MAGICODER | {"solution": "```python\nfor:\n```"}, "no-python"),
         ("nemotron", NEMOTRON | {"reasoning": "on"}, "reasoning"),
