@@ -209,7 +209,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         cells = [planted, row["missed"], row["wronglyRemoved"], ours["seconds"], ours["cpuSeconds"]]
         cells += [f"{row['cpuRatio']} x", ours["peakMiB"], ours["addedMiB"]]
         table.add_row(f"{row['problems']:,}", *map(str, cells))
-    Console().print(table)
+    Console(width=110).print(table)
 
 
 def _in_a_process(folder: Path, what: str) -> dict[str, float]:

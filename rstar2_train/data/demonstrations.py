@@ -117,12 +117,13 @@ def _messages(row: dict[str, Any], where: str) -> Row | Removed:
 
 def _nemotron(row: dict[str, Any], where: str) -> Row | Removed:
     """`input` is the conversation so far (or the user's text alone), `output` what the assistant says to it."""
-    given, output = row.get("input"), present_text(row, where, "output")
+    output = present_text(row, where, "output")
     if row.get("reasoning") == "on" or "<think>" in output:
         return Removed("reasoning", "reasoning: on")
-    said = _checked(given, f"{where}: input") if isinstance(given, list) else [
-        {"role": "user", "content": present_text(row, where, "input")}
-    ]  # fmt: skip
+    given = row.get("input")
+    if not isinstance(given, list):
+        given = [{"role": "user", "content": present_text(row, where, "input")}]
+    said = _checked(given, f"{where}: input")
     return _conversation([*said, {"role": "assistant", "content": output.strip()}])
 
 
