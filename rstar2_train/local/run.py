@@ -146,9 +146,12 @@ class _Run:
 
     async def _watch_disk(self) -> None:
         """Give the run up before the disk is full: Redis would take no call any more, and everything wait for it."""
-        while not (why := prepare.too_little_disk(self._state, wanted=prepare.LOW_BYTES)):
+        while True:
+            if why := prepare.too_little_disk(self._state, wanted=prepare.LOW_BYTES):
+                words = f"{why}, then run the same command again: it goes on where it stopped"
+                self._supervisor.give_up(ChildFailed(words))
+                return
             await asyncio.sleep(DISK_SECONDS)
-        self._supervisor.give_up(ChildFailed(f"{why}, then run the same command again: it goes on where it stopped"))
 
     def _signal_driver(self, signum: signal.Signals) -> None:
         for name in self._supervisor.health():
