@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,14 +57,16 @@ def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> lis
     that is never closed is malformed. Calls after the first `max_calls` are faults.
     """
     calls: list[ParsedCall] = []
-    at = text.find(_OPEN)
-    while at >= 0:
-        call, end = _parse_one(text, at + len(_OPEN), tool)
+    for call, _, _ in _each(text, tool):
         if len(calls) >= max_calls:
             call = ParsedCall(name=call.name, fault="malformed", why=f"more than {max_calls} calls in one turn")
         calls.append(call)
-        at = text.find(_OPEN, end)
     return calls
+
+
+def call_spans(text: str) -> list[tuple[int, int]]:
+    """Where each `<tool_call>` of a model's turn begins and ends (exclusive), tags included; a bad one too."""
+    return [(begin, end) for _, begin, end in _each(text, TOOL_NAME)]
 
 
 def render_call(code: str, stdin: str = "") -> str:
@@ -122,6 +125,15 @@ def clip_middle(text: str, *, limit: int) -> str:
         return text
     head = limit - limit // 2
     return f"{text[:head]}\n...({len(text) - limit} characters left out)...\n{text[len(text) - limit // 2 :]}"
+
+
+def _each(text: str, tool: ToolName) -> Iterator[tuple[ParsedCall, int, int]]:
+    """Every call of a turn, with its span."""
+    at = text.find(_OPEN)
+    while at >= 0:
+        call, end = _parse_one(text, at + len(_OPEN), tool)
+        yield call, at, end
+        at = text.find(_OPEN, end)
 
 
 def _parse_one(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
