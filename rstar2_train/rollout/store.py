@@ -71,7 +71,7 @@ def read(path: Path) -> list[Trajectory]:
 
 
 def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a file one after another, as plain values, decoded a batch at a time. Raises StoreError as `read` does.
+    """The rows of a file one by one, as plain values, decoded a batch at a time. Raises StoreError as `read` does.
 
     `columns`: read these alone; None: all, of which `from_row` makes a trajectory.
     """
@@ -86,11 +86,16 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
         raise StoreError(f"{path} cannot be read as trajectories: {error}") from error
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Delete all step files of a folder but the newest `keep`; returns what was deleted."""
-    steps = sorted(
+def step_files(folder: Path) -> list[tuple[int, Path]]:
+    """The step files of a folder with their steps, oldest first; none when there is no such folder."""
+    return sorted(
         (int(match[1]), path) for path in folder.glob("step-*.parquet") if (match := _STEP.fullmatch(path.name))
     )
+
+
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Delete all step files of a folder but the newest `keep`; returns what was deleted."""
+    steps = step_files(folder)
     old = [path for _, path in steps[: max(0, len(steps) - keep)]]
     for path in old:
         path.unlink(missing_ok=True)
