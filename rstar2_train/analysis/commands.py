@@ -15,9 +15,10 @@ EPILOG = """examples:
   rstar2 analyse tiny --score ./checkpoint --sample 512
 
 Reads the trajectories that the job has stored so far; it may still be running. The pages need no server: open
-index.html from the disk, or copy the folder. Without --score, tokens are coloured by surprisal, the -log p of the sampled token;
-entropy is of the whole distribution and takes a pass of the model over each trajectory, on an accelerator where torch
-sees one. What is scored is kept in the job's state: an analysis that was stopped goes on where it was."""
+index.html from the disk, or copy the folder. Without --score, tokens are coloured by surprisal, the -log p of the
+sampled token; entropy is of the whole distribution and takes a pass of the model over each trajectory, on an
+accelerator where torch sees one. What is scored is kept in the job's state: an analysis that was stopped goes on where
+it was."""
 
 
 def add_arguments(analyse: argparse.ArgumentParser) -> None:

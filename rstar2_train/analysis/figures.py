@@ -112,14 +112,13 @@ def plot(points: Sequence[Point], folder: Path) -> list[Plot]:
     drawn = []
     with matplotlib.rc_context(settings):
         for one in PLOTS:
-            figure, axes = pyplot.subplots(figsize=(5.6, 2.9))
+            figure, axes = pyplot.subplots(figsize=(5.6, 3.1), layout="constrained")
             if _draw(axes, one, points, places):
                 _stage_bands(axes, stages)
                 axes.set(xlabel="training step, over all stages", ylabel=one.unit)
                 axes.set_ylim(bottom=0)
                 axes.spines[["top", "right"]].set_visible(False)
-                axes.legend(frameon=False, fontsize=8)
-                figure.tight_layout()
+                figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
                 figure.savefig(folder / one.file, metadata={"Date": None})
                 drawn.append(one)
             pyplot.close(figure)
@@ -132,7 +131,7 @@ def _draw(axes: Any, one: Plot, points: Sequence[Point], places: dict[Source, fl
     for (metric, label), colour in zip(one.curves, _COLOURS, strict=False):
         for kind, style in (
             ("training", {"marker": ".", "label": label}),
-            ("evaluation", {"label": f"{label}, held out"}),
+            ("evaluation", {"label": f"{label}: held out"}),
         ):
             seen = [p for p in points if p.source.set == kind and p.source in places and metric in p.metrics]
             if not seen:
@@ -148,6 +147,8 @@ def _draw(axes: Any, one: Plot, points: Sequence[Point], places: dict[Source, fl
 
 def _stage_bands(axes: Any, stages: dict[str, tuple[float, float]]) -> None:
     """Each stage's name above its steps, and a line where the next begins; stages without steps are left out."""
+    last = max(end for _, end in stages.values())
+    axes.set_xlim(-0.02 * last, 1.02 * last)
     for name, (begin, end) in stages.items():
         if end > begin:
             axes.axvline(end, color="#cccccc", linewidth=0.8, zorder=0)

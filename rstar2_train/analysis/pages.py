@@ -91,7 +91,7 @@ def write(
         plots=plots,
         headings=[heading for _, heading, _ in STAGE_METRICS],
         rows=stage_rows(found.points),
-        fates=fate_rows(summary["selection"], modes),
+        fates=fate_meanings(summary["selection"], modes),
         kinds=(*REGIONS, "forking", "all"),
         forking_words=FORKING_WORDS,
     )
@@ -124,15 +124,16 @@ def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return rows
 
 
-def fate_rows(
+def fate_meanings(
     selection: Mapping[str, Mapping[str, Mapping[str, float]]], modes: Mapping[str, Mode]
-) -> list[dict[str, Any]]:
-    """The table of what became of the rollouts: a row for each stage and reason. Pure."""
-    return [
-        {"stage": stage, "reason": reason, "why": sentences(modes[stage]).get(reason, reason), **figures}
+) -> list[tuple[str, str]]:
+    """Each fate of the report's table with its meaning, once; twice where stages resample in two modes. Pure."""
+    pairs = {
+        (reason, sentences(modes[stage]).get(reason, reason))
         for stage, reasons in selection.items()
-        for reason, figures in reasons.items()
-    ]
+        for reason in reasons
+    }
+    return sorted(pairs)
 
 
 def _render(folder: Path, page: str, **values: Any) -> None:

@@ -97,10 +97,12 @@ def fingerprint(model: Path) -> str:
 def _load(model: Path) -> Policy:
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     from rstar2_train.train import device
     from rstar2_train.train.model import Policy
 
+    logging.disable_progress_bar()  # ours is on the terminal
     compute = device.pick("nvidia" if torch.cuda.is_available() else "none")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(

@@ -48,17 +48,16 @@ const penalty = (i) => columns.p_err[i] + columns.p_format[i];
 const lost = (i) => columns.verdict[i] === "internal" || columns.stop[i] === "infrastructure";
 const right = (i) => columns.reward[i] > 0;
 const result = (i) => lost(i) ? "lost" : right(i) ? "right" : "wrong";
-const fate = (i) => columns.reason[i] || "not selected from";
+const fate = (i) => columns.reason[i] || "no selection here";
 
 // -- elements ------------------------------------------------------------------------------------------------------
 
 function element(name, classes, ...inside) {
   const made = document.createElement(name);
   if (classes) made.className = classes;
-  made.append(...inside.map(String_or_node));
+  made.append(...inside.map((one) => one instanceof Node ? one : String(one)));
   return made;
 }
-function String_or_node(inside) { return inside instanceof Node ? inside : String(inside); }
 
 function options(id, pairs) {
   byId(id).replaceChildren(...pairs.map(([value, label]) => { const one = element("option", "", label); one.value = value; return one; }));
@@ -178,7 +177,7 @@ function listRow(i, at) {
   const where = columns.set[i] === "evaluation" ? "evaluation" : `step ${columns.step[i]}`;
   const one = element("div", `row${i === chosen ? " chosen" : ""}`,
     element("div", "", element("b", result(i), result(i)), ` ${columns.stage[i]}, ${where}: ${columns.prompt[i]} #${columns.sample[i]}`),
-    element("div", "second", `${columns.tokens[i]} tokens, ${columns.calls[i]} calls (${columns.errors[i]} failed), penalty ${penalty(i).toFixed(2)}; ${fate(i)}`));
+    element("div", "second", `${columns.tokens[i]} tokens · calls ${columns.calls[i]}, failed ${columns.errors[i]} · penalty ${penalty(i).toFixed(2)} · ${fate(i)}`));
   one.style.top = `${at * ROW}px`;
   one.addEventListener("click", () => choose(i));
   return one;
