@@ -77,6 +77,7 @@ def write(
             "nats": NATS,
             "delta": DELTA,
             "trajectories": summary["trajectories"],
+            "modes": modes,
             "why": {stage.name: sentences(modes.get(stage.name, "paper")) for stage in job.spec.stages},
         }
     )

@@ -227,6 +227,8 @@ function show(i, one, prompt) {
     element("h2", "", `${columns.stage[i]}, ${where}: problem ${columns.prompt[i]}, rollout ${columns.sample[i]}`),
     facts(i, one), selection(i), colours(i, repaint), promptBox(prompt), transcript);
   byId("shown").scrollTop = 0;
+  const group = document.querySelector(".group");
+  group.scrollTop = group.querySelector(".chosen").offsetTop - group.offsetTop - group.clientHeight / 2;
   repaint();
 }
 
@@ -256,9 +258,10 @@ function selection(i) {
   const counts = columns.reason[i]
     ? `Its group: ${members.length} rollouts of this problem; ${kept(good)} of ${good.length} right and ${kept(bad)} of ${bad.length} wrong ones are in the update.`
     : `Its group: ${members.length} rollouts of this problem, ${good.length} right.`;
+  const weighted = table.modes[columns.stage[i]] === "paper"; // else no draw has weights
   const head = ["rollout", "result", "calls", "failed", "p_err", "p_format", "p_total", "weight", "tokens", "fate"];
   const body = members.map((m) => {
-    const weight = right(m) ? (1 / (penalty(m) + table.delta)).toFixed(2) : "–";
+    const weight = weighted && right(m) ? (1 / (penalty(m) + table.delta)).toFixed(2) : "–";
     const cells = [columns.sample[m], element("span", result(m), result(m)), columns.calls[m], columns.errors[m], columns.p_err[m].toFixed(2),
       columns.p_format[m].toFixed(2), penalty(m).toFixed(2), weight, columns.tokens[m], fate(m)];
     const row = element("tr", m === i ? "chosen" : "", ...cells.map((cell, at) => element("td", at === 9 || at === 1 ? "text" : "", cell)));
@@ -266,9 +269,8 @@ function selection(i) {
     return row;
   });
   const box = element("div", "box",
-    element("h3", "", `Selection: ${fate(i)}`), element("p", "", why), element("p", "soft", counts),
+    element("h3", "", "What Resample-on-Correct made of it"), element("p", "", element("b", "", fate(i)), `. ${why}`), element("p", "soft", counts),
     element("div", "group", element("table", "", element("thead", "", element("tr", "", ...head.map((name, at) => element("th", at === 9 || at === 1 ? "text" : "", name)))), element("tbody", "", ...body))));
-  box.querySelector("h3").style.marginTop = "0";
   return box;
 }
 
