@@ -50,11 +50,15 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
     """Write the pages; returns what `summary.json` holds.
 
     Raises:
-        AnalysisError: no trajectories, no tokenizer, no such stage or model, or `out` is a folder of something else.
+        AnalysisError: no trajectories, no tokenizer, no such stage or model, a damaged job file, or `out` is a folder of
+            something else.
         StoreError: a trajectory file is damaged.
     """
     check_out(wanted.out)
-    job = state.job()
+    try:
+        job = state.job()
+    except ValueError as error:
+        raise AnalysisError(f"{state.job_file} is not a job: {error}") from error
     files = sources.find(state, job, wanted.stages)
     scored = sources.pool(files, wanted.model) if wanted.model else None
     rows = [(file, sources.census(file)) for file in files]
@@ -144,8 +148,14 @@ def check_out(out: Path) -> None:
 
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `out` at the end, or is gone after an error: `out` is never half-written."""
+    """A folder to write into that becomes `out` at the end, or is gone after an error: `out` is never half-written.
+
+    What a process left that was killed is removed.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f".{out.name}.*.*"):
+        if left.suffix[1:].isdigit() and not Path("/proc", left.suffix[1:]).exists():
+            shutil.rmtree(left)
     aside, old = (out.with_name(f".{out.name}.{name}.{os.getpid()}") for name in ("new", "old"))
     aside.mkdir()
     try:

@@ -165,6 +165,8 @@ def test_an_older_analysis_is_replaced_whole_or_not_at_all(
     assert "step-000002.parquet cannot be read as trajectories" in capsys.readouterr().err
     assert {path.name for path in filled.analysis.rglob("*")} == before
     torn.write_bytes(whole)
+    killed = filled.root / ".analysis.new.999999999"
+    killed.mkdir()
     assert run(filled) == 0
     assert not (filled.analysis / "left-over").exists()
     assert [path.name for path in filled.root.iterdir() if path.name.startswith(".")] == []
@@ -203,6 +205,9 @@ def test_a_job_without_trajectories_and_no_job(state: JobState, capsys: pytest.C
     assert "holds no trajectories yet" in capsys.readouterr().err
     assert run(JobState(state.root.parent / "nobody")) == 1
     assert "nobody: no such job" in capsys.readouterr().err
+    state.job_file.write_text("{}")
+    assert run(state) == 1
+    assert "job.json is not a job: " in capsys.readouterr().err
 
 
 def test_temperatures_are_those_of_the_sampling(state: JobState) -> None:
