@@ -50,8 +50,8 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
     """Write the pages; returns what `summary.json` holds.
 
     Raises:
-        AnalysisError: no trajectories, no tokenizer, no such stage or model, a damaged job file, or `out` is a folder of
-            something else.
+        AnalysisError: no trajectories, no tokenizer, no such stage or model, a damaged job file, or something else lies
+            at `out`.
         StoreError: a trajectory file is damaged.
     """
     check_out(wanted.out)
@@ -141,8 +141,8 @@ def load_decoder(folder: Path) -> Decode:
 
 def check_out(out: Path) -> None:
     """Raises AnalysisError when `out` is there and neither an older analysis nor an empty folder."""
-    ours = out.is_dir() and ((out / pages.SUMMARY).exists() or not any(out.iterdir()))
-    if out.exists() and not ours:
+    ours = all((out / name).exists() for name in (pages.SUMMARY, *pages.ASSETS))
+    if out.exists() and not ours and not (out.is_dir() and not any(out.iterdir())):
         raise AnalysisError(f"{out} is there and is no earlier analysis: it will not be replaced. Name another --out")
 
 
@@ -164,5 +164,7 @@ def replaced(out: Path) -> Iterator[Path]:
             out.replace(old)
         aside.replace(out)
     finally:
+        if old.exists() and not out.exists():
+            old.replace(out)
         for folder in (aside, old):
             shutil.rmtree(folder, ignore_errors=True)

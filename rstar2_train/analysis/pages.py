@@ -23,11 +23,11 @@ from rstar2_train.grpo_roc.resample import DELTA, Mode
 from rstar2_train.job.spec import AgenticRLJob
 
 SUMMARY = "summary.json"
-"""Marks a folder as an analysis: only such a one is ever replaced."""
 FORMAT = 1
 """Version of summary.json."""
 HERE = Path(__file__).parent
 ASSETS = ("style.css", "viewer.js")
+"""With the summary, what marks a folder as an analysis: only such a one is ever replaced."""
 STAGE_METRICS = (
     ("reward/mean", "reward", "{:.3f}"),
     ("response/length_mean", "tokens", "{:.0f}"),

@@ -135,7 +135,7 @@ function filter() {
 function count(note = "") {
   const good = shown.filter(right).length;
   const share = shown.length ? `, ${(100 * good / shown.length).toFixed(1)} % right` : "";
-  byId("count").textContent = `${shown.length.toLocaleString("en")} trajectories${share}${note}`;
+  byId("count").textContent = `${shown.length.toLocaleString("en")} ${shown.length === 1 ? "trajectory" : "trajectories"}${share}${note}`;
 }
 
 let typing = 0;

@@ -178,9 +178,10 @@ def test_a_folder_of_something_else_is_left_alone(
     own = tmp_path / "thesis"
     own.mkdir()
     (own / "chapter").touch()
+    (own / pages.SUMMARY).touch()
     assert run(filled, "--out", str(own)) == 1
     assert "is no earlier analysis: it will not be replaced" in capsys.readouterr().err
-    assert [path.name for path in own.iterdir()] == ["chapter"]
+    assert {path.name for path in own.iterdir()} == {"chapter", pages.SUMMARY}
 
 
 @pytest.mark.parametrize(
