@@ -88,7 +88,10 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
 
 
 def temperature(job: AgenticRLJob, source: Source) -> float:
-    """The temperature that a file's trajectories were sampled at. Pure."""
+    """The temperature that a file's trajectories were sampled at. Pure.
+
+    Raises AnalysisError for an evaluation whose settings the job has no more (its manifest was changed since).
+    """
     stage = job.stage(source.stage)
     if source.set == "training":
         return job.grpo_settings(stage).temperature
@@ -96,7 +99,8 @@ def temperature(job: AgenticRLJob, source: Source) -> float:
         return stage.filter.sampling.temperature
     if stage.evaluate is not None:
         return stage.evaluate.sampling.temperature
-    assert job.spec.validation is not None, "a stage that is measured has a validation"
+    if job.spec.validation is None:
+        raise AnalysisError(f"{source.path} was sampled under spec.validation, which the job has no more: put it back")
     return job.spec.validation.sampling.temperature
 
 

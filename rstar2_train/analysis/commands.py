@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+DESCRIPTION = """What a job's trajectories show: plots over its stages, what Resample-on-Correct kept and dropped,
+where the model was uncertain (the paper's entropy study), and a viewer of trajectories, token by token."""
 EPILOG = """examples:
   rstar2 analyse tiny                          report, plots and viewer in .rstar2/tiny/analysis/index.html
   rstar2 analyse tiny --score rl-3             and the entropies of 64 trajectories, by the model of stage rl-3
@@ -25,10 +27,7 @@ def add_arguments(analyse: argparse.ArgumentParser) -> None:
     """Its options, but for --state, which all commands on jobs share."""
     analyse.epilog = EPILOG
     analyse.formatter_class = argparse.RawDescriptionHelpFormatter
-    analyse.description = (
-        "What a job's trajectories show: plots over its stages, what Resample-on-Correct kept and dropped, where the "
-        "model was uncertain (the paper's entropy study), and a viewer of trajectories, token by token."
-    )
+    analyse.description = DESCRIPTION
     analyse.add_argument("job", help="name of the job, as in its manifest")
     analyse.add_argument("--out", type=Path, help="folder to write (default: analysis/ in the job's state)")
     analyse.add_argument("--stage", action="append", default=[], help="this stage alone; may be given more than once")
@@ -90,10 +89,9 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return value
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _fail(message: str) -> int:

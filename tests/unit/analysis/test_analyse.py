@@ -13,7 +13,7 @@ from rstar2_train.analysis import figures, pages
 from rstar2_train.analysis.analyse import temperature
 from rstar2_train.analysis.figures import Point, positions, slim
 from rstar2_train.analysis.roc import sentences
-from rstar2_train.analysis.sources import Source, find
+from rstar2_train.analysis.sources import AnalysisError, Source, find
 from rstar2_train.cli import main
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
 from rstar2_train.job.state import JobState
@@ -201,6 +201,14 @@ def test_what_cannot_be_done_is_said(
     assert not filled.analysis.exists()
 
 
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_count_is_at_least_one(state: JobState, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(state, f"--limit={count}")
+    assert end.value.code == 2
+    assert f"argument --limit: '{count}' is not a whole number of at least 1" in capsys.readouterr().err
+
+
 def test_a_job_without_trajectories_and_no_job(state: JobState, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(state) == 1
     assert "holds no trajectories yet" in capsys.readouterr().err
@@ -216,6 +224,9 @@ def test_temperatures_are_those_of_the_sampling(state: JobState) -> None:
     asked = [("rl-1", "training"), ("rl-1", "evaluation"), ("hard", "filter"), ("eval", "evaluation")]
     found = [temperature(job, Source(Path("x"), stage, kind, 0)) for stage, kind in asked]  # type: ignore[arg-type]
     assert found == [1.0, 0.7, 0.9, 0.6]
+    job.spec.validation = None
+    with pytest.raises(AnalysisError, match=r"sampled under spec\.validation"):
+        temperature(job, Source(Path("x"), "rl-1", "evaluation", 0))
 
 
 def test_steps_follow_one_another_over_the_stages() -> None:
