@@ -1,14 +1,21 @@
-"""Hostile snippets against an executor's pod: the list local sandboxes are held to, through the job's own judge."""
+"""A job's judge and executors in pods: hostile snippets, those that local sandboxes are held to; and scaling."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import yaml
 
 from rstar2_operator import names
+from rstar2_train.local.setup import ROOT
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
+from tests.cluster.pods import restricted
 from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
 
 READY_SECONDS = 180
@@ -43,19 +50,40 @@ async def main():
 asyncio.run(main())
 """
 """Runs in the judge's pod, beside its API."""
+STATUS = f"""
+import asyncio, json
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.queue import secret
+
+async def main():
+    async with JudgeClient("http://127.0.0.1:{names.JUDGE_PORT}", secret("RSTAR2_JUDGE_TOKEN")) as client:
+        print(json.dumps(await client.status()))
+
+asyncio.run(main())
+"""
+"""The same."""
 
 
-def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, namespace: str) -> None:
-    """The job never gets beyond its start, for want of an engine: judge, Redis and executor are all that is needed."""
+@pytest.fixture(scope="module")
+def judged(operated: Cluster) -> Iterator[str]:
+    """A namespace with a job that never gets beyond its start, for want of an engine: only its judge is needed."""
+    namespace = f"t-{uuid.uuid4().hex[:8]}"
+    operated.apply([restricted(namespace)])
     job = training.job(operated, namespace, "smoke.yaml")
     job["spec"]["stages"] = [stage for stage in job["spec"]["stages"] if stage["name"] == "rl-1"]
-    job["spec"]["judge"] = {"replicas": 1, "executors": 1}
+    job["spec"]["judge"] = {"replicas": 1, "executors": 1, "cpuPerExecutor": 0.25}  # room for a second one
     job["spec"]["rollout"]["image"] = "rstar2.test/no-such-engine:1"
     operated.apply([job])
     deadline = time.monotonic() + READY_SECONDS
     while not ready(operated, namespace):
         assert time.monotonic() < deadline, operated.story(namespace)
         time.sleep(1)
+    yield namespace
+    operated.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, judged: str) -> None:
+    namespace = judged
     judge, executor = (pod(operated, namespace, role) for role in ("judge", "executor"))
     files = ["/etc/resolv.conf", "/usr", "/root", "/var/run/secrets", "/opt/rstar2", names.WORKER_KEYS, "/dev/shm"]
     addresses = [
@@ -87,6 +115,24 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, namespace: s
     assert [name for name, *_ in beside] == [name for name in SESSIONS for _ in range(3)]
     for name, probe, kept in beside:
         assert (probe["stdout"], kept["stdout"]) == (PROBED, "'here'\n"), name
+
+
+def test_executors_are_scaled_from_outside(operated: Cluster, judged: str) -> None:
+    """As an autoscaler does: the operator leaves the number alone, and the worker finds whoever comes."""
+    example = (ROOT / "examples" / "cluster" / "judge-scaling.yaml").read_text().replace("JOB", "smoke")
+    known = [body for body in yaml.safe_load_all(example) if body["kind"] != "PodMonitor"]  # of Prometheus Operator
+    operated.kubectl("apply", "--dry-run=server", "-n", judged, "-f", "-", stdin=json.dumps({
+        "apiVersion": "v1", "kind": "List", "items": known}))  # fmt: skip
+    scaled = next(body["spec"]["scaleTargetRef"] for body in known if body["kind"] == "HorizontalPodAutoscaler")
+    assert scaled["name"] == names.executor("smoke")
+    operated.kubectl("scale", "-n", judged, f"deployment/{scaled['name']}", "--replicas=2")
+    judge = pod(operated, judged, "judge")["metadata"]["name"]
+    question = ["exec", "-n", judged, judge, "-c", "api", "--", "python", "-c", STATUS]
+    deadline = time.monotonic() + READY_SECONDS
+    while (status := json.loads(operated.kubectl(*question)))["executors"]["ready"] != 2:
+        assert time.monotonic() < deadline, f"{status}\n{operated.story(judged)}"
+        time.sleep(1)
+    assert operated.get("deployment", scaled["name"], "-n", judged)["spec"]["replicas"] == 2
 
 
 def ready(cluster: Cluster, namespace: str) -> bool:
