@@ -71,7 +71,7 @@ def judged(operated: Cluster) -> Iterator[str]:
     operated.apply([restricted(namespace)])
     job = training.job(operated, namespace, "smoke.yaml")
     job["spec"]["stages"] = [stage for stage in job["spec"]["stages"] if stage["name"] == "rl-1"]
-    job["spec"]["judge"] = {"replicas": 1, "executors": 1, "cpuPerExecutor": 0.25}  # room for a second one
+    job["spec"]["judge"] = {"replicas": 1, "executors": 1, "cpuPerExecutor": 0.5}  # room for a second one
     job["spec"]["rollout"]["image"] = "rstar2.test/no-such-engine:1"
     operated.apply([job])
     deadline = time.monotonic() + READY_SECONDS
