@@ -88,7 +88,7 @@ def _fraction_same(found: re.Match[str]) -> Iterator[str]:
     yield from (fraction(value, 2), fraction(value, 7), f"{3 * p}/{3 * q}", rf"\frac{{{-p}}}{{{-q}}}", f"({p})/({q})")
     yield from (rf"{p} \div {q}", rf"{p}\cdot\frac{{1}}{{{q}}}", rf"x = {fraction(value)}", rf"\left({fraction(value)}\right)")
     yield from (rf"\frac{{{p}}}{{{q}}}", rf"{{{p} \over {q}}}", rf"{p} \cdot {q}^{{-1}}", rf"\frac{{{p - q}}}{{{q}}} + 1")
-    yield from (rf"\cfrac{{{p}}}{{{q}}}", rf"\frac{{{p}.0}}{{{q}}}", rf"{fraction(value)}\text{{ cm}}", f"{p} / {q}")
+    yield from (rf"\cfrac{{{p}}}{{{q}}}", rf"{fraction(value)}\text{{ cm}}", f"{p} / {q}")
     yield rf"P = \dfrac{{{p}}}{{{q}}}"
     if abs(p) < 10 and q < 10 and p > 0:
         yield from (rf"\frac{p}{q}", rf"\frac {p}{q}", rf"\frac{{{p}}}{q}", rf"\frac{p}{{{q}}}")

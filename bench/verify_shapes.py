@@ -87,9 +87,11 @@ def _expression_other(found: re.Match[str]) -> Iterator[str]:
 
 def _equation_same(found: re.Match[str]) -> Iterator[str]:
     left, right = found["left"], found["right"]
-    yield from (f"{left}={right}", f"{right}={left}", f"{left}-({right})=0", f"({right})-({left})=0", f"2({left})=2({right})", f"0={left}-({right})")
-    yield from (f"{left}+1={right}+1", f"-({left})=-({right})", rf"\left({left}\right) = {right}", f"3({left})-3({right})=0", f"{left}+x={right}+x")
-    yield from (rf"{left}\,=\,{right}", rf"\frac{{{left}}}{{2}}=\frac{{{right}}}{{2}}", f"{left} - 7 = {right} - 7", f"{left} = {right} + 0")
+    yield from (f"{left}={right}", f"{right}={left}", f"{left}-({right})=0", f"({right})-({left})=0", f"0={left}-({right})")
+    yield from (f"{left}+1={right}+1", f"-({left})=-({right})", rf"\left({left}\right) = {right}", f"{left}+x={right}+x")
+    yield from (rf"{left}\,=\,{right}", f"{left} - 7 = {right} - 7", f"{left} = {right} + 0")
+    if re.search("[a-z]", right) or right == "0":
+        yield from (f"2({left})=2({right})", f"3({left})-3({right})=0", rf"\frac{{{left}}}{{2}}=\frac{{{right}}}{{2}}")
     if len(left) == 1:
         yield from (rf"{left} = \left({right}\right)", rf"{left} = 1 \cdot ({right})")
         if re.fullmatch(r"-?\d+", right):
@@ -133,10 +135,10 @@ def _tuple_other(found: re.Match[str]) -> Iterator[str]:
     if parts != parts[::-1]:
         yield f"({','.join(reversed(parts))})"
     for at in range(len(parts)):
-        for changed in (f"{parts[at]}+1", f"{parts[at]}-1", f"2({parts[at]})+1"):
+        for changed in (f"{parts[at]}+1", f"{parts[at]}-1", f"2({parts[at]})+5"):
             yield f"({','.join([*parts[:at], changed, *parts[at + 1 :]])})"
     inside = ",".join(parts)
-    yield from (f"({inside},0)", f"({','.join(parts[:-1])})", f"[{inside}]", f"({inside}]", f"[{inside})", f"({inside}),(0,0)", parts[0], parts[-1])
+    yield from (f"({inside},0)", f"({','.join(parts[:-1])})", f"({inside}]", f"[{inside})", f"({inside}),(0,0)", parts[0], parts[-1])
     yield from (f"({','.join(f'-({part})-2' for part in parts)})", f"({inside}", r"\text{none}")
 
 
@@ -218,7 +220,7 @@ def _list_other(found: re.Match[str]) -> Iterator[str]:
     for at in range(len(parts)):
         for changed in (f"{parts[at]}+100", f"-100{parts[at]}", f"{parts[at]}+i"):
             yield ", ".join([*parts[:at], changed, *parts[at + 1 :]])
-    yield from (f"[{parts[0]}, {parts[-1]}]", ", ".join([*parts[:-1], parts[0]]), rf"\{{{parts[0]}\}}", "{}{}".format(parts[0], parts[-1].lstrip("-")))
+    yield from (", ".join([*parts[:-1], parts[0]]), rf"\{{{parts[0]}\}}", "{}{}".format(parts[0], parts[-1].lstrip("-")))
 
 
 def _cells(found: re.Match[str]) -> list[list[str]]:
