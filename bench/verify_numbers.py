@@ -61,14 +61,15 @@ def _integer_same(found: re.Match[str]) -> Iterator[str]:
 
 def _integer_other(found: re.Match[str]) -> Iterator[str]:
     n = int(re.sub(r"[,\\!{}]", "", found[0]))
+    size = abs(n)
     yield from (f"{n + 1}", f"{n - 1}", f"{n}.5", f"{n}.001", f"{n},{n + 1}", f"({n},{n})", rf"\{{{n}, {n + 1}\}}")
-    yield from (f"{n}x", f"{n}+x", f"x={n + 1}", f"x>{n}", f"[{n},{n + 1}]", r"\text{none}", "x", f"{n}{n}", f"{n}5")
+    yield from (f"{n}+x", f"x={n + 1}", f"x>{n}", f"[{n},{n + 1}]", r"\text{none}", "x", f"{n}5")
     yield from (rf"{n} \text{{ or }} {n + 1}", rf"\text{{between }} {n} \text{{ and }} {n + 2}", rf"x \ne {n}")
     yield from (rf"\frac{{{2 * n + 1}}}{{2}}", f"{n}/0", f"1{n}", rf"\text{{not }} {n}", f"{n} ((( {n}")
     if n != 0:
-        yield from (f"{-n}", f"{10 * n}", rf"\frac{{{n}}}{{2}}", rf"\pm {abs(n)}", f"{n}i", rf"{n}\pi", f"{n}+i")
-    if n not in (0, 1):
-        yield from (f"{n}^2", rf"\sqrt{{{abs(n)}}}", rf"\frac{{1}}{{{n}}}")
+        yield from (f"{-n}", f"{10 * n}", rf"\frac{{{n}}}{{2}}", rf"\pm {size}", f"{n}i", rf"{n}\pi", f"{n}+i", f"{n}x", f"{n}{size}")
+    if size > 1:
+        yield from (f"({n})^2", rf"\sqrt{{{size}}}", rf"\frac{{1}}{{{n}}}")
     if n > 9 and int(str(n)[::-1]) != n:
         yield str(n)[::-1]
 

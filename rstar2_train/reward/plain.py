@@ -2,9 +2,9 @@ r"""Takes the dressing off a final answer: fonts, spacing, Unicode signs, bracke
 
 Between extraction and comparison, for the answer and the gold one alike. What it leaves is ordinary LaTeX for the
 parser; it decides nothing by itself and evaluates nothing. It also writes out what the parser is known to misread:
-math-verify 0.9 takes `2(5)` for 2 + 5, `x<2 or x>3` for two things, `pi` for p times i, and cuts off a last letter
-that could be a unit (`2a b`, hence its own unit rule is not used). Pure; standard library only; time linear in the
-length of the text, but for runs of blanks.
+math-verify 0.9 takes `2(5)` for 2 + 5, `x<2 or x>3` for two things, `pi` for p times i, and for a unit any last letter
+(`2k m`; its rule for units is therefore not used). Pure; standard library only. Runs in the caller on what a model
+wrote, so no pattern here may take more than quadratic time; `verify.compare` bounds the length.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _REWRITES = [
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
         (r"\\(begin|end)\{(?:B|small)matrix\}", r"\\\1{pmatrix}"),
-        (_FONT + r"\{\s*([-+\d.,\s]+?)\s*\}", r"\1"),
+        (_FONT + r"\{([-+\d.,\s]+)\}", r"\1"),
     ]
 ]
 _WRAPPED = re.compile(
@@ -118,7 +118,8 @@ _LAST_NAME = re.compile(r"(.*[\d})])\s*" + _SQUARED + rf"({_NAME})" + _POWER, re
 _UNIT = re.compile(_SQUARED + r"([a-z]+)\.?\s*([23])?")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + _FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
 _INTEGER_TIMES = re.compile(r"((?<![\w.^}])\d+|\))\s*(?=\()")
-_APART = re.compile(r"(\d)\s+(?=\d)")
+_APART = re.compile(r"((?<![\w^])\d+)\s+(?=\d)")
+_WORDS = re.compile(r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}]*[A-Za-z]{2}[^{}]*\}(?!\s*=)")
 _OR = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\lor(?![a-zA-Z]))\s*")
 _AND = re.compile(r"\s*(?:\\text\s*\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\land(?![a-zA-Z]))\s*")
 _LESS = re.compile(r"(<|>|\\[lg]e(?![a-zA-Z]))")
@@ -151,8 +152,14 @@ def is_words(gold: str) -> bool:
     return bool(plain_letters or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
 
 
+def says_more(value: str) -> bool:
+    """Whether words are left in a plain value, such as `\\text{not } 0`; not a label before `=`, not `and` and `or`."""
+    return bool(_WORDS.search(value))
+
+
 def _undressed(text: str) -> str:
     """Signs as LaTeX, spacing as blanks, nothing around the whole."""
+    text = " ".join(text.split())
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
     text = re.sub(r"[¼-¾⅐-⅞]", _vulgar, text)
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS))

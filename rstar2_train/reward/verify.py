@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.reward.extract import extract_answer
-from rstar2_train.reward.plain import is_words, plain, words
+from rstar2_train.reward.plain import is_words, plain, says_more, words
 from rstar2_train.reward.verdict import Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
@@ -89,6 +89,8 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "wrong"
     if ours.value == theirs.value:
         return "correct"
+    if says_more(ours.value) and not says_more(theirs.value):
+        return "wrong"
     first, second = number(ours.value), number(theirs.value)
     if first is not None and first == second:
         return "correct"
