@@ -52,6 +52,7 @@ class Ended(NamedTuple):
 
     status: str
     stdout: str
+    exit_code: int | None = None
 
 
 class Warm:

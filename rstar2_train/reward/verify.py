@@ -54,6 +54,10 @@ class Ran(Protocol):
     def stdout(self) -> str:
         """What it printed."""
 
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status of its process, minus the signal number when a signal ended it."""
+
 
 class Judge(Protocol):
     """What `verify` needs of a judge client."""
@@ -141,7 +145,8 @@ def verdict_of(result: Ran) -> Verdict:
     """
     if result.status == "ok":
         return _PRINTED.get(result.stdout.strip(), "internal")
-    return "timeout" if result.status in ("timeout", "memory", "killed", "output_limit") else "internal"
+    crashed = result.status == "error" and (result.exit_code or 0) < 0
+    return "timeout" if crashed or result.status in ("timeout", "memory", "killed", "output_limit") else "internal"
 
 
 async def verify(model_text: str, gold: str, *, judge: Judge, attempts: int = 2) -> Score:

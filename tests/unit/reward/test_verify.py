@@ -185,6 +185,7 @@ class Ended:
 
     status: str
     stdout: str = ""
+    exit_code: int | None = None
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,11 @@ class Ended:
 )
 def test_status_of_the_task_decides_before_its_output(status: str, stdout: str, verdict: str) -> None:
     assert verdict_of(Ended(status, stdout)) == verdict
+
+
+def test_parser_that_crashed_will_do_so_again_and_one_that_is_missing_is_trouble() -> None:
+    assert verdict_of(Ended("error", exit_code=-11)) == "timeout"
+    assert verdict_of(Ended("error", exit_code=1)) == "internal"
 
 
 @dataclass
