@@ -1,8 +1,8 @@
 r"""How well and how fast answers are verified, on the gold answers of AIME24 and MATH-500 given as files.
 
 `make bench-verify` writes bench/results/verify.json. For every gold answer: is it found in a response that states it,
-does it verify against itself, are rewritings of it accepted and near misses refused (bench/verify_numbers.py and
-bench/verify_shapes.py make both). What needs the parser runs as the very snippet that the judge would be given, in one
+does it verify against itself, are rewritings of it accepted and near misses refused (bench/forms makes
+both). What needs the parser runs as the very snippet that the judge would be given, in one
 warm process under the same time limit: what the sandbox adds is measured by `make bench-judge`. The data is the
 user's: `--data FOLDER`, or RSTAR2_BENCHMARKS, a folder with *.jsonl whose lines have an `answer`.
 """
@@ -25,8 +25,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.verify_numbers import NUMBERS
-from bench.verify_shapes import SHAPES
+from bench.forms.algebra import ALGEBRA
+from bench.forms.numbers import NUMBERS
+from bench.forms.roots import ROOTS
+from bench.forms.shapes import SHAPES
+from bench.forms.words import WORDS
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.reward.extract import extract_answer
 from rstar2_train.reward.verdict import Verdict
@@ -34,11 +37,15 @@ from rstar2_train.reward.verify import score, verify
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
+FORMS = (*NUMBERS, *WORDS, *ROOTS, *SHAPES, *ALGEBRA)
+"""The first whose pattern takes a gold answer is its form."""
 SHOWN = 40
 """Failures of a form that are written down."""
 
 _CHILD = """
 import contextlib, io, json, sys
+import math_verify
+print(flush=True)
 for line in sys.stdin:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -61,36 +68,37 @@ class Warm:
     def __init__(self) -> None:
         self.calls = 0
         self.seconds = 0.0
-        self._process: subprocess.Popen[str] | None = None
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _CHILD]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()  # the parser is loaded
+        return process
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
         """As a judge's client; `limits` holds for the time alone."""
-        if self._process is None:
-            command = [sys.executable, "-c", _CHILD]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            await self.run("import math_verify", limits=JudgeLimits(wall_seconds=120))
-            self.calls, self.seconds = self.calls - 1, 0.0
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None and back is not None
         began = time.monotonic()
-        process.stdin.write(json.dumps(code) + "\n")
-        process.stdin.flush()
+        to.write(json.dumps(code) + "\n")
+        to.flush()
         with selectors.DefaultSelector() as ready:
-            ready.register(process.stdout, selectors.EVENT_READ)
+            ready.register(back, selectors.EVENT_READ)
             answered = ready.select(limits.wall_seconds if limits else None)
-        line = process.stdout.readline() if answered else ""
+        line = back.readline() if answered else ""
         self.calls, self.seconds = self.calls + 1, self.seconds + time.monotonic() - began
         if line:
             return Ended("ok", json.loads(line))
         self.close()
+        self._process = self._start()
         return Ended("error" if answered else "timeout", "")
 
     def close(self) -> None:
-        """End the process; the next call starts another."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
 class Case(NamedTuple):
@@ -111,7 +119,7 @@ def response(answer: str) -> str:
 def cases(gold: str) -> Iterator[Case]:
     """Everything that is tried with one gold answer. Raises ValueError when no form takes it."""
     plain = gold.replace(" ", "")
-    for form in (*NUMBERS, *SHAPES):
+    for form in FORMS:
         found = form.pattern.fullmatch(gold if form.name == "word" else plain)
         if found:
             yield Case("itself", form.name, gold, gold)
@@ -119,7 +127,7 @@ def cases(gold: str) -> Iterator[Case]:
                 for answer in dict.fromkeys(made(found)):
                     yield Case(kind, form.name, gold, answer)
             return
-    raise ValueError(f"{gold!r} is of no known form: add one to bench/verify_shapes.py")
+    raise ValueError(f"{gold!r} is of no known form: add one to bench/forms")
 
 
 def read(folder: Path) -> dict[str, list[str]]:
@@ -192,7 +200,9 @@ def table(forms: dict[str, Any]) -> Table:
 def main() -> None:
     """Measures everything and writes it down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("RSTAR2_BENCHMARKS"), help="default: RSTAR2_BENCHMARKS")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("RSTAR2_BENCHMARKS"), help="default: RSTAR2_BENCHMARKS"
+    )
     parser.add_argument("--forms", nargs="+", help="only these; nothing is written down then")
     given = parser.parse_args()
     if given.data is None:
@@ -208,7 +218,9 @@ def main() -> None:
     finally:
         warm.close()
     forms = by_form(every, verdicts)
-    extracted = {name: sum(extract_answer(response(gold)) == gold for gold in answers) for name, answers in files.items()}
+    extracted = {
+        name: sum(extract_answer(response(gold)) == gold for gold in answers) for name, answers in files.items()
+    }
     integers = [case.gold for case in every if case.kind == "itself" and case.form == "integer"]
     counted = collections.Counter(verdict for verdict in verdicts)
     same, other = (sum(form[key] for form in forms.values()) for key in ("same", "other"))
@@ -220,7 +232,11 @@ def main() -> None:
         "nearMisses": {"tried": other, "accepted": sum(form["otherAccepted"] for form in forms.values())},
         "verdicts": {str(verdict): count for verdict, count in counted.most_common()},
         "integerVerificationsPerCoreSecond": round(integer_rate(integers)) if integers else None,
-        "parser": {"calls": warm.calls, "share": round(warm.calls / len(every), 3), "perSecond": round(warm.calls / warm.seconds, 1)},
+        "parser": {
+            "calls": warm.calls,
+            "share": round(warm.calls / len(every), 3),
+            "perSecond": round(warm.calls / warm.seconds, 1) if warm.calls else None,
+        },
         "forms": forms,
     }
     Console().print(table(forms))

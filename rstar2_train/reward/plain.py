@@ -20,7 +20,7 @@ class Plain(NamedTuple):
     value: str
     """LaTeX; of a number with a base, its digits."""
     unit: str = ""
-    """A unit of UNITS with its power, or `%`; empty when there is none or an unknown one (`apples`), which is dropped."""
+    """A unit of UNITS with its power, or `%`; empty when there is none, or an unknown one (`apples`)."""
     base: str = ""
     """Of a number such as `52_8`: `8`."""
 
@@ -59,7 +59,7 @@ _SIGNS = str.maketrans(
         "\N{MINUS SIGN}": "-",
         "\N{EN DASH}": "-",
         "\N{HYPHEN}": "-",
-        "×": r"\times ",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
         "÷": r"\div ",
         "·": r"\cdot ",
         "⋅": r"\cdot ",
@@ -69,7 +69,7 @@ _SIGNS = str.maketrans(
         "≤": r"\le ",
         "≥": r"\ge ",
         "≠": r"\ne ",
-        "∪": r"\cup ",
+        "\N{UNION}": r"\cup ",
         "∩": r"\cap ",
         "∈": r"\in ",
         "°": r"^\circ ",
@@ -140,7 +140,7 @@ def plain(text: str) -> Plain:
 
 
 def words(text: str) -> str:
-    """Only the words of an answer, in lower case: `\\textbf{(C)}` and `Choice C` are `c`, `\\text{ Evelyn.}` `evelyn`."""
+    """The words of an answer, in lower case: `c` of `\\text{(C)}` and `Choice C`, `evelyn` of `\\text{Evelyn.}`."""
     said = re.sub(_FONT + r"(?=\{)|[{}$*\"]", "", _undressed(text)).casefold()
     said = " ".join(said.split()).strip(".,:;() ")
     return re.sub(r"^(?:choice|option|answer)\s*\(?(?=[a-z]$)", "", said)
@@ -189,7 +189,11 @@ def _without_unit(value: str) -> tuple[str, str]:
     """The value, and the last unit that was taken off its end (or a currency off its front)."""
     unit = ""
     while True:
-        money, degrees, percent = _MONEY.fullmatch(value), value.endswith("^\\circ"), re.fullmatch(r"(.*?)\s*\\?%", value)
+        money, degrees, percent = (
+            _MONEY.fullmatch(value),
+            value.endswith("^\\circ"),
+            re.fullmatch(r"(.*?)\s*\\?%", value),
+        )
         text, name = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value)
         if money:
             value, found = money[1] or money[2], "dollar"
@@ -238,7 +242,9 @@ def _interval(text: str) -> str | None:
     operands, signs = [part.strip() for part in parts[::2]], parts[1::2]
     if len(operands) == 2:  # the variable's missing bound
         operands, signs = (
-            ([r"-\infty", *operands], ["<", *signs]) if operands[0].isalpha() else ([*operands, r"\infty"], [*signs, "<"])
+            ([r"-\infty", *operands], ["<", *signs])
+            if operands[0].isalpha()
+            else ([*operands, r"\infty"], [*signs, "<"])
         )
     if len(operands) != 3 or not re.fullmatch("[a-zA-Z]", operands[1]) or not set(signs) <= {"<", r"\le"}:
         return None
