@@ -96,6 +96,13 @@ _REWRITES = [
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z]))", r"^\\circ "),
         (r"\\([lg]e)(?:q|qslant)(?![a-zA-Z])", r"\\\1 "),
+        (r"(?<=[\w)}])\*\*(\d+)", r"^{\1}"),
+        (r"(?<=[\w)}])\*\*(?=[a-zA-Z({])", "^"),
+        (r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty "),
+        (r"\\mathrm\s*\{([ie])\}", r"\1"),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"(\d\.\d+)[eE]([-+]?\d+)(?!\w)", r"\1\\cdot 10^{\2}"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (_FONT + r"\{\s*(\^\\circ)\s*\}", r"\1 "),
         (r"(?<![\w.}])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
@@ -114,6 +121,7 @@ _WRAPPED = re.compile(
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?::|\||\\mid|\\vert)(?![a-zA-Z])(.*)\\\}", re.DOTALL)
 _BASE = re.compile(r"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|base)(\d+)")
 _LAST_TEXT = re.compile(r"(.*\S)\s*" + _FONT + r"\{([^{}\d]*?(?:\$?\^\{?[23]\}?\$?)?\s*)\}" + _POWER, re.DOTALL)
+_JOINS = re.compile(r"\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(r"(.*[\d})])\s*" + _SQUARED + rf"({_NAME})" + _POWER, re.DOTALL | re.IGNORECASE)
 _UNIT = re.compile(_SQUARED + r"([a-z]+)\.?\s*([23])?")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + _FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
@@ -201,7 +209,7 @@ def _without_unit(value: str) -> tuple[str, str]:
             value, found = value.removesuffix("^\\circ"), "degree"
         elif percent:
             value, found = percent[1], "%"
-        elif text and not re.search(r"(?:or|and|[,_^])$", text[1]):
+        elif text and not re.search(r"(?:or|and|[,_^])$", text[1]) and not _JOINS.match(text[2]):
             value, found = text[1], _unit(f"{text[2]}{text[3] or ''}")
         elif name:
             value, found = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")

@@ -11,7 +11,7 @@ from typing import Any
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
-from sympy import I, Set
+from sympy import I, Intersection
 
 # The parser's rule for units would take a last variable for one, and a later match is but a part of the answer.
 # LaTeX alone: the plain-expression reader evaluates Python.
@@ -25,7 +25,7 @@ def read(text: str) -> list[Any]:
     """The answer as one sympy object, or nothing when it is not understood as a whole."""
     boxed = "\\boxed{" + text + "}"
     found = parse(boxed, CONFIG, fallback_mode="no_fallback", extraction_mode="first_match", raise_on_error=True)
-    return [one.doit() if isinstance(one, Set) else one for one in found]
+    return [one.doit() if isinstance(one, Intersection) else one for one in found]
 
 
 def imaginary(found: list[Any]) -> list[Any]:

@@ -163,6 +163,8 @@ def test_parser_decides_the_rest_and_runs_no_answer() -> None:
         (r"\{1, 3\}", "3, 1", "correct"),
         ("1, 3, 5", "3, 1", "wrong"),
         ("(3,1)", "(1,3)", "wrong"),
+        ("4, 6, -1", "(4,6,-1)", "correct"),
+        ("6, 4, -1", "(4,6,-1)", "wrong"),
         ("3x-3y+6=0", "y=x+2", "correct"),
         (r"\begin{bmatrix} 1 \\[2pt] 0.5 \end{bmatrix}", r"\begin{pmatrix} 1 \\ 1/2 \end{pmatrix}", "correct"),
         (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "wrong"),
