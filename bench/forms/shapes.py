@@ -162,7 +162,7 @@ def _union_same(found: re.Match[str]) -> Iterator[str]:
     )
     yield from (
         rf"({a}, {b}) \cup ({c}, {d})",
-        rf"{one} \text{{ or }} {two}",
+        rf"x \in {one} \text{{ or }} x \in {two}",
         rf"\bigl({a},{b}\bigr) \cup \bigl({c},{d}\bigr)",
         f"{one} \N{UNION} {two}",
     )

@@ -84,7 +84,8 @@ def _unit_other(found: re.Match[str]) -> Iterator[str]:
     for changed in (f"{value}+1", f"{value}-1", f"-{value}", f"10({value})", f"2\\cdot {value}"):
         yield from (changed, rf"{changed}\text{{ {unit}}}{power}")
     for wrong in ("kg", "hours", "miles", r"dollars"):
-        yield rf"{value}\text{{ {wrong}}}{power}"
+        if wrong != unit:
+            yield rf"{value}\text{{ {wrong}}}{power}"
     yield from (rf"{value}\text{{ {unit}}}^{{3}}", rf"{value}, 1\text{{ {unit}}}{power}", rf"\text{{{unit}}}{power}")
 
 

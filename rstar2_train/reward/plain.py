@@ -108,6 +108,7 @@ _REWRITES = [
         (r"(?<![\w.}])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
         (r"(?<![\\a-zA-Z])pi(?![a-zA-Z])", r"\\pi "),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
+        (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
         (r"\\(begin|end)\{(?:B|small)matrix\}", r"\\\1{pmatrix}"),
         (_FONT + r"\{([-+\d.,\s]+)\}", r"\1"),
@@ -155,9 +156,9 @@ def words(text: str) -> str:
 
 
 def is_words(gold: str) -> bool:
-    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or four bare ones and more."""
-    plain_letters = re.fullmatch(r"[A-Za-z]{4,}(?: [A-Za-z]{2,})*", gold.strip())
-    return bool(plain_letters or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
+    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or bare ones that are no product."""
+    bare = re.fullmatch(r"(?:[A-Za-z]{4,}|[A-Z][a-z]{2,}|(?i:yes|no))(?: [A-Za-z]{2,})*", gold.strip())
+    return bool(bare or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
 
 
 def says_more(value: str) -> bool:
@@ -234,7 +235,7 @@ def _readable(value: str) -> str:
     for word, sign in ((_OR, r" \cup "), (_AND, r" \cap ")):
         parts = word.split(value)
         intervals = [_interval(part) for part in parts]
-        if len(parts) > 1 and all(intervals):
+        if len(parts) > 1 and all(intervals) and intervals != [part.strip() for part in parts]:
             return sign.join(str(interval) for interval in intervals)
     return _APART.sub(r"\1,", _INTEGER_TIMES.sub(r"\1\\cdot ", value))
 

@@ -163,6 +163,7 @@ def test_parser_decides_the_rest_and_runs_no_answer() -> None:
         (r"\{1, 3\}", "3, 1", "correct"),
         ("1, 3, 5", "3, 1", "wrong"),
         ("(3,1)", "(1,3)", "wrong"),
+        (r"(5,6) \text{ and } (1,2)", "(1,2), (5,6)", "correct"),
         ("4, 6, -1", "(4,6,-1)", "correct"),
         ("6, 4, -1", "(4,6,-1)", "wrong"),
         ("3x-3y+6=0", "y=x+2", "correct"),
