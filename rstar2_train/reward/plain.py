@@ -156,7 +156,7 @@ def words(text: str) -> str:
 
 
 def is_words(gold: str) -> bool:
-    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or bare ones that are no product."""
+    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or a bare word."""
     bare = re.fullmatch(r"(?:[A-Za-z]{4,}|[A-Z][a-z]{2,}|(?i:yes|no))(?: [A-Za-z]{2,})*", gold.strip())
     return bool(bare or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
 

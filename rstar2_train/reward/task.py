@@ -47,8 +47,9 @@ def main(pairs: list[tuple[str, str]]) -> None:
     """Prints `correct` when one of the (answer, gold) pairs is equal, else `wrong`, or `timeout` after an alarm."""
     verdict = "wrong"
     try:
-        for answer, gold in ((read(answer), read(gold)) for answer, gold in pairs):
-            if answer and gold and (equal(answer, gold) or equal(imaginary(answer), imaginary(gold))):
+        for both in ([read(answer), read(gold)] for answer, gold in pairs):
+            complex_ = [imaginary(side) for side in both]
+            if all(both) and (equal(*both) or (complex_ != both and equal(*complex_))):
                 verdict = "correct"
     except TimeoutException:
         verdict = "timeout"

@@ -20,6 +20,7 @@ from rstar2_train.reward.plain import is_words, plain, says_more, words
 from rstar2_train.reward.verdict import Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
+_SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer so much longer than the gold one is wrong without asking a parser."""
 PARSER_LIMITS = JudgeLimits(wall_seconds=15)
@@ -103,13 +104,19 @@ def compare(answer: str, gold: str) -> Verdict | None:
     return "wrong"
 
 
+def canonical_integer(text: str) -> str | None:
+    """An integer as `-?digits` without leading zeros, or None when `text` is not one. Written as `number` takes it."""
+    return None if "." in text else number(text)
+
+
 def number(text: str) -> str | None:
     r"""An integer or a finite decimal as `-?digits[.digits]` without needless zeros, or None when `text` is neither.
 
-    Takes signs and thousands commas (`1,234.50`). Text in, text out: a number of any length costs nothing, and
-    Python's limit on long ones never bites.
+    Takes signs, surrounding dollars, thousands commas (`1,234.50`, `1{,}234`, `1\,234`), a Unicode minus. Text in, text
+    out: a number of any length costs nothing, and Python's limit on long ones never bites.
     """
-    match = _NUMBER.fullmatch(text.strip())
+    plain_text = _SPACING.sub(lambda mark: "," if mark.group() == "{,}" else "", text.strip().strip("$"))
+    match = _NUMBER.fullmatch(plain_text.replace("\N{MINUS SIGN}", "-").strip())
     if match is None or not (match[2] or match[3]):
         return None
     whole, part = (match[2] or "").replace(",", "").lstrip("0") or "0", (match[3] or "").rstrip("0")

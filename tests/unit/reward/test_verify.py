@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.reward.verify import compare, number, parser_snippet, score, verdict_of, verify
+from rstar2_train.reward.verify import canonical_integer, compare, number, parser_snippet, score, verdict_of, verify
 
 
 def boxed(answer: str) -> str:
@@ -29,7 +29,11 @@ def boxed(answer: str) -> str:
         ("-0", "0"),
         ("000", "0"),
         ("033", "33"),
+        ("\N{MINUS SIGN}5", "-5"),
+        ("$12$", "12"),
         ("1,234", "1234"),
+        ("1{,}234", "1234"),
+        (r"1\,234", "1234"),
         ("1,234,567", "1234567"),
         ("5.0", "5"),
         ("5.", "5"),
@@ -51,6 +55,7 @@ def boxed(answer: str) -> str:
 )
 def test_numbers_have_one_form(text: str, canonical: str | None) -> None:
     assert number(text) == canonical
+    assert canonical_integer(text) == (None if "." in text else canonical)
 
 
 @given(st.integers(), st.integers(0, 5))
