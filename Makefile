@@ -6,7 +6,7 @@ SETUP := rstar2_train/local/setup.py
 CHECKS := lint types imports unit integration chart e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-verify bench-learning clean
+.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-verify bench-learning bench-data clean
 
 help: ## this table
 	@echo "usage: make TARGET [PYTHON=/path/to/python3]"; echo
@@ -85,6 +85,9 @@ bench-verify: setup ## which answers are taken for equal, and how fast: bench/re
 
 bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes bench/results/learning.json and the plot
 	@$(BIN)/python bench/learning.py
+
+bench-data: setup ## planted overlaps and near duplicates among 100,000 problems: writes bench/results/data.json
+	@$(BIN)/python -m bench.data
 
 crds: setup ## write crds/ and the chart's copy again from rstar2_train/job
 	@$(BIN)/python -m rstar2_train.job.crd

@@ -1,4 +1,4 @@
-"""The `rstar2` command: validate a manifest, run it here, read its report, send its metrics; the judge by itself."""
+"""The `rstar2` command: a manifest checked and run, its report, tracking, analysis; data; the judge alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train import __version__
+from rstar2_train.analysis import commands as analysis_commands
+from rstar2_train.data import commands as data_commands
 from rstar2_train.judge.commands import add_arguments
 
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
   rstar2 run examples/tiny.yaml          the whole curriculum on this machine; Ctrl-C suspends, run again to go on
   rstar2 report tiny                     before and after each stage
+  rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, uncertain tokens, a viewer
+  rstar2 data prepare --help             from public datasets to the files that a manifest names
   rstar2 judge serve                     the Code Judge by itself, for any client
 """
 
@@ -48,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
     track.add_argument("--timeout", type=float, default=120, help="seconds to try for (default: %(default)s)")
     _state(track)
 
+    analyse = commands.add_parser("analyse", help="pages on a job's trajectories: plots, entropy study, viewer")
+    analysis_commands.add_arguments(analyse)
+    _state(analyse)
+
+    data_commands.add_arguments(commands.add_parser("data", help="data for training: prepare, inspect, decontaminate"))
     add_arguments(commands.add_parser("judge", help="the Code Judge by itself: serve, run, bench"))
     return top
 
@@ -61,7 +70,15 @@ def _state(command: argparse.ArgumentParser) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = parser().parse_args(argv)
-    handler = {"validate": _validate, "run": _run, "report": _report, "track": _track, "judge": _judge}
+    handler = {
+        "validate": _validate,
+        "run": _run,
+        "report": _report,
+        "track": _track,
+        "analyse": analysis_commands.main,
+        "judge": _judge,
+        "data": _data,
+    }
     return handler[arguments.command](arguments)
 
 
@@ -134,6 +151,10 @@ def _judge(arguments: argparse.Namespace) -> int:
 
     add_tools_to_path()
     return main(arguments)
+
+
+def _data(arguments: argparse.Namespace) -> int:
+    return data_commands.main(arguments)
 
 
 def _console() -> Console:

@@ -138,6 +138,16 @@ class JobState:
         return self.root / "began.json"
 
     @property
+    def analysis(self) -> Path:
+        """Pages, plots and figures that `rstar2 analyse` makes of the trajectories."""
+        return self.root / "analysis"
+
+    @property
+    def entropies(self) -> Path:
+        """Token entropies that an analysis has computed, so that the next need not."""
+        return self.root / "entropies"
+
+    @property
     def redis(self) -> Path:
         """Folder of Redis' append-only file."""
         return self.root / "redis"

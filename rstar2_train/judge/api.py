@@ -12,10 +12,10 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -38,8 +38,6 @@ log = logging.getLogger("rstar2.judge.api")
 NDJSON = "application/x-ndjson"
 OPEN = ("/ping", "/metrics")
 """Routes that ask for no token: they tell how the judge does, nothing of what it runs."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +174,9 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         return JSONResponse({"detail": str(error)}, status_code=413)
 
     @app.exception_handler(RedisError)
-    async def no_redis(request: Request, error: RedisError) -> JSONResponse:
-        detail = {"detail": f"Redis does not answer: {error}"}
+    @app.exception_handler(OSError)  # as is TimeoutError
+    async def no_redis(request: Request, error: Exception) -> JSONResponse:
+        detail = {"ready": False, "detail": f"Redis does not answer: {error or type(error).__name__}"}
         return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
 
     @app.exception_handler(RequestValidationError)
@@ -189,34 +188,20 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=409)
 
-    async def of_redis(question: Awaitable[T]) -> T | JSONResponse:
-        try:
-            return await asyncio.wait_for(question, 2)
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            detail = {"ready": False, "detail": f"Redis does not answer: {error or type(error).__name__}"}
-            return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
-
     @app.get("/ping")
     async def ping() -> str:
         """Whether this process answers."""
         return "pong"
 
-    @app.get("/status")
+    @app.get("/v1/status")
     async def status() -> Response:
-        """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis.
-
-        `queue` and `num_workers` are the names that code-judge has for two of them.
-        """
-        found = await of_redis(intake().status())
-        if isinstance(found, JSONResponse):
-            return found
-        return JSONResponse({**found, "queue": found["queued"], "num_workers": found["executors"]["ready"]})
+        """Queue and workers; `ready` once at least one sandbox takes calls. 503 without Redis."""
+        return JSONResponse(await intake().status())
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """For Prometheus: calls by status, waits and run times, the queue's depth, executors. 503 without Redis."""
-        found = await of_redis(intake().metrics())
-        return found if isinstance(found, JSONResponse) else Response(found, media_type=CONTENT_TYPE_LATEST)
+        return Response(await intake().metrics(), media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/v1/run", response_model=Result)
     async def run_one(call: Call) -> Response:
@@ -236,8 +221,7 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     @app.post("/v1/sessions", response_model=Session)
     async def open_session() -> Response:
         """Begins a session: a process that keeps its state from cell to cell, in namespaces of its own."""
-        found = await of_redis(intake().open_session())
-        return found if isinstance(found, JSONResponse) else JSONResponse({"session": found})
+        return JSONResponse({"session": await intake().open_session()})
 
     @app.post("/v1/sessions/{session}/cells", response_model=Result, responses={409: {}})
     async def run_cell(session: str, cell: Cell) -> Response:

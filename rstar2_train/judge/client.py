@@ -63,14 +63,7 @@ class JudgeClient:
             base_url=url,
             headers=headers,
             timeout=httpx.Timeout(None, connect=10.0),
-            limits=httpx.Limits(max_connections=MAX_REQUESTS, max_keepalive_connections=MAX_REQUESTS),
-            trust_env=False,
-        )
-        self._session_http = httpx.AsyncClient(
-            base_url=url,
-            headers=headers,
-            timeout=httpx.Timeout(None, connect=10.0),
-            limits=httpx.Limits(max_connections=MAX_CELLS, max_keepalive_connections=MAX_REQUESTS),
+            limits=httpx.Limits(max_connections=MAX_REQUESTS + MAX_CELLS, max_keepalive_connections=MAX_REQUESTS),
             trust_env=False,
         )
         self._patience = patience_seconds
@@ -92,7 +85,6 @@ class JudgeClient:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
         await self._http.aclose()
-        await self._session_http.aclose()
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         """Runs one snippet. Raises JudgeUnavailable when there is no answer; never returns status `internal`."""
@@ -108,12 +100,12 @@ class JudgeClient:
 
     def session(self) -> JudgeSession:
         """A session: cells that share one Python process. Use as an async context manager."""
-        return JudgeSession(self._session_http, patience_seconds=self._patience)
+        return JudgeSession(self._http, patience_seconds=self._patience)
 
     async def status(self) -> dict[str, Any]:
-        """The API's /status. Raises JudgeUnavailable when it does not answer."""
+        """The API's /v1/status. Raises JudgeUnavailable when it does not answer."""
         try:
-            answer = await self._http.get("/status", timeout=10.0)
+            answer = await self._http.get("/v1/status", timeout=10.0)
             status: dict[str, Any] = answer.json()
         except (httpx.HTTPError, json.JSONDecodeError) as error:
             raise JudgeUnavailable(f"no status from {self._http.base_url}: {error or type(error).__name__}") from error

@@ -86,6 +86,15 @@ class BatchJudgeResult(BaseModel):
     results: list[JudgeResult]
 
 
+class ServerStatus(BaseModel):
+    """How busy the judge is. Nothing more: those clients make an object of exactly these fields."""
+
+    queue: int
+    """Calls that wait or run."""
+    num_workers: int
+    """Sandboxes that take calls."""
+
+
 def to_submission_result(submission: Submission, result: CallResult) -> SubmissionResult:
     """Our result in code-judge's words. Pure."""
     run_success = result.status == "ok"
@@ -126,6 +135,12 @@ def router(intake: Callable[[], Intake]) -> APIRouter:
         intake().admit(len(batch.submissions))
         results = await asyncio.gather(*map(run_one, batch.submissions))
         return {"sub_id": batch.sub_id or str(uuid.uuid4()), "results": results}
+
+    @routes.get("/status")
+    async def status() -> ServerStatus:
+        """How busy the judge is."""
+        found = await intake().status()
+        return ServerStatus(queue=found["queued"], num_workers=found["executors"]["ready"])
 
     def add(path: str, route: Callable[..., Awaitable[Any]], answer: type[BaseModel], summary: str) -> None:
         routes.add_api_route(path, route, methods=["POST"], response_model=answer, summary=summary)

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.models import NO_ROOM, CallResult, Verb, check_request
@@ -22,6 +21,8 @@ from rstar2_train.judge.submit import Submitter
 
 WAIT_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 RUN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 60)
+REDIS_SECONDS = 2.0
+"""How long a question to Redis alone may take."""
 
 
 class Busy(Exception):
@@ -95,7 +96,8 @@ class Intake:
     async def open_session(self) -> str:
         """Begins a session: a name for it. It takes a place in a sandbox with its first cell."""
         session = uuid.uuid4().hex
-        await self._redis.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
+        async with asyncio.timeout(REDIS_SECONDS):
+            await self._redis.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
         return session
 
     async def run_cell(self, session: str, code: str, limits: JudgeLimits) -> CallResult:
@@ -136,20 +138,18 @@ class Intake:
         return result
 
     async def _find(self, session: str) -> str | None:
-        """The worker that has a session; empty: none yet; None: there is no such session. Raises Busy without Redis."""
+        """The worker that has a session; empty: none yet; None: there is no such session."""
         names = self._names
-        try:
-            known, place = await self._redis.mget(names.session(session), names.place(session))
-            worker = "" if place is None else cast(bytes, place).decode()
-            lives = not worker or await self._redis.exists(names.worker(worker))
-        except (RedisError, OSError) as error:
-            raise Busy(f"Redis does not answer: {error or type(error).__name__}", retry_after=1) from error
+        known, place = await self._redis.mget(names.session(session), names.place(session))
+        worker = "" if place is None else cast(bytes, place).decode()
+        lives = not worker or await self._redis.exists(names.worker(worker))
         return None if known is None or not lives else worker
 
     async def status(self) -> dict[str, Any]:
         """Queue and workers. Raises RedisError or OSError when Redis does not answer."""
         self.submitter.check()
-        workers = await self._workers()
+        async with asyncio.timeout(REDIS_SECONDS):
+            workers, queued = await self._workers(), await self._redis.xlen(self._names.tasks)
         executors = {
             "ready": sum(worker["ready"] for worker in workers),
             "configured": sum(worker["executors"] for worker in workers),
@@ -157,7 +157,7 @@ class Intake:
         }
         return {
             "ready": executors["ready"] > 0,
-            "queued": await self._redis.xlen(self._names.tasks),
+            "queued": queued,
             "pending": self.submitter.pending,
             "resubmitted": self.submitter.resubmitted,
             "executors": executors,

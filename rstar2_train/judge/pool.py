@@ -47,6 +47,7 @@ SESSIONS_FACTOR = 4
 """All sessions of a sandbox together may hold so many times the largest memory limit among them."""
 MEMORY_FACTOR = 2
 """A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
+TOO_MUCH_MEMORY = CallResult("memory", stderr="its processes together took too much memory\n")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,11 @@ class _Call:
     deaths: int = 0
     setups: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+
+    def answer(self, result: CallResult) -> None:
+        """Say how it ended, unless nobody waits for it any more."""
+        if not self.future.done():
+            self.future.set_result(result)
 
 
 @dataclass(slots=True, eq=False)
@@ -329,16 +335,16 @@ class Pool:
             call.setups += result.status == "internal"
             if result.status == "internal" and call.setups < SETUP_TRIES:
                 self._waiting[call.lane].appendleft(call)
-            elif not call.future.done():
-                call.future.set_result(result)
+            else:
+                call.answer(result)
         else:
             running = isinstance(error, SandboxError) and error.running
             shared = any(one.sandbox is sandbox for one in self.sessions.values())  # then it may have been a session
             call.deaths += running
-            if running and sandbox.over_memory and not shared and not call.future.done():
-                call.future.set_result(CallResult("memory", stderr="its processes together took too much memory\n"))
-            elif call.deaths >= DEATHS and not call.future.done():
-                call.future.set_result(CallResult("killed", stderr="the call ended its sandbox each time it was run\n"))
+            if running and sandbox.over_memory and not shared:
+                call.answer(TOO_MUCH_MEMORY)
+            elif call.deaths >= DEATHS:
+                call.answer(CallResult("killed", stderr="the call ended its sandbox each time it was run\n"))
             else:
                 self._waiting[call.lane].appendleft(call)
         self._assign()
@@ -347,22 +353,20 @@ class Pool:
         """A cell ended; None: its sandbox did, and with it the session."""
         session = self.sessions.get(call.task.session)
         if result is None and sandbox.over_memory:
-            result = CallResult("memory", stderr="its processes together took too much memory\n")
+            result = TOO_MUCH_MEMORY
         result = result or _lost(call.task)
         if session is not None and result.session_lives:
             session.used, session.running = time.monotonic(), False
         elif session is not None:
             self._forget(call.task.session)
-        if not call.future.done():
-            call.future.set_result(result)
+        call.answer(result)
 
     def _forget(self, id: str) -> None:
         """A session is no more."""
         session = self.sessions.pop(id)
         self._ended.add(id)
         for call in session.cells:
-            if not call.future.done():
-                call.future.set_result(_lost(call.task))
+            call.answer(_lost(call.task))
 
 
 def _lost(task: Task) -> CallResult:

@@ -141,10 +141,10 @@ class JudgeStack:
         self._spawn(name, [sys.executable, "-m", "rstar2_train.judge", *arguments])
 
     def status(self) -> dict[str, Any]:
-        """The API's /status."""
+        """The API's /v1/status."""
         token = secret("RSTAR2_JUDGE_TOKEN")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        question = urllib.request.Request(f"{self.url}/status", headers=headers)
+        question = urllib.request.Request(f"{self.url}/v1/status", headers=headers)
         with urllib.request.urlopen(question, timeout=10) as answer:
             status: dict[str, Any] = json.load(answer)
         return status

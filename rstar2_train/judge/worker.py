@@ -225,7 +225,7 @@ class Worker:
                     await until_done("giving up", partial(self._consumer.finish, answers, dead=True))
 
     def report(self) -> dict[str, object]:
-        """What the API's /status tells about this worker."""
+        """What the API's /v1/status tells about this worker."""
         return {
             "name": self.name,
             "executors": self._pool.size,

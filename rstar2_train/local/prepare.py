@@ -25,6 +25,8 @@ from rstar2_train.job.validate import InvalidJob, check
 
 MIN_FREE_BYTES = 512 * 2**20
 """Less free disk than this and nothing is started."""
+LOW_BYTES = 128 * 2**20
+"""Less than this and what runs is stopped, while a checkpoint and a report can still be written."""
 
 
 class CannotRun(Exception):
@@ -72,12 +74,18 @@ def check_machine(job: AgenticRLJob, state: JobState) -> None:
             "runsc (gVisor) is not on the PATH: run `make setup`, which builds it, or install it by hand "
             "(Debian: apt-get install runsc). Without it the model's code cannot be run safely"
         )
-    free = shutil.disk_usage(state.root).free
-    if free < MIN_FREE_BYTES:
-        missing.append(
-            f"only {free // 2**20} MiB are free under {state.root}; at least {MIN_FREE_BYTES // 2**20} needed"
-        )
+    too_little = too_little_disk(state, wanted=MIN_FREE_BYTES)
+    if too_little:
+        missing.append(too_little)
     _refuse(missing)
+
+
+def too_little_disk(state: JobState, *, wanted: int) -> str:
+    """What to say when fewer than `wanted` bytes are free for the state; else empty."""
+    free = shutil.disk_usage(state.root).free
+    if free >= wanted:
+        return ""
+    return f"only {free // 2**20} MiB are free under {state.root}; at least {wanted // 2**20} needed: free some"
 
 
 def _refuse(problems: list[str]) -> None:

@@ -34,6 +34,8 @@ from rstar2_train.track.view import watch
 
 log = logging.getLogger(__name__)
 
+DISK_SECONDS = 2.0
+"""Between two looks at the free disk."""
 LAST_METRICS_SECONDS = 20.0
 """How long the end of a run waits for a tracking server; what is unsent stays in the journal."""
 
@@ -127,6 +129,7 @@ class _Run:
         """Run the stages; a child that keeps dying, or a request to stop, ends them early."""
         stages = asyncio.create_task(self._stages(left))
         stop = asyncio.create_task(self._stop.wait())
+        disk = asyncio.create_task(self._watch_disk())
         given_up = self._supervisor.given_up
         ends: set[asyncio.Future[Any]] = {stages, stop, given_up}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -136,9 +139,19 @@ class _Run:
             self._signal_driver(signal.SIGTERM)
         ending = await stages
         stop.cancel()
+        disk.cancel()
         if given_up.done():
             raise given_up.result()
         return ending
+
+    async def _watch_disk(self) -> None:
+        """Give the run up before the disk is full: Redis would take no call any more, and everything wait for it."""
+        while True:
+            if why := prepare.too_little_disk(self._state, wanted=prepare.LOW_BYTES):
+                words = f"{why}, then run the same command again: it goes on where it stopped"
+                self._supervisor.give_up(ChildFailed(words))
+                return
+            await asyncio.sleep(DISK_SECONDS)
 
     def _signal_driver(self, signum: signal.Signals) -> None:
         for name in self._supervisor.health():

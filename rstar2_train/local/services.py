@@ -128,7 +128,7 @@ class Services:
 
     async def _executors_ready(self) -> bool:
         headers = {"Authorization": f"Bearer {self.judge_token}"}
-        status = await _get_json(f"{self.judge_url}/status", headers)
+        status = await _get_json(f"{self.judge_url}/v1/status", headers)
         return status is not None and bool(status["ready"])
 
 

@@ -8,7 +8,7 @@ cannot be had again without running cells twice, so the trajectory is lost to in
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol as Interface
@@ -39,9 +39,10 @@ class Notebook:
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
-        self._open: AbstractAsyncContextManager[Session] | None = None
         self._session: Session | None = None
-        self._begun = 0
+        self._held = AsyncExitStack()
+        """What ends the session."""
+        self._begun = False
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Notebook:
@@ -57,10 +58,8 @@ class Notebook:
         async with self._turn:
             note = ""
             if self._session is None:
-                self._open = self._judge.session()
-                self._session = await self._open.__aenter__()
-                self._begun += 1
-                note = STARTED_AGAIN if self._begun > 1 else ""
+                self._session = await self._held.enter_async_context(self._judge.session())
+                note, self._begun = STARTED_AGAIN if self._begun else "", True
             result = await self._session.run(code, limits=limits)
             if result.status in ("session_lost", "internal"):
                 raise JudgeUnavailable(f"the trajectory's session was lost: {result.stderr.strip()}")
@@ -69,6 +68,5 @@ class Notebook:
             return replace(result, stdout=note + result.stdout)
 
     async def _close(self) -> None:
-        opened, self._open, self._session = self._open, None, None
-        if opened is not None:
-            await opened.__aexit__(None, None, None)
+        self._session = None
+        await self._held.aclose()

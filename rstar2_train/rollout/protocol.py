@@ -8,12 +8,12 @@ names are re-exported here. Imports neither torch nor transformers until a token
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rstar2_train.data.tool_text import tools_section
 from rstar2_train.job.roles import ToolName
 from rstar2_train.rollout.tools import (
     TOOL_NAME,
@@ -50,19 +50,13 @@ __all__ = [
 _SYSTEM_PROMPT = (
     "You solve problems for a user, and you can run Python while you work. Think first, inside <reason> and </reason>: "
     "plan, calculate with the tool, check what comes back, and change course when it shows a mistake. When you are "
-    "sure, write the result once, inside <answer> and </answer>, with the final value in \\boxed{}.\n\n"
-    "# Tools\n\n"
-    "These functions may be called. Their signatures, one JSON object a line:\n"
-    "<tools>\n%s\n</tools>\n\n"
-    "To call one, write a JSON object with its name and its arguments between tags:\n"
-    '<tool_call>\n{"name": "<function>", "arguments": {"<argument>": "<value>"}}\n</tool_call>\n'
-    "Then end your turn: the output comes back between <tool_response> and </tool_response>."
+    "sure, write the result once, inside <answer> and </answer>, with the final value in \\boxed{}."
 )
 
 
 def default_system_prompt(tool: ToolName) -> str:
     """System message when the job sets none. Our own words; the form is that of the paper's Figure 2."""
-    return _SYSTEM_PROMPT % json.dumps(TOOLS[tool])
+    return f"{_SYSTEM_PROMPT}\n\n{tools_section([TOOLS[tool]])}"
 
 
 DEFAULT_SYSTEM_PROMPT = default_system_prompt(TOOL_NAME)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 FORMAT = b"1"
 """Version of the columns, in the file's metadata under `rstar2.trajectories`."""
+BATCH = 256
+"""Rows that `stream` holds at a time."""
 _KEY = b"rstar2.trajectories"
 _STEP = re.compile(r"step-(\d+)\.parquet")
 _TYPES: dict[str, pa.DataType] = {
@@ -65,28 +67,43 @@ def write(path: Path, trajectories: Sequence[Trajectory]) -> None:
 
 def read(path: Path) -> list[Trajectory]:
     """The trajectories of a file, in the order they were written. Raises StoreError for another kind of file."""
+    return [from_row(row) for row in stream(path)]
+
+
+def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a file one by one, as plain values, decoded a batch at a time. Raises StoreError as `read` does.
+
+    `columns`: read these alone; None: all, of which `from_row` makes a trajectory.
+    """
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            version = (file.schema_arrow.metadata or {}).get(_KEY)
+            if version != FORMAT:
+                raise StoreError(f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})")
+            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
+                yield from batch.to_pylist()
     except (OSError, pa.ArrowInvalid) as error:
         raise StoreError(f"{path} cannot be read as trajectories: {error}") from error
-    version = (table.schema.metadata or {}).get(_KEY)
-    if version != FORMAT:
-        raise StoreError(f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})")
-    return [_trajectory(row) for row in table.to_pylist()]
+
+
+def step_files(folder: Path) -> list[tuple[int, Path]]:
+    """The step files of a folder with their steps, oldest first; none when there is no such folder."""
+    return sorted(
+        (int(match[1]), path) for path in folder.glob("step-*.parquet") if (match := _STEP.fullmatch(path.name))
+    )
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
     """Delete all step files of a folder but the newest `keep`; returns what was deleted."""
-    steps = sorted(
-        (int(match[1]), path) for path in folder.glob("step-*.parquet") if (match := _STEP.fullmatch(path.name))
-    )
+    steps = step_files(folder)
     old = [path for _, path in steps[: max(0, len(steps) - keep)]]
     for path in old:
         path.unlink(missing_ok=True)
     return old
 
 
-def _trajectory(row: dict[str, Any]) -> Trajectory:
+def from_row(row: dict[str, Any]) -> Trajectory:
+    """The trajectory that a whole row of `stream` holds."""
     row["segments"] = [Segment(**segment) for segment in row["segments"]]
     row["calls"] = [ToolCall(**call) for call in row["calls"]]
     return Trajectory(**row)

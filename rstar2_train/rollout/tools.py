@@ -1,4 +1,4 @@
-r"""The tool protocol: a tool's signature, how its calls are read from a turn, and what the model is shown back.
+r"""The tool protocol: how a tool's calls are read from a turn, and what the model is shown back.
 
 Used by the agent loop for rollouts and by the generator of demonstrations, so that both write the same strings; they
 are stable. A job has one tool (`spec.rollout.tool`). Calls have the Hermes form:
@@ -10,41 +10,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rstar2_train.data.tool_text import CALL_CLOSE as _CLOSE
+from rstar2_train.data.tool_text import CALL_OPEN as _OPEN
+from rstar2_train.data.tool_text import JUPYTER, TOOL_NAME, TOOLS, call_text
 from rstar2_train.job.roles import ToolName
 from rstar2_train.rollout.trajectory import CallStatus
 
-TOOL_NAME: ToolName = "execute_python_code_with_standard_io"
-"""The tool's name in the paper."""
-JUPYTER: ToolName = "jupyter_code"
-"""The other tool of the paper's public code; here with real sessions (judge/session.py)."""
+__all__ = [
+    "JUPYTER",
+    "TOOLS",
+    "TOOL_NAME",
+    "ParsedCall",
+    "clip_middle",
+    "parse_calls",
+    "render_call",
+    "render_parsed",
+    "render_result",
+]
 
-
-def _signature(name: ToolName, description: str, arguments: dict[str, str]) -> dict[str, Any]:
-    properties = {argument: {"type": "string", "description": text} for argument, text in arguments.items()}
-    parameters = {"type": "object", "properties": properties, "required": list(arguments)}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-
-
-SHOWN = "The value of a last line that is an expression is printed too."
-TOOLS: dict[ToolName, dict[str, Any]] = {
-    TOOL_NAME: _signature(
-        TOOL_NAME,
-        f"Runs a Python program by itself, gives it `input` on standard input, and returns what it prints. {SHOWN}",
-        {"code": "The whole Python program.", "input": "Standard input of the program; may be empty."},
-    ),
-    JUPYTER: _signature(
-        JUPYTER,
-        "Runs a cell of Python in your notebook, which keeps what earlier cells defined, and returns what it prints. "
-        + SHOWN,
-        {"code": "The cell."},
-    ),
-}
-"""JSON signatures of the tools, as the system prompt shows them."""
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DECODER = json.JSONDecoder()
@@ -70,19 +57,21 @@ def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> lis
     that is never closed is malformed. Calls after the first `max_calls` are faults.
     """
     calls: list[ParsedCall] = []
-    at = text.find(_OPEN)
-    while at >= 0:
-        call, end = _parse_one(text, at + len(_OPEN), tool)
+    for call, _, _ in _each(text, tool):
         if len(calls) >= max_calls:
             call = ParsedCall(name=call.name, fault="malformed", why=f"more than {max_calls} calls in one turn")
         calls.append(call)
-        at = text.find(_OPEN, end)
     return calls
+
+
+def call_spans(text: str) -> list[tuple[int, int]]:
+    """Where each `<tool_call>` of a model's turn begins and ends (exclusive), tags included; a bad one too."""
+    return [(begin, end) for _, begin, end in _each(text, TOOL_NAME)]
 
 
 def render_call(code: str, stdin: str = "") -> str:
     """A call of the Python tool as a model writes it."""
-    return f"{_OPEN}\n{json.dumps({'name': TOOL_NAME, 'arguments': {'code': code, 'input': stdin}})}\n{_CLOSE}"
+    return call_text(TOOL_NAME, {"code": code, "input": stdin})
 
 
 def render_parsed(call: ParsedCall) -> str:
@@ -136,6 +125,15 @@ def clip_middle(text: str, *, limit: int) -> str:
         return text
     head = limit - limit // 2
     return f"{text[:head]}\n...({len(text) - limit} characters left out)...\n{text[len(text) - limit // 2 :]}"
+
+
+def _each(text: str, tool: ToolName) -> Iterator[tuple[ParsedCall, int, int]]:
+    """Every call of a turn, with its span."""
+    at = text.find(_OPEN)
+    while at >= 0:
+        call, end = _parse_one(text, at + len(_OPEN), tool)
+        yield call, at, end
+        at = text.find(_OPEN, end)
 
 
 def _parse_one(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:

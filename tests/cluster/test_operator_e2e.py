@@ -147,6 +147,7 @@ def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace
         began = time.time()
         operated.apply([manifest])
         run.until("its start", lambda status: status.get("phase") == "Preparing")
+        run.end_operator("Preparing")
         run.at("sft")
         run.until("training", lambda status: has(status, "Training"))
         assert_start_was_cheap(run, since=began)
@@ -168,6 +169,8 @@ def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace
         run.end_operator("rl-3")
         run.at("eval")
         run.end_operator("eval")
+        run.until("its report", lambda status: status.get("phase") == "Finishing")
+        run.end_operator("Finishing")
         run.until("the end", lambda status: status.get("phase") in FINAL)
         status = run.status()
         print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
@@ -189,11 +192,12 @@ def has(status: dict[str, Any], kind: str) -> bool:
 
 
 def assert_start_was_cheap(run: Run, *, since: float) -> None:
-    """One write an object, at most three of status."""
+    """One write an object, at most three of status. (The operator was ended once meanwhile.)"""
     written = [what for _, what in training.writes(run.cluster, since=since) if what.startswith(f"{run.namespace}/")]
     own = Counter(what for what in written if "/events/" not in what)
     status = own.pop(f"{run.namespace}/agenticrljobs/smoke/status", 0)
     print(f"starting the job: {sum(own.values())} writes of {len(own)} objects, {status} of status")
+    assert own.pop(f"{run.namespace}/secrets/smoke-secrets") <= 2  # nobody may read it: the successor writes it anew
     assert {what: times for what, times in own.items() if times > 1} == {}
     assert status <= 3, training.told(run.cluster, run.namespace)
 

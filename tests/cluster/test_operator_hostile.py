@@ -9,7 +9,7 @@ import time
 from rstar2_operator import names
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
-from tests.support.hostile import HOSTILE, PROBE, PROBED, baits
+from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
 
 READY_SECONDS = 180
 SCRIPT = """
@@ -17,6 +17,8 @@ import asyncio, json, sys, time
 from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.judge.queue import secret
+
+SHORT = JudgeLimits(wall_seconds=2)
 
 async def main():
     given = json.load(sys.stdin)
@@ -29,6 +31,14 @@ async def main():
             probe = await client.run(given["probe"])
             seen = [attack["name"], result.to_dict(), probe.to_dict(), time.perf_counter() - began]
             print(json.dumps(seen), flush=True)
+        for name, code in given["sessions"].items():
+            async with client.session() as good, client.session() as bad:
+                await good.run("kept = 'here'")
+                await bad.run(code, limits=SHORT)
+                for _ in range(3):
+                    await bad.run("print('again')", limits=SHORT)
+                    others = await client.run(given["probe"]), await good.run("kept")
+                    print(json.dumps([name, *(one.to_dict() for one in others)]), flush=True)
 
 asyncio.run(main())
 """
@@ -59,9 +69,11 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, namespace: s
     attacks = [
         {"name": one.name, "before": one.before, "code": one.program(values), "limits": one.limits} for one in HOSTILE
     ]
-    given = {"url": f"http://127.0.0.1:{names.JUDGE_PORT}", "probe": PROBE, "attacks": attacks}
+    url = f"http://127.0.0.1:{names.JUDGE_PORT}"
+    given = {"url": url, "probe": PROBE, "attacks": attacks, "sessions": SESSIONS}
     command = ["exec", "-i", "-n", namespace, judge["metadata"]["name"], "-c", "api", "--", "python", "-c", SCRIPT]
-    seen = [json.loads(line) for line in operated.kubectl(*command, stdin=json.dumps(given), seconds=600).splitlines()]
+    rows = [json.loads(line) for line in operated.kubectl(*command, stdin=json.dumps(given), seconds=600).splitlines()]
+    seen, beside = rows[: len(HOSTILE)], rows[len(HOSTILE) :]
     assert [name for name, *_ in seen] == [one.name for one in HOSTILE]
     seconds = [row[3] for row in seen]
     print(f"ready again after {len(seen)} attacks: p50 {statistics.median(seconds):.3f} s, max {max(seconds):.2f} s")
@@ -72,6 +84,9 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, namespace: s
     assert {name: problem for name, problem in problems.items() if problem} == {}
     harmed = {name: probe for name, _, probe, _ in seen if (probe["status"], probe["stdout"]) != ("ok", PROBED)}
     assert harmed == {}
+    assert [name for name, *_ in beside] == [name for name in SESSIONS for _ in range(3)]
+    for name, probe, kept in beside:
+        assert (probe["stdout"], kept["stdout"]) == (PROBED, "'here'\n"), name
 
 
 def ready(cluster: Cluster, namespace: str) -> bool:

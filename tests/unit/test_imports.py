@@ -13,6 +13,7 @@ LIGHT = (
     "rstar2_train.job.spec",
     "rstar2_train.job.contracts",
     "rstar2_train.judge",
+    "rstar2_train.data.prepare",
     "rstar2_train.grpo_roc.penalties",
     "rstar2_train.grpo_roc.resample",
     "rstar2_train.reward.verify",

@@ -49,11 +49,12 @@ def _of_stages(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
         last = before.get(row["name"], {})
         name = row["name"]
         if row["attempts"] > last.get("attempts", 0) and row["phase"] != "Waiting":
-            again = f", attempt {row['attempts']}" if row["attempts"] > 1 else ""
+            again = f": {new['message']}" if row["attempts"] > 1 else ""  # which attempt, and after what
             said.append(Event(NORMAL, "StageStarted", f"stage {name} ({row['type']}){again}", "RunStage"))
         if row["phase"] == "Done" and last.get("phase") != "Done":
             reward = (row.get("metrics") or {}).get("reward")
-            steps = f" after {row['step']} steps" if row.get("step") else ""
+            step = row.get("step") or 0
+            steps = f" after {step} step{'s' if step > 1 else ''}" if step else ""
             told = f", reward {reward}" if reward is not None else ""
             why = f" ({row['reason']})" if row.get("reason") else ""
             said.append(Event(NORMAL, "StageCompleted", f"stage {name}{steps}{told}{why}", "RunStage"))

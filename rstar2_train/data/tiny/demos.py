@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import random
 import re
 import sys
@@ -17,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rstar2_train.data.tiny.tasks import OPERATIONS, VARIABLES, Chain
+from rstar2_train.data.tool_text import TOOL_NAME, call_text
 
-TOOL = "execute_python_code_with_standard_io"
-SYSTEM_PROMPT = f"Tool: {TOOL}"
+SYSTEM_PROMPT = f"Tool: {TOOL_NAME}"
 """`spec.model.systemPrompt` of the tiny manifests: the signature in one line keeps a prompt below 20 tokens."""
 
 MALFORMED = "error: invalid tool call: not valid JSON (Expecting ',' delimiter)"
@@ -120,8 +119,7 @@ def _program(expression: str) -> str:
 
 def _call(code: str, *, variable: str) -> dict[str, str]:
     """A turn that says which variable it is about to find, and calls the tool for it."""
-    call = json.dumps({"name": TOOL, "arguments": {"code": code, "input": ""}})
-    return {"role": "assistant", "content": f"{variable}: <tool_call>\n{call}\n</tool_call>"}
+    return {"role": "assistant", "content": f"{variable}: {call_text(TOOL_NAME, {'code': code, 'input': ''})}"}
 
 
 def _answer(value: int, rng: random.Random, *, flaws: Flaws) -> dict[str, str]:

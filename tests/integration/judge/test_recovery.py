@@ -130,6 +130,7 @@ async def test_soak_in_small(tmp_path: Path) -> None:
     seen = await soak(tmp_path, calls=1000, every=1.0)
     assert seen["kills"] >= 3
     assert (seen["lost"], seen["duplicated"], seen["wrong"]) == (0, 0, 0)
+    assert seen["sessions"]["cells"] > 0 and seen["sessions"]["wrong"] == 0
 
 
 async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeStack) -> None:

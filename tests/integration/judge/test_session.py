@@ -13,6 +13,7 @@ from rstar2_train.judge.models import NO_ROOM
 from rstar2_train.judge.stack import JudgeStack
 from rstar2_train.rollout.notebook import STARTED_AGAIN, Notebook
 from tests.integration.judge.test_recovery import kill_sandboxes
+from tests.support.hostile import SESSIONS
 
 
 async def test_state_is_kept_from_cell_to_cell(client: JudgeClient) -> None:
@@ -145,20 +146,7 @@ async def test_a_cell_longer_than_the_idle_limit_ends_no_session(tmp_path: Path)
             assert (await session.run("x")).stdout == "1\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, bytes(64))\n    except OSError: pass",
-        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        while True: pass",
-        "import os, threading\ndef flood():\n    while True: os.write(1, b'x' * 65536)\n"
-        "threading.Thread(target=flood, daemon=True).start()",
-        "import os, signal\nif os.fork() == 0:\n    os.setsid()\n    for s in range(1, 32):\n"
-        "        try: signal.signal(s, signal.SIG_IGN)\n        except OSError: pass\n    while True: signal.pause()",
-        "import os\nos.kill(os.getpid(), 19)",
-        "import sys\nsys.path.insert(0, '/opt/executor')\nimport forkserver\nforkserver.next_cell(0)",
-    ],
-    ids=["forged statuses", "work between cells", "flood between cells", "daemon", "stopped", "asks for cells itself"],
-)
+@pytest.mark.parametrize("code", SESSIONS.values(), ids=SESSIONS.keys())
 async def test_a_hostile_session_harms_itself_alone(client: JudgeClient, code: str) -> None:
     async with client.session() as good, client.session() as bad:
         assert (await good.run("kept = 'here'")).status == "ok"

@@ -14,6 +14,7 @@ from rstar2_train.job.contracts import Attempt, write_model
 from rstar2_train.job.load import read_manifest
 from rstar2_train.job.state import JobState
 from rstar2_train.job.validate import check
+from tests.support.disk import small_disk
 
 ROOT = Path(__file__).parents[3]
 SMOKE = ROOT / "examples" / "smoke.yaml"
@@ -123,21 +124,10 @@ def test_the_same_job_twice_at_once(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(small)], capture_output=True, text=True, check=False
-    )
-    if mount.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mount.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "small", mebibytes=32) as small:
         code, output = rstar2("run", str(SMOKE), "--state", str(small))
         assert_refused(code, output, "MiB are free")
         assert not (small / "smoke" / "job.json").exists()
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

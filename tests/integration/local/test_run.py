@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from rstar2_train.job.contracts import ExitCode, Progress
 from rstar2_train.job.state import JobState
+from rstar2_train.local.prepare import LOW_BYTES
+from tests.support.disk import small_disk
 from tests.support.whole import assert_whole
 
 ROOT = Path(__file__).parents[3]
@@ -185,3 +188,19 @@ def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, sta
     assert code == ExitCode.SUSPENDED, output
     assert state.stage("sft").outcome().checkpoint.step >= 20
     assert_nothing_left(state)
+
+
+def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start) -> None:
+    with small_disk(tmp_path / "small", mebibytes=640) as small:
+        state = JobState(small / "smoke")
+        run = start(small)
+        wait_for(state, "sft", 3, run)
+        free = shutil.disk_usage(small).free
+        with (small / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, free - LOW_BYTES // 2)
+        code, output = finish(run)
+        assert code == 1
+        assert "MiB are free" in output and "free some, then run the same command again" in output
+        outcome = state.stage("sft").outcome()
+        assert outcome is not None and outcome.outcome == "suspended" and outcome.checkpoint is not None
+        assert_nothing_left(state)

@@ -7,8 +7,9 @@ Beside that, `status` and `stdout` say how it must end, where that matters. Afte
 
 from tests.support.hostile.limits import BOMBS, FLOODS, LIES, SLEEPERS
 from tests.support.hostile.model import PROBE, PROBED, Hostile, baits
+from tests.support.hostile.sessions import SESSIONS
 from tests.support.hostile.walls import ESCAPES, NETWORK, OTHERS, ZYGOTE
 
 HOSTILE = [*ESCAPES, *ZYGOTE, *NETWORK, *OTHERS, *LIES, *FLOODS, *BOMBS, *SLEEPERS]
 
-__all__ = ["HOSTILE", "PROBE", "PROBED", "Hostile", "baits"]
+__all__ = ["HOSTILE", "PROBE", "PROBED", "SESSIONS", "Hostile", "baits"]

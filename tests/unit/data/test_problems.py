@@ -83,7 +83,7 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
         "broken.jsonl": ":1: not valid JSON: ",
         "latin.jsonl": ":1: not UTF-8",
         "broken.parquet": "not a readable Parquet file",
-        "data.csv": "must end in .jsonl or .parquet",
+        "data.csv": "must end in .jsonl, .json, .parquet or .arrow",
     }.items():
         with pytest.raises(DataError) as caught:
             list(read_problems(tmp_path / name))

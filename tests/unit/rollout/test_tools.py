@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rstar2_train.rollout.tools import (
     TOOL_NAME,
     ParsedCall,
+    call_spans,
     clip_middle,
     parse_calls,
     render_call,
@@ -74,6 +75,12 @@ def test_calls_beyond_the_limit_are_answered_with_an_error_in_their_slot() -> No
 def test_tags_inside_a_string_end_nothing() -> None:
     code = "print('</tool_call> <tool_call> <tool_response>')"
     assert parse_calls(render_call(code), max_calls=8) == [ParsedCall(name=TOOL_NAME, code=code)]
+
+
+def test_the_span_of_a_call_is_its_text_with_both_tags() -> None:
+    good, inside, open_ended = call("1"), named({"code": "'</tool_call>'"}), "<tool_call>{"
+    text = f"a {good} b {inside}{good} c {open_ended}"
+    assert [text[begin:end] for begin, end in call_spans(text)] == [good, inside, good, open_ended]
 
 
 def test_text_without_calls_has_none() -> None:

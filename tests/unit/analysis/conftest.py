@@ -1,0 +1,119 @@
+"""A job's state with trajectories in it, written by the functions that a driver uses."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.job.contracts import write_model
+from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.state import JobState
+from rstar2_train.rollout import store
+from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+from tests.support.engine import load_protocol, random_model
+
+HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">\u2028é"
+CALL = '<tool_call>\n{"name": "execute_python_code_with_standard_io", "arguments": {"code": "print(1) # check"}}\n'
+CALL += "</tool_call>"
+
+Rollout = Callable[..., Trajectory]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights and its tokenizer."""
+    return random_model(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+@pytest.fixture(scope="session")
+def protocol(model_folder: Path) -> Protocol:
+    """Its protocol."""
+    return load_protocol(model_folder)
+
+
+@pytest.fixture(scope="session")
+def rollout(protocol: Protocol) -> Rollout:
+    """Makes a rollout of a call, its response and an answer; the model's log-probs are -0.1, -0.2, ..."""
+
+    def make(prompt_id: str = "p", sample: int = 0, *, thought: str = "I check it", **fields: object) -> Trajectory:
+        turns: Sequence[tuple[str, str]] = (
+            ("model", f"Compute. {CALL}<|im_end|>"),
+            ("tool", protocol.tool_turn_text(["1"])),
+            ("model", f"{thought}<answer>\\boxed{{1}}</answer><|im_end|>"),
+        )
+        segments = []
+        count = 0
+        for kind, text in turns:
+            ids = protocol.encode(text)
+            segment = Segment("tool", ids)
+            if kind == "model":
+                segment = Segment("model", ids, [-0.1 * (count + at) for at in range(len(ids))], "rl-1-step-000000")
+                count += len(ids)
+            segments.append(segment)
+        made = Trajectory(
+            prompt_id=prompt_id,
+            sample=sample,
+            prompt_ids=protocol.prompt_ids("What is 1?"),
+            segments=segments,
+            calls=[ToolCall(0, "execute_python_code_with_standard_io", "print(1) # check", "", "ok", "1")],
+            turns=2,
+            answer_tags=1,
+            answer="1",
+            gold="1",
+        )
+        for name, value in fields.items():
+            setattr(made, name, value)
+        return made
+
+    return make
+
+
+def empty_job(jobs: Path, model_folder: Path) -> JobState:
+    """A job of SFT, RL, Filter, RL and Evaluate stages that has not stored any trajectory yet."""
+    state = JobState(jobs / "tiny")
+    stages = [
+        {"name": "sft", "type": "SFT", "sft": {"data": "demos.jsonl"}},
+        {"name": "rl-1", "type": "GRPO", "grpo": {"data": "rl.jsonl", "steps": 2}},
+        {"name": "hard", "type": "Filter", "filter": {"data": "rl.jsonl", "sampling": {"temperature": 0.9}}},
+        {"name": "rl-2", "type": "GRPO", "grpo": {"dataFrom": "hard", "steps": 1, "resample": {"mode": "rank"}}},
+        {"name": "eval", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "b.jsonl"}]}},
+    ]
+    spec = {
+        "model": {"source": str(model_folder)},
+        "stages": stages,
+        "validation": {"data": "held-out.jsonl", "sampling": {"temperature": 0.7}},
+    }
+    write_model(state.job_file, AgenticRLJob.model_validate({"metadata": {"name": "tiny"}, "spec": spec}))
+    return state
+
+
+def fill(state: JobState, rollout: Rollout) -> JobState:
+    """Two steps of rl-1 and its evaluation, a slice of the Filter stage, and a hostile trajectory in rl-2."""
+    good = {"reward": 1.0, "verdict": "correct"}
+    for step in (1, 2):
+        group = [
+            rollout("p", 0, **good, kept=True, kept_reason="kept: positive"),
+            rollout("p", 1, **good, p_err=0.5, kept_reason="dropped: penalty"),
+            rollout("p", 2, verdict="wrong", kept=True, kept_reason="kept: negative"),
+            rollout("p", 3, stop="infrastructure", kept_reason="dropped: infrastructure", segments=[]),
+            *[rollout("q", sample, **good, kept_reason="untrained: all correct") for sample in range(4)],
+        ]
+        store.write(store.step_path(state.stage("rl-1").trajectories, step), group)
+    store.write(state.stage("rl-1").evaluation_trajectories, [rollout("held", sample, **good) for sample in (0, 1)])
+    store.write(store.step_path(state.stage("hard").trajectories, 1), [rollout("f", sample) for sample in (0, 1)])
+    bad = [rollout(HOSTILE, 0, thought=HOSTILE, kept_reason=HOSTILE, gold=HOSTILE, slice=HOSTILE)]
+    store.write(store.step_path(state.stage("rl-2").trajectories, 1), bad)
+    return state
+
+
+@pytest.fixture
+def state(tmp_path: Path, model_folder: Path) -> JobState:
+    """A job without trajectories."""
+    return empty_job(tmp_path, model_folder)
+
+
+@pytest.fixture
+def filled(state: JobState, rollout: Rollout) -> JobState:
+    """A job with trajectories."""
+    return fill(state, rollout)

@@ -1,0 +1,98 @@
+"""Rows of the public sets of problems, as they are published, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_train.data.layouts import LAYOUTS
+from rstar2_train.data.prepare import converted
+from rstar2_train.data.records import RULES, Removed
+from rstar2_train.data.rows import DataError
+
+DAPO_PROMPT = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is $1+1$?\n\n"
+    'Remember to put your answer on its own line after "Answer:".'
+)
+DAPO = {
+    "data_source": "math_dapo",
+    "prompt": [{"content": DAPO_PROMPT, "role": "user"}],
+    "ability": "MATH",
+    "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
+    "extra_info": {"index": "9a9b6eb4-a1cb-49d1-8c1e-62eaf2f74079"},
+}
+OMR = {
+    "expected_answer": "12",
+    "problem_type": "has_answer_extracted",
+    "problem": "How many?",
+    "generated_solution": "<think>...",
+    "inference_mode": "cot",
+}
+EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$x$?", "numerical_answer": "233168"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "expected"),
+    [
+        ("dapo", DAPO, {"problem": "What is $1+1$?", "answer": "2"}),
+        ("dapo", {"prompt": "What is $1+1$?", "solution": "2"}, {"problem": "What is $1+1$?", "answer": "2"}),
+        ("openmathreasoning", OMR, {"problem": "How many?", "answer": "12"}),
+        ("project-euler", EULER, {"problem": "$x$?", "answer": "233168"}),
+        ("project-euler", {"id": 2, "problem": "p", "solution": "7"}, {"problem": "p", "answer": "7"}),
+        ("problems", {"question": "p", "answer": 7, "more": None}, {"problem": "p", "answer": "7"}),
+        (
+            "aime",
+            {"id": 60, "problem": "p", "answer": 204, "year": 2024},
+            {"id": "60", "problem": "p", "answer": "204"},
+        ),
+        ("aime", {"question": "p", "answer": "033"}, {"problem": "p", "answer": "033"}),
+        (
+            "math500",
+            {"problem": "p", "answer": "\\frac12", "level": 3, "unique_id": "test/x/1.json"},
+            {"id": "test/x/1.json", "problem": "p", "answer": "\\frac12", "slice": "level 3"},
+        ),
+    ],
+)
+def test_rows_of_each_layout(layout: str, row: dict[str, Any], expected: dict[str, str]) -> None:
+    assert converted(LAYOUTS[layout], row, "f:1", max_digits=20) == expected
+    only = {name: value for name, value in row.items() if name in LAYOUTS[layout].columns}
+    assert converted(LAYOUTS[layout], only, "f:1", max_digits=20) == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "rule"),
+    [
+        ("openmathreasoning", OMR | {"problem_type": "converted_proof"}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"problem_type": "no_answer_extracted"}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"expected_answer": None}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"problem": " "}, "no-problem"),
+        ("dapo", DAPO | {"reward_model": {"ground_truth": ""}}, "no-gold-answer"),
+        ("math500", {"problem": "p", "answer": None}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"expected_answer": "3\\sqrt2"}, "not-an-integer"),
+        ("project-euler", {"problem": "p", "answer": None}, "no-gold-answer"),
+        ("project-euler", {"problem": "p", "answer": "6.5e27330467"}, "enormous-answer"),
+    ],
+)
+def test_what_a_row_alone_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
+    removed = converted(LAYOUTS[layout], row, "f:1", max_digits=20)
+    assert isinstance(removed, Removed) and removed.rule == rule and rule in RULES
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_row_of_another_layout_is_an_error_that_names_the_fields(layout: str) -> None:
+    with pytest.raises(DataError) as caught:
+        converted(LAYOUTS[layout], {"colour": "red", "size": 3}, "file.jsonl:4", max_digits=20)
+    assert str(caught.value).startswith("file.jsonl:4: ")
+    assert f"layout {layout} is " in str(caught.value) and "fields are colour, size" in str(caught.value)
+
+
+def test_wrong_types_are_errors_too() -> None:
+    for layout, row in (
+        ("dapo", DAPO | {"prompt": 3}),
+        ("dapo", DAPO | {"reward_model": {"ground_truth": ["2"]}}),
+        ("problems", {"problem": ["p"], "answer": "1"}),
+    ):
+        with pytest.raises(DataError, match=r"^f:1: "):
+            converted(LAYOUTS[layout], row, "f:1", max_digits=20)

@@ -1,0 +1,42 @@
+"""Events say what happened between two statuses, as `kubectl describe` shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator.decide.events import NORMAL, WARNING, Event, events
+
+WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
+
+
+def row(phase: str, attempts: int = 1, **more: Any) -> dict[str, Any]:
+    return {"name": "rl-1", "type": "GRPO", "phase": phase, "attempts": attempts, **more}
+
+
+def status(stage: dict[str, Any], phase: str = "Running", message: str = "attempt 1 of stage rl-1") -> dict[str, Any]:
+    return {"phase": phase, "message": message, "stages": [stage], "conditions": [WELL]}
+
+
+AGAIN = "attempt 2 of stage rl-1, after the driver ended by signal 9"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (status(row("Waiting", 0)), status(row("Running")),
+         [Event(NORMAL, "StageStarted", "stage rl-1 (GRPO)", "RunStage")]),
+        (status(row("Restarting")), status(row("Running", 2), message=AGAIN),
+         [Event(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
+        (status(row("Running")), status(row("Done", step=8, reason="StepsReached", metrics={"reward": "0.5"})),
+         [Event(NORMAL, "StageCompleted", "stage rl-1 after 8 steps, reward 0.5 (StepsReached)", "RunStage")]),
+        (status(row("Running")), status(row("Done", step=1)),
+         [Event(NORMAL, "StageCompleted", "stage rl-1 after 1 step", "RunStage")]),
+        (status(row("Running")), status(row("Restarting"), "Restarting", "a pod was lost"),
+         [Event(WARNING, "Restarting", "a pod was lost", "Restart")]),
+        (status(row("Running")), status(row("Running", step=3)), []),
+    ],
+)  # fmt: skip
+def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[Event]) -> None:
+    assert events(old, new) == said
