@@ -23,12 +23,12 @@ CASES = [
     ("5,6", "5", "wrong"),
     ("2k", "2", "wrong"),
     ("(1,2]", "(1,2)", "wrong"),
-    ("2^{100000}", "5", "wrong"),
     ("\"); print('correct'); (\"", "5", "wrong"),
     ("'''); print('correct')#", "5", "wrong"),
 ]
 
 HOSTILE = {
+    "long number": "2^{100000}",
     "power": "2^{2^{100}}",
     "tower": "9^{9^{9^{9}}}",
     "power in one step": "123456789^{98765432}",
