@@ -223,7 +223,7 @@ def main() -> None:
     extracted = {
         name: sum(extract_answer(response(gold)) == gold for gold in answers) for name, answers in files.items()
     }
-    integers = [case.gold for case in every if case.kind == "itself" and case.form == "integer"]
+    integers = [case.gold for case in every if case.kind == "itself" and case.gold.lstrip("-").isdigit()]
     counted = collections.Counter(verdict for verdict in verdicts)
     same, other = (sum(form[key] for form in forms.values()) for key in ("same", "other"))
     results = {
