@@ -6,7 +6,7 @@ SETUP := rstar2_train/local/setup.py
 CHECKS := lint types imports unit integration chart e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-learning bench-data clean
+.PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-verify bench-learning bench-data clean
 
 help: ## this table
 	@echo "usage: make TARGET [PYTHON=/path/to/python3]"; echo
@@ -79,6 +79,9 @@ format: setup ## rewrite the sources as ruff wants them
 
 bench-judge: setup ## the judge's speed beside a fresh process a call, and a soak under kills: bench/results/judge.json
 	@$(BIN)/python -m bench.judge
+
+bench-verify: setup ## which answers are taken for equal, and how fast: bench/results/verify.json (RSTAR2_BENCHMARKS=folder)
+	@$(BIN)/python -m bench.verify
 
 bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes bench/results/learning.json and the plot
 	@$(BIN)/python bench/learning.py

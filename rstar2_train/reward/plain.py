@@ -1,0 +1,260 @@
+r"""Takes the dressing off a final answer: fonts, spacing, Unicode signs, brackets' sizes, units, a number's base.
+
+Between extraction and comparison, for the answer and the gold one alike. What it leaves is ordinary LaTeX for the
+parser; it decides nothing by itself and evaluates nothing. It also writes out what the parser is known to misread:
+math-verify 0.9 takes `2(5)` for 2 + 5, `x<2 or x>3` for two things, `pi` for p times i, and for a unit any last letter
+(`2k m`; its rule for units is therefore not used). Pure; standard library only. Runs in the caller on what a model
+wrote, so no pattern here may take more than quadratic time; `verify.compare` bounds the length.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+
+class Plain(NamedTuple):
+    """An answer without its dressing."""
+
+    value: str
+    """LaTeX; of a number with a base, its digits."""
+    unit: str = ""
+    """A unit of UNITS with its power, or `%`; empty when there is none, or an unknown one (`apples`)."""
+    base: str = ""
+    """Of a number such as `52_8`: `8`."""
+
+
+UNITS = {
+    "mm": "mm millimeter millimetre",
+    "cm": "cm centimeter centimetre",
+    "m": "m meter metre",
+    "km": "km kilometer kilometre",
+    "in": "in inch inches",
+    "ft": "ft foot feet",
+    "yd": "yd yard",
+    "mi": "mi mile",
+    "g": "g gram",
+    "kg": "kg kilogram",
+    "lb": "lb pound",
+    "l": "l liter litre",
+    "s": "s sec second",
+    "min": "min minute",
+    "h": "h hr hour",
+    "day": "day",
+    "week": "week",
+    "year": "year",
+    "mph": "mph",
+    "dollar": "dollar usd",
+    "cent": "cent",
+    "degree": "degree deg",
+    "radian": "radian rad",
+    "%": "percent pct percentage",
+}
+"""Unit -> its names, plurals in s apart. Two answers that both have one of these must have the same."""
+
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_SIGNS = str.maketrans(
+    {
+        "\N{MINUS SIGN}": "-",
+        "\N{EN DASH}": "-",
+        "\N{HYPHEN}": "-",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
+        "÷": r"\div ",
+        "·": r"\cdot ",
+        "⋅": r"\cdot ",
+        "±": r"\pm ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "\N{UNION}": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "°": r"^\circ ",
+        "“": '"',
+        "”": '"',
+    }
+)
+_FONT = r"\\(?:text(?:bf|it|rm|normal|sf)?|mbox|math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname)\s*"
+_NAMES = {name + end: unit for unit, names in UNITS.items() for name in names.split() for end in ("", "s")}
+_NAME = "|".join(sorted((name for name in _NAMES if len(name) > 1), key=len, reverse=True))
+_POWER = r"(?:\s*\^\s*\{?([23])\}?)?"
+_SQUARED = r"(?:(sq(?:uare)?|cu(?:bic)?)\.?\s+)?"
+
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
+        (r"√", r"\\sqrt"),
+        (r",?\{,\}(?:\\!)?|,(?:\\!\s*)+", ","),
+        (r"(?<=\d)\\,(?=\d{3})", ","),
+        (r"\\!|\\displaystyle|\\textstyle|\\limits", ""),
+        (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
+        (r"(?<!\\)\\(?:[,;: ]|q?quad(?![a-zA-Z])|thinspace|enspace)|~", " "),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z]))", r"^\\circ "),
+        (r"\\([lg]e)(?:q|qslant)(?![a-zA-Z])", r"\\\1 "),
+        (r"(?<=[\w)}])\*\*(\d+)", r"^{\1}"),
+        (r"(?<=[\w)}])\*\*(?=[a-zA-Z({])", "^"),
+        (r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty "),
+        (r"\\mathrm\s*\{([ie])\}", r"\1"),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"(\d\.\d+)[eE]([-+]?\d+)(?!\w)", r"\1\\cdot 10^{\2}"),
+        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        (_FONT + r"\{\s*(\^\\circ)\s*\}", r"\1 "),
+        (r"(?<![\w.}])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
+        (r"(?<![\\a-zA-Z])pi(?![a-zA-Z])", r"\\pi "),
+        (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
+        (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
+        (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
+        (r"\\(begin|end)\{(?:B|small)matrix\}", r"\\\1{pmatrix}"),
+        (_FONT + r"\{([-+\d.,\s]+)\}", r"\1"),
+    ]
+]
+_WRAPPED = re.compile(
+    r"\$+(?P<a>[^$]*)\$+|\\\((?P<b>(?:(?!\\\)).)*)\\\)|\\\[(?P<c>(?:(?!\\\]).)*)\\\]|\*\*(?P<d>[^*]*)\*\*"
+    r"|\"(?P<e>[^\"]*)\"|" + _FONT + r"\{(?P<f>[^{}]*\d[^{}]*)\}|\\fbox\s*\{(?P<g>[^{}]*)\}",
+    re.DOTALL,
+)
+_SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?::|\||\\mid|\\vert)(?![a-zA-Z])(.*)\\\}", re.DOTALL)
+_BASE = re.compile(r"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|base)(\d+)")
+_LAST_TEXT = re.compile(r"(.*\S)\s*" + _FONT + r"\{([^{}\d]*?(?:\$?\^\{?[23]\}?\$?)?\s*)\}" + _POWER, re.DOTALL)
+_JOINS = re.compile(r"\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
+_LAST_NAME = re.compile(r"(.*[\d})])\s*" + _SQUARED + rf"({_NAME})" + _POWER, re.DOTALL | re.IGNORECASE)
+_UNIT = re.compile(_SQUARED + r"([a-z]+)\.?\s*([23])?")
+_MONEY = re.compile(r"(?:\\?\$|USD|" + _FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
+_INTEGER_TIMES = re.compile(r"((?<![\w.^}])\d+|\))\s*(?=\()")
+_APART = re.compile(r"((?<![\w^])\d+)\s+(?=\d)")
+_WORDS = re.compile(r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}]*[A-Za-z]{2}[^{}]*\}(?!\s*=)")
+_OR = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\lor(?![a-zA-Z]))\s*")
+_AND = re.compile(r"\s*(?:\\text\s*\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\land(?![a-zA-Z]))\s*")
+_LESS = re.compile(r"(<|>|\\[lg]e(?![a-zA-Z]))")
+_TURNED = {">": "<", r"\ge": r"\le"}
+_ELEMENT = re.compile(r"\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+
+
+def plain(text: str) -> Plain:
+    """`text`, an answer or a gold answer, without dressing."""
+    value = _undressed(text)
+    flat = re.sub(_FONT + r"|[{}()\s]", "", value)
+    based = _BASE.fullmatch(flat)
+    if based:
+        return Plain(based[1].lstrip("0") or "0", base=based[2])
+    value, unit = _without_unit(value)
+    value = _readable(_WRAPPED.sub(_inside, value) if _WRAPPED.fullmatch(value) else value)
+    return Plain(value, unit)
+
+
+def words(text: str) -> str:
+    """The words of an answer, in lower case: `c` of `\\text{(C)}` and `Choice C`, `evelyn` of `\\text{Evelyn.}`."""
+    said = re.sub(_FONT + r"(?=\{)|[{}$*\"]", "", _undressed(text)).casefold()
+    said = " ".join(said.split()).strip(".,:;() ")
+    return re.sub(r"^(?:choice|option|answer)\s*\(?(?=[a-z]$)", "", said)
+
+
+def is_words(gold: str) -> bool:
+    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or a bare word."""
+    bare = re.fullmatch(r"(?:[A-Za-z]{4,}|[A-Z][a-z]{2,}|(?i:yes|no))(?: [A-Za-z]{2,})*", gold.strip())
+    return bool(bare or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
+
+
+def says_more(value: str) -> bool:
+    """Whether words are left in a plain value, such as `\\text{not } 0`; not a label before `=`, not `and` and `or`."""
+    return bool(_WORDS.search(value))
+
+
+def _undressed(text: str) -> str:
+    """Signs as LaTeX, spacing as blanks, nothing around the whole."""
+    text = " ".join(text.split())
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = re.sub(r"[¼-¾⅐-⅞]", _vulgar, text)
+    text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    before = None
+    while before != text:
+        before = text
+        text = text.strip()
+        text = text[:-1] if text.endswith((".", ";")) else text
+        wrapped = _WRAPPED.fullmatch(text)
+        text = _inside(wrapped) if wrapped else text
+    return text
+
+
+def _vulgar(found: re.Match[str]) -> str:
+    """A sign such as ¾."""
+    top, _, bottom = unicodedata.normalize("NFKC", found[0]).partition("\N{FRACTION SLASH}")
+    return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _inside(wrapped: re.Match[str]) -> str:
+    return next(content for content in wrapped.groups() if content is not None)
+
+
+def _without_unit(value: str) -> tuple[str, str]:
+    """The value, and the last unit that was taken off its end (or a currency off its front)."""
+    unit = ""
+    while True:
+        money, degrees, percent = (
+            _MONEY.fullmatch(value),
+            value.endswith("^\\circ"),
+            re.fullmatch(r"(.*?)\s*\\?%", value),
+        )
+        text, name = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value)
+        if money:
+            value, found = money[1] or money[2], "dollar"
+        elif degrees:
+            value, found = value.removesuffix("^\\circ"), "degree"
+        elif percent:
+            value, found = percent[1], "%"
+        elif text and not re.search(r"(?:or|and|[,_^])$", text[1]) and not _JOINS.match(text[2]):
+            value, found = text[1], _unit(f"{text[2]}{text[3] or ''}")
+        elif name:
+            value, found = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")
+        else:
+            return value, unit
+        value, unit = value.strip(), unit or found
+
+
+def _unit(written: str) -> str:
+    """A unit with its power, as UNITS calls it, or nothing when it is not there."""
+    found = _UNIT.fullmatch(re.sub(r"[${}^]|\\circ", "", written).strip().lower())
+    if found is None or found[2] not in _NAMES:
+        return ""
+    power = {"s": "2", "c": "3"}[found[1][0]] if found[1] else found[3]
+    return _NAMES[found[2]] + (power or "")
+
+
+def _readable(value: str) -> str:
+    """What the parser misreads, written out."""
+    builder = _SET_BUILDER.fullmatch(value)
+    value = builder[1].strip() if builder else value
+    for word, sign in ((_OR, r" \cup "), (_AND, r" \cap ")):
+        parts = word.split(value)
+        intervals = [_interval(part) for part in parts]
+        if len(parts) > 1 and all(intervals) and intervals != [part.strip() for part in parts]:
+            return sign.join(str(interval) for interval in intervals)
+    return _APART.sub(r"\1,", _INTEGER_TIMES.sub(r"\1\\cdot ", value))
+
+
+def _interval(text: str) -> str | None:
+    """`x<2`, `1<x\\le 3` or `x\\in(1,3]` as an interval; None for anything else."""
+    text = _ELEMENT.sub("", text.strip(), count=1)
+    if re.fullmatch(r"[\[(][^()\[\]]*,[^()\[\]]*[\])]", text):
+        return text
+    parts = _LESS.split(text)
+    if len(parts) > 1 and parts[1] in (">", r"\ge"):
+        parts = [_TURNED.get(part, part) for part in reversed(parts)]
+    operands, signs = [part.strip() for part in parts[::2]], parts[1::2]
+    if len(operands) == 2:  # the variable's missing bound
+        operands, signs = (
+            ([r"-\infty", *operands], ["<", *signs])
+            if operands[0].isalpha()
+            else ([*operands, r"\infty"], [*signs, "<"])
+        )
+    if len(operands) != 3 or not re.fullmatch("[a-zA-Z]", operands[1]) or not set(signs) <= {"<", r"\le"}:
+        return None
+    return f"{'(' if signs[0] == '<' else '['}{operands[0]},{operands[2]}{')' if signs[1] == '<' else ']'}"
