@@ -27,7 +27,7 @@ from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 from rstar2_train.local import prepare
 from rstar2_train.local.children import Child, ChildFailed, Supervisor, end_leftovers
-from rstar2_train.local.services import Ports, Services
+from rstar2_train.local.services import Ports, Services, start_engines, start_judge
 from rstar2_train.track import ship
 from rstar2_train.track.tracker import Ending, Tracker, ui_command
 from rstar2_train.track.view import watch
@@ -189,11 +189,8 @@ class _Run:
         """Start everything that sampling needs. What cannot be started is a child given up, which ends the run."""
         services, supervisor = self._services, self._supervisor
         source = Path(self._job.spec.model.source)
-        engines = (services.engine(index, source) for index in range(self._job.spec.rollout.replicas))
         try:
-            await supervisor.start(services.redis())
-            await supervisor.start(services.judge_api())
-            await asyncio.gather(supervisor.start(services.judge_worker()), *(supervisor.start(one) for one in engines))
+            await asyncio.gather(start_judge(services, supervisor), start_engines(services, supervisor, source))
         except ChildFailed as error:
             supervisor.give_up(error)
 
