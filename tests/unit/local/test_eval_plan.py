@@ -17,9 +17,11 @@ TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny policy; it takes 512 tokens."""
+    """A tiny policy; it takes 2048 tokens."""
     folder = tmp_path_factory.mktemp("model") / "policy"
     write_policy(folder, texts=["Find the sum of 12 and 30. Tool: execute_python_code_with_standard_io"] * 50, seed=0)
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 2048}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -61,8 +63,8 @@ def test_without_a_manifest_the_papers_settings_within_the_models_context(model:
     prompt = len(found.prompts["long/long-1"])
     sampling = found.stage.sampling
     assert (found.stage.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
-    assert sampling.max_response_tokens == 512 - prompt
-    assert f"limited to {512 - prompt} tokens, not 30720: the model takes 512" in found.note
+    assert sampling.max_response_tokens == 2048 - prompt
+    assert f"limited to {2048 - prompt} tokens, not 30720: the model takes 2048" in found.note
 
 
 def test_samples_are_kept_apart_by_what_they_depend_on(model: Path, benchmark: Path, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_what_cannot_be_is_said_before_anything_is_started(
 ) -> None:
     before = sorted(benchmark.parent.iterdir())
     with pytest.raises(CannotRun, match=says):
-        plan(model, benchmark, **changes)
+        plan(changes.pop("model", model), benchmark, **changes)
     assert sorted(benchmark.parent.iterdir()) == before
 
 

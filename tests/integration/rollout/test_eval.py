@@ -40,6 +40,7 @@ MANIFEST = {
     "spec": {
         "model": {"source": "unused", "systemPrompt": SYSTEM, "promptPrefix": ""},
         "accelerator": {"vendor": "none"},
+        "trainer": {"gpusPerReplica": 0},
         "judge": {"executors": 1, "isolation": "none"},  # harmless calls; the sandbox has tests of its own
         "stages": [
             {
@@ -109,6 +110,7 @@ async def start(engine: Engine, url: str, folder: Path, *more: str) -> asyncio.s
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=os.environ | {"RSTAR2_ENGINE_TOKEN": engine.token},
+        cwd=folder,  # MLflow puts the artifacts of a sqlite file into the current folder
         start_new_session=True,
     )
 
