@@ -101,7 +101,7 @@ def main(given: argparse.Namespace) -> int:
     wanted = Wanted(
         benchmarks=given.benchmark,
         model=given.model,
-        endpoint=given.endpoint.rstrip("/"),
+        endpoint=given.endpoint.rstrip("/").removesuffix("/v1"),
         engine_token=elsewhere.engine_token,
         tokenizer=given.tokenizer,
         manifest=given.manifest,

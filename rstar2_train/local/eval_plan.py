@@ -266,6 +266,8 @@ def _tokenizer(wanted: Wanted, served: ServedModel) -> Path:
 
 
 def _content(folder: Path) -> str:
+    if not folder.is_dir():
+        raise CannotRun(f"--model {folder}: no such folder; a model of a hub is fetched first, `hf download`")
     try:
         return fingerprint(folder)
     except NoModel as error:

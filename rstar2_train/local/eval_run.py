@@ -84,7 +84,7 @@ def evaluate(plan: Plan, elsewhere: Elsewhere, shown: Shown, *, out: Path) -> Re
     sampled is kept in every case; an older report stays as it is until the new one is there.
     """
     with prepare.locked(plan.state), Samples(plan.state.root / "samples.jsonl") as samples:
-        end_leftovers(_register(plan))
+        end_leftovers(plan.state.children_file)
         count = plan.stage.samples
         have = samples.finished(plan.problems, plan.prompts, samples=count)
         total = len(plan.problems) * count
@@ -148,7 +148,7 @@ class _Asking:
         """All rows, those of `have` among them. Stops its children in every case."""
         plan = self._plan
         plan.state.root.mkdir(parents=True, exist_ok=True)
-        supervisor = Supervisor(logs=plan.state.logs, register=_register(plan), say=self._shown.say)
+        supervisor = Supervisor(logs=plan.state.logs, register=plan.state.children_file, say=self._shown.say)
         stop = asyncio.Event()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
@@ -220,7 +220,3 @@ class _Asking:
     def _keep(self, trajectory: Trajectory) -> None:
         self._samples.add(trajectory)
         self._shown.done(trajectory)
-
-
-def _register(plan: Plan) -> Path:
-    return plan.state.root / "children.json"

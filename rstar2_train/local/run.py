@@ -48,7 +48,7 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
     state = JobState((state_root / job.metadata.name).resolve())
     with prepare.locked(state):
         prepare.check_machine(job, state)
-        end_leftovers(_register(state))
+        end_leftovers(state.children_file)
         if any(stage for stage in job.spec.stages if not state.stage(stage.name).done):
             console.print("preparing data and base model ...", style="dim")
         resolved = prepare.resolve_sources(job, manifest=manifest, state=state)
@@ -89,7 +89,7 @@ class _Run:
 
     async def _supervised(self, left: list[Stage]) -> Ending:
         job, state = self._job, self._state
-        self._supervisor = Supervisor(logs=state.logs, register=_register(state), say=self._say)
+        self._supervisor = Supervisor(logs=state.logs, register=state.children_file, say=self._say)
         self._services = Services(job, state, Ports.choose(engines=job.spec.rollout.replicas))
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -279,10 +279,6 @@ def _wait_for_metrics(state: Path) -> None:
     deadline = time.monotonic() + LAST_METRICS_SECONDS
     while not ship.progress(state).complete and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def _register(state: JobState) -> Path:
-    return state.root / "children.json"
 
 
 def _shown(path: Path) -> str:

@@ -91,7 +91,8 @@ def test_the_budget_fits_the_context() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": "/nowhere"}, "/nowhere holds no model"),
+        ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
+        ({"model": str(TINY.parent)}, "examples holds no model: config"),
         ({"benchmarks": ["nothing"]}, "'nothing': no such file"),
         ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
         ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
