@@ -1,4 +1,4 @@
-"""The `rstar2` command: a manifest checked and run, its report, tracking, analysis; data; the judge alone."""
+"""The `rstar2` command: a manifest checked and run, its report, tracking, analysis; evaluation; data; the judge."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from rstar2_train import __version__
 from rstar2_train.analysis import commands as analysis_commands
 from rstar2_train.data import commands as data_commands
 from rstar2_train.judge.commands import add_arguments
+from rstar2_train.local import eval_commands
 
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
   rstar2 run examples/tiny.yaml          the whole curriculum on this machine; Ctrl-C suspends, run again to go on
   rstar2 report tiny                     before and after each stage
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, uncertain tokens, a viewer
+  rstar2 eval --help                     a model on benchmark files: pass@1, pass@k, length, tool use
   rstar2 data prepare --help             from public datasets to the files that a manifest names
   rstar2 judge serve                     the Code Judge by itself, for any client
 """
@@ -56,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     analysis_commands.add_arguments(analyse)
     _state(analyse)
 
+    evaluation = commands.add_parser("eval", help="measure a model on benchmark files; resumable")
+    eval_commands.add_arguments(evaluation)
+    _state(evaluation)
+
     data_commands.add_arguments(commands.add_parser("data", help="data for training: prepare, inspect, decontaminate"))
     add_arguments(commands.add_parser("judge", help="the Code Judge by itself: serve, run, bench"))
     return top
@@ -76,6 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         "report": _report,
         "track": _track,
         "analyse": analysis_commands.main,
+        "eval": eval_commands.main,
         "judge": _judge,
         "data": _data,
     }

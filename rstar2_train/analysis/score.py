@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.analysis.sources import AnalysisError
+from rstar2_train.evaluate.model import NoModel, fingerprint
 from rstar2_train.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 LOGIT_ROWS = 256
 """Rows of logits that exist at once: 150 MB in float32 for a vocabulary of 150,000."""
-_PIECE = 1 << 22
 
 
 class Scorer:
@@ -37,7 +37,10 @@ class Scorer:
         """
         self.model = model
         self.temperature = temperature
-        self._folder = cache / fingerprint(model)
+        try:
+            self._folder = cache / fingerprint(model)
+        except NoModel as error:
+            raise AnalysisError(str(error)) from error
         self._policy: Policy | None = None
 
     def score(self, trajectory: Trajectory) -> NDArray[np.float32]:
@@ -77,21 +80,6 @@ class Scorer:
         except RuntimeError as error:  # out of memory, above all
             raise AnalysisError(f"{self.model} cannot score a trajectory of {len(sequence)} tokens: {error}") from error
         return torch.stack([logprobs, entropies]).float().cpu().numpy()
-
-
-def fingerprint(model: Path) -> str:
-    """A hash of what a model folder computes: its config and its weights. Raises AnalysisError when it has none."""
-    weights = sorted(model.glob("*.safetensors"))
-    config = model / "config.json"
-    if not weights or not config.exists():
-        raise AnalysisError(f"{model} holds no model: config.json and *.safetensors are needed")
-    content = hashlib.blake2b(digest_size=16)
-    for file in (config, *weights):
-        content.update(f"{file.name} {file.stat().st_size} ".encode())
-        with file.open("rb") as stream:
-            while piece := stream.read(_PIECE):
-                content.update(piece)
-    return content.hexdigest()
 
 
 def _load(model: Path) -> Policy:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 from rstar2_train.curriculum.context import Context
 from rstar2_train.curriculum.handover import incoming
-from rstar2_train.curriculum.measure import load_problems, measure_problems, measure_validation, wants_validation
+from rstar2_train.curriculum.measure import measure_problems, measure_validation, wants_validation
 from rstar2_train.curriculum.rollouts import Rollouts
 from rstar2_train.curriculum.sft import load_protocol
-from rstar2_train.job.contracts import Outcome
+from rstar2_train.data.problems import DataError
+from rstar2_train.evaluate.benchmarks import Named, read_benchmarks
+from rstar2_train.job.contracts import Outcome, StageFailed
 
 
 async def run(ctx: Context) -> Outcome:
@@ -17,12 +19,10 @@ async def run(ctx: Context) -> Outcome:
     settings = ctx.stage.evaluate
     assert settings is not None
     source = incoming(ctx.job, ctx.stage, ctx.state)
-    problems, benchmarks = [], {}
-    for benchmark in settings.benchmarks:
-        for problem in load_problems(benchmark.data):
-            named = dataclasses.replace(problem, id=f"{benchmark.name}/{problem.id}")
-            problems.append(named)
-            benchmarks[named.id] = benchmark.name
+    try:
+        named = list(read_benchmarks(Named(one.name, Path(one.data)) for one in settings.benchmarks))
+    except DataError as error:
+        raise StageFailed("BadData", str(error), retryable=False) from error
     async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):
@@ -31,10 +31,10 @@ async def run(ctx: Context) -> Outcome:
             ctx,
             rollouts,
             ctx.stage,
-            problems,
+            [problem for _, problem in named],
             samples=settings.samples,
             sampling=settings.sampling,
             step=None,
-            benchmarks=benchmarks,
+            benchmarks={problem.id: name for name, problem in named},
         )
-    return ctx.outcome("completed", "Completed", f"measured {len(problems)} problems")
+    return ctx.outcome("completed", "Completed", f"measured {len(named)} problems")

@@ -15,6 +15,7 @@ from pathlib import Path
 from rstar2_train.curriculum.context import Context
 from rstar2_train.curriculum.rollouts import Rollouts
 from rstar2_train.data.problems import DataError, Problem, read_problems
+from rstar2_train.evaluate.benchmarks import SEED_NAME
 from rstar2_train.evaluate.records import write_evaluation
 from rstar2_train.evaluate.statistics import evaluation_metrics, measure
 from rstar2_train.job.contracts import StageFailed
@@ -53,8 +54,7 @@ async def measure_problems(
     """Sample, score and write `evaluation.json` of `stage`; its trajectories are kept beside it."""
     ctx.report(phase="Evaluating")
     started = time.monotonic()
-    # The same seed after every stage: the same problems meet the same random numbers.
-    groups = await rollouts.sample(problems, samples=samples, sampling=sampling, seed=(ctx.seed, "evaluation"))
+    groups = await rollouts.sample(problems, samples=samples, sampling=sampling, seed=(ctx.seed, SEED_NAME))
     rows = [trajectory for group in groups for trajectory in group]
     lost = sum(trajectory.failed for trajectory in rows)
     if lost:

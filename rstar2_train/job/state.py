@@ -118,6 +118,11 @@ class JobState:
         return self.root / "logs"
 
     @property
+    def children_file(self) -> Path:
+        """The child processes of the run that has the folder, for the next one to find."""
+        return self.root / "children.json"
+
+    @property
     def track(self) -> Path:
         """Folder of the tracking journal."""
         return self.root / "track"

@@ -27,7 +27,7 @@ from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 from rstar2_train.local import prepare
 from rstar2_train.local.children import Child, ChildFailed, Supervisor, end_leftovers
-from rstar2_train.local.services import Ports, Services
+from rstar2_train.local.services import Ports, Services, start_engines, start_judge
 from rstar2_train.track import ship
 from rstar2_train.track.tracker import Ending, Tracker, ui_command
 from rstar2_train.track.view import watch
@@ -48,7 +48,7 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
     state = JobState((state_root / job.metadata.name).resolve())
     with prepare.locked(state):
         prepare.check_machine(job, state)
-        end_leftovers(_register(state))
+        end_leftovers(state.children_file)
         if any(stage for stage in job.spec.stages if not state.stage(stage.name).done):
             console.print("preparing data and base model ...", style="dim")
         resolved = prepare.resolve_sources(job, manifest=manifest, state=state)
@@ -89,7 +89,7 @@ class _Run:
 
     async def _supervised(self, left: list[Stage]) -> Ending:
         job, state = self._job, self._state
-        self._supervisor = Supervisor(logs=state.logs, register=_register(state), say=self._say)
+        self._supervisor = Supervisor(logs=state.logs, register=state.children_file, say=self._say)
         self._services = Services(job, state, Ports.choose(engines=job.spec.rollout.replicas))
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -189,11 +189,8 @@ class _Run:
         """Start everything that sampling needs. What cannot be started is a child given up, which ends the run."""
         services, supervisor = self._services, self._supervisor
         source = Path(self._job.spec.model.source)
-        engines = (services.engine(index, source) for index in range(self._job.spec.rollout.replicas))
         try:
-            await supervisor.start(services.redis())
-            await supervisor.start(services.judge_api())
-            await asyncio.gather(supervisor.start(services.judge_worker()), *(supervisor.start(one) for one in engines))
+            await asyncio.gather(start_judge(services, supervisor), start_engines(services, supervisor, source))
         except ChildFailed as error:
             supervisor.give_up(error)
 
@@ -282,10 +279,6 @@ def _wait_for_metrics(state: Path) -> None:
     deadline = time.monotonic() + LAST_METRICS_SECONDS
     while not ship.progress(state).complete and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def _register(state: JobState) -> Path:
-    return state.root / "children.json"
 
 
 def _shown(path: Path) -> str:

@@ -6,6 +6,7 @@ of pods. Everything binds to loopback on a port of its own; secrets go by enviro
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import shutil
@@ -21,7 +22,7 @@ from rstar2_train.job.contracts import write_atomically
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
-from rstar2_train.local.children import Child
+from rstar2_train.local.children import Child, Supervisor
 from rstar2_train.track import ship
 
 LOOPBACK = "127.0.0.1"
@@ -130,6 +131,19 @@ class Services:
         headers = {"Authorization": f"Bearer {self.judge_token}"}
         status = await _get_json(f"{self.judge_url}/v1/status", headers)
         return status is not None and bool(status["ready"])
+
+
+async def start_judge(services: Services, supervisor: Supervisor) -> None:
+    """Start Redis, the judge and its worker, in the order in which they need one another. Raises ChildFailed."""
+    await supervisor.start(services.redis())
+    await supervisor.start(services.judge_api())
+    await supervisor.start(services.judge_worker())
+
+
+async def start_engines(services: Services, supervisor: Supervisor, model: Path) -> None:
+    """Start the job's engines, all with `model`. Raises ChildFailed."""
+    count = len(services.ports.engines)
+    await asyncio.gather(*(supervisor.start(services.engine(index, model)) for index in range(count)))
 
 
 def _accepts(port: int) -> Callable[[], Awaitable[bool]]:

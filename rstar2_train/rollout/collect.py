@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -40,6 +40,7 @@ async def collect(
     limits: JudgeLimits,
     seed: tuple[int | str, ...],
     on_done: Callable[[Trajectory], None] | None = None,
+    have: Mapping[tuple[str, int], Trajectory] | None = None,
 ) -> list[list[Trajectory]]:
     """`samples` trajectories of each problem, a list a problem in the order of `problems`.
 
@@ -49,6 +50,7 @@ async def collect(
             judge stays away.
         seed: names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request.
         on_done: called with each trajectory as it ends, scored.
+        have: what an interrupted collection of the same seed has finished, by problem id and sample; not asked again.
 
     Raises EngineRejected when an engine refuses a request (a defect), ValueError for a prompt that leaves an engine
     no room, or when no weights were pushed. Cancelling it stops every request.
@@ -66,18 +68,20 @@ async def collect(
     prompts = [protocol.prompt_ids(problem.problem) for problem in problems]
     for problem, prompt_ids in zip(problems, prompts, strict=True):
         work.check_room(problem.id, len(prompt_ids))
+    finished = have or {}
     tasks = [
         asyncio.create_task(work.one(problem, prompt_ids, sample))
         for problem, prompt_ids in zip(problems, prompts, strict=True)
         for sample in range(samples)
+        if (problem.id, sample) not in finished
     ]
     try:
-        done = await asyncio.gather(*tasks)
+        new = iter(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [done[at : at + samples] for at in range(0, len(done), samples)]
+    return [[finished.get((problem.id, sample)) or next(new) for sample in range(samples)] for problem in problems]
 
 
 @dataclass(frozen=True, slots=True)

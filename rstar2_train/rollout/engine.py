@@ -88,7 +88,7 @@ class EngineClient:
             "stop_token_ids": list(stop_ids),
         }
         reply = await self._post("/rstar2/generate", body, seconds=60 + max_tokens / 5)
-        return _generation(reply, url=self.url)
+        return checked_generation(reply, url=self.url)
 
     async def healthy(self) -> bool:
         """Whether the engine says that it is up."""
@@ -101,13 +101,7 @@ class EngineClient:
     async def limits(self) -> EngineLimits:
         """Sizes, from `/v1/models` and `/metrics`."""
         models = await self._call("GET", "/v1/models", seconds=_SHORT_SECONDS)
-        metrics = await self._text("/metrics")
-        info = _CACHE_INFO.search(metrics)
-        if info is None:
-            raise EngineUnavailable(f"{self.url}/metrics does not tell the size of the KV cache")
-        labels = dict(_LABEL.findall(info["labels"]))
-        block = int(labels["block_size"])
-        return EngineLimits(int(models["data"][0]["max_model_len"]), int(labels["num_gpu_blocks"]) * block, block)
+        return EngineLimits(int(models["data"][0]["max_model_len"]), *await self._cache())
 
     async def weight_version(self) -> str:
         """The version that the engine itself reports; `default` for the weights it booted with."""
@@ -133,6 +127,15 @@ class EngineClient:
             raise EngineRejected(f"{self.url} refuses the weights of version {version!r}: {loaded['why']}")
         if confirmed != version:
             raise EngineUnavailable(f"{self.url} confirms version {confirmed!r} in place of {version!r}")
+
+    async def _cache(self) -> tuple[int, int]:
+        """Tokens of the KV cache, and of one of its blocks."""
+        info = _CACHE_INFO.search(await self._text("/metrics"))
+        if info is None:
+            raise EngineUnavailable(f"{self.url}/metrics does not tell the size of the KV cache")
+        labels = dict(_LABEL.findall(info["labels"]))
+        block = int(labels["block_size"])
+        return int(labels["num_gpu_blocks"]) * block, block
 
     async def _exchange(self, folder: Path, version: str, *, seconds: float) -> dict[str, Any]:
         before = await self.weight_version()
@@ -180,8 +183,8 @@ class EngineClient:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
 
 
-def _generation(reply: dict[str, Any], *, url: str) -> Generation:
-    """A reply of the engine, checked."""
+def checked_generation(reply: dict[str, Any], *, url: str) -> Generation:
+    """A reply of the engine at `url` as a turn. Raises EngineUnavailable or EngineRejected for one that is none."""
     reason = reply["finish_reason"]
     if reason not in ("stop", "length"):
         raise EngineUnavailable(f"{url} ended a request with {reason!r}")

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 Find = Callable[[], Awaitable[frozenset[str] | None]]
 """Base URLs of the engines that there are now; None: cannot be told now."""
+Connect = Callable[..., EngineClient]
+"""Makes the client of an engine: `connect(url, token=..., session=...)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,11 @@ class EnginePool:
         find: Find | None = None,
         admission: AdmissionSettings | None = None,
         times: PoolTimes | None = None,
+        connect: Connect | None = None,
     ) -> None:
-        """`token`: of the engines' administration routes. Raises ValueError without engines, given or to be found."""
+        """`token`: of the engines' administration routes. `connect`: makes an engine's client; default:
+        of an engine of ours. Raises ValueError without engines, given or to be found.
+        """
         if not urls and find is None:
             raise ValueError("no engine addresses were given: rollouts need at least one engine")
         settings = admission or AdmissionSettings()
@@ -101,6 +106,7 @@ class EnginePool:
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
         self._token = token
         self._find = find
+        self._connect = connect or EngineClient
         self._served = False
         self._engines: dict[str, _Engine] = {}
         self._target: _Target | None = None
@@ -204,7 +210,7 @@ class EnginePool:
     def _add(self, url: str) -> None:
         """Take an engine in; its keeper brings it up to date."""
         assert self._session is not None
-        engine = _Engine(EngineClient(url, token=self._token, session=self._session))
+        engine = _Engine(self._connect(url, token=self._token, session=self._session))
         self._engines[url] = engine
         self._run(self._keep(engine))
 

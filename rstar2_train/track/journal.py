@@ -44,7 +44,7 @@ class Journal:
             line = b"\n" + line
         written = os.write(self._file, line)
         if written != len(line):
-            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of a tracking event could be written")
+            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of an entry could be written")
 
     def close(self) -> None:
         """Close the file."""
