@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -61,7 +61,7 @@ class Client:
             _check(answer)
             return str(answer.json()["data"][0]["id"])
 
-    def ask(self, model: str, messages: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
+    def ask(self, model: str, messages: list[dict[str, str]]) -> Generator[dict[str, Any]]:
         """The first choice of each event of the answer; leaving it stops the answer. Raises ChatFailed."""
         body = {"model": model, "messages": messages, "stream": True, **self._settings}
         with self._failures(), self._http.stream("POST", "/v1/chat/completions", json=body) as answer:

@@ -106,7 +106,7 @@ def serve_main(given: argparse.Namespace) -> int:
             system_prompt=given.system_prompt,
             prompt_prefix=given.prompt_prefix,
             tool=given.tool,
-            accelerator=Accelerator(vendor=given.accelerator or _vendor()),
+            accelerator=Accelerator.model_validate({"vendor": given.accelerator or _vendor()}),
             executors=given.executors,
         )
         endpoint = Endpoint(

@@ -6,9 +6,9 @@ Between the endpoint (api.py) and the loop (talk.py). What this server does not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.data.tool_text import tools_section
 from rstar2_train.job.stages import Sampling
@@ -32,6 +32,11 @@ _HARMLESS: dict[str, Sequence[Any]] = {
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+def _as_list(stop: Any) -> Any:
+    """OpenAI allows one string, several, or null."""
+    return [] if stop is None else [stop] if isinstance(stop, str) else stop
+
+
 class StreamOptions(BaseModel):
     """What else is streamed."""
 
@@ -53,17 +58,13 @@ class Question(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stop: Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)] = []
+    """Strings that end the answer; one may stand alone."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     user: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-
-    @property
-    def stops(self) -> list[str]:
-        """Strings that end the answer."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
     @property
     def most_tokens(self) -> int | None:
@@ -134,7 +135,7 @@ def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol) -> list[i
 
 def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
     """One message of a client as those that the model is shown."""
-    role: Literal["system", "developer", "user", "assistant"] | Any = message.get("role")
+    role = message.get("role")
     if role not in ("system", "developer", "user", "assistant"):
         hint = ": results of a client's own tools need `tools` in the request" if role == "tool" else ""
         raise ApiError(400, f"{at}.role {role!r} is not system, developer, user or assistant{hint}", param="messages")
@@ -151,9 +152,7 @@ def _content(content: Any, *, at: str) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = [
-            part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content
-        ]
-        if all(isinstance(part, str) for part in parts):
-            return "".join(parts)
+        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if len(texts) == len(content):
+            return "".join(texts)
     raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import uvicorn
@@ -96,7 +97,8 @@ class _Stack:
                     ready,
                 )
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
-                await asyncio.wait({serving, asked, supervisor.given_up}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {serving, asked, supervisor.given_up}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 server.should_exit = True
                 await serving
             if supervisor.given_up.done():

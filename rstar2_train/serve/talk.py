@@ -94,7 +94,7 @@ class Talk:
             engine=house.engine,
             sampling=self.sampling,
             stop_ids=protocol.stop_ids,
-            stops=self.question.stops,
+            stops=self.question.stop,
             seed=self.question.seed,
             tell=tell,
         )
