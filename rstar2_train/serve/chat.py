@@ -23,7 +23,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from rstar2_train.local.children import die_with_parent
-from rstar2_train.serve.text import Kind, Piece, Splitter
+from rstar2_train.serve.text import Kind, Piece, Splitter, printable
 
 LOG_LINES = 20
 """Of the end of a server's log that are shown when it does not start."""
@@ -221,7 +221,7 @@ class Shown:
             return
         text = piece.text.lstrip("\n") if self._at_start else piece.text
         if text:
-            self._console.print(Text(text, style=_STYLES[piece.kind]), end="", soft_wrap=True)
+            self._console.print(Text(printable(text), style=_STYLES[piece.kind]), end="", soft_wrap=True)
             self._at_start = text.endswith("\n")
         if piece.closes:
             self._start_line()
@@ -240,10 +240,12 @@ def call_panel(body: str) -> Panel:
         arguments = call["arguments"] if isinstance(call, dict) and isinstance(call.get("arguments"), dict) else {}
         if isinstance(arguments.get("code"), str):
             title, code, stdin = str(call.get("name", title)), arguments["code"], str(arguments.get("input", ""))
-    shown = Syntax(code, "python", background_color="default", word_wrap=True)
-    subtitle = f"input: {stdin!r}" if stdin else None
     return Panel(
-        shown, title=Text(title), subtitle=Text(subtitle) if subtitle else None, title_align="left", border_style="cyan"
+        Syntax(printable(code), "python", background_color="default", word_wrap=True),
+        title=Text(printable(title)),
+        subtitle=Text(f"input: {stdin!r}") if stdin else None,
+        title_align="left",
+        border_style="cyan",
     )
 
 
@@ -251,4 +253,4 @@ def output_panel(body: str) -> Panel:
     """What a call printed; an error in red."""
     text = body.strip("\n")
     style = "red" if text.startswith("error: ") else "green"
-    return Panel(Text(text), title="output", title_align="left", border_style=style)
+    return Panel(Text(printable(text)), title="output", title_align="left", border_style=style)

@@ -27,6 +27,9 @@ _TAGS: dict[str, Kind] = {
     "answer": "answer",
 }
 _TAG = re.compile(rf"<(/?)({'|'.join(_TAGS)})>")
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+    code: 0xFFFD for code in range(0x7F, 0xA0)
+}
 _LONGEST_TAG = len("</tool_response>")
 
 
@@ -87,6 +90,11 @@ class Splitter:
         """What is left when the text has ended."""
         yield Piece(self._open[-1], self._waiting, closes=True)
         self._open, self._waiting = ["text"], ""
+
+
+def printable(text: str) -> str:
+    """The text with its control characters made visible: a program's output must not steer the terminal."""
+    return text.translate(_CONTROLS)
 
 
 def _unsure(text: str) -> int:
