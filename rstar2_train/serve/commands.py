@@ -112,7 +112,7 @@ def serve_main(given: argparse.Namespace) -> int:
         endpoint = Endpoint(
             host=given.host,
             port=given.port,
-            token=given.token_file.read_text(encoding="utf-8").strip() if given.token_file else secret(TOKEN),
+            token=_read_token(given.token_file) if given.token_file else secret(TOKEN),
             insecure=given.insecure,
             max_turns=given.max_turns,
             judge_patience=given.judge_patience,
@@ -143,6 +143,13 @@ def chat_main(given: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _read_token(file: Path) -> str:
+    token = file.read_text(encoding="utf-8").strip()
+    if not token:
+        raise ValueError(f"{file} is empty: it must hold the token that clients send")
+    return token
 
 
 def _vendor() -> str:

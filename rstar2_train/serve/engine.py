@@ -16,6 +16,7 @@ import aiohttp
 
 from rstar2_train.job.stages import Sampling
 from rstar2_train.rollout.engine import Generation
+from rstar2_train.rollout.seeds import derive
 from rstar2_train.rollout.serve import SERVED_NAME
 from rstar2_train.serve.errors import ApiError
 
@@ -105,7 +106,7 @@ class Turns:
             "max_tokens": max_tokens,
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
-            "seed": None if self.seed is None else self.seed + turn,
+            "seed": None if self.seed is None else derive(self.seed, turn),
             "stop": list(self.stops),
             "stop_token_ids": list(self.stop_ids),
             "skip_special_tokens": False,

@@ -60,7 +60,7 @@ class Question(BaseModel):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)] = []
     """Strings that end the answer; one may stand alone."""
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    seed: int | None = None
     user: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
