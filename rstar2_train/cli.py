@@ -1,4 +1,4 @@
-"""The `rstar2` command: a manifest checked and run, its report, tracking, analysis; evaluation; data; the judge."""
+"""The `rstar2` command: a manifest checked and run, report, tracking, analysis; evaluation; serving; data; the judge."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rstar2_train.analysis import commands as analysis_commands
 from rstar2_train.data import commands as data_commands
 from rstar2_train.judge.commands import add_arguments
 from rstar2_train.local import eval_commands
+from rstar2_train.serve import commands as serve_commands
 
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     every problem of a manifest, in one pass
@@ -21,6 +22,8 @@ EPILOG = """examples:
   rstar2 report tiny                     before and after each stage
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, uncertain tokens, a viewer
   rstar2 eval --help                     a model on benchmark files: pass@1, pass@k, length, tool use
+  rstar2 chat --model tiny               talk to what the job has trained, with its tool
+  rstar2 serve tiny                      the same behind an OpenAI-compatible endpoint
   rstar2 data prepare --help             from public datasets to the files that a manifest names
   rstar2 judge serve                     the Code Judge by itself, for any client
 """
@@ -62,6 +65,14 @@ def parser() -> argparse.ArgumentParser:
     eval_commands.add_arguments(evaluation)
     _state(evaluation)
 
+    serve = commands.add_parser("serve", help="a model with its tool behind an OpenAI-compatible endpoint")
+    serve_commands.add_serve_arguments(serve)
+    _state(serve)
+
+    chat = commands.add_parser("chat", help="talk to a served model in the terminal")
+    serve_commands.add_chat_arguments(chat)
+    _state(chat)
+
     data_commands.add_arguments(commands.add_parser("data", help="data for training: prepare, inspect, decontaminate"))
     add_arguments(commands.add_parser("judge", help="the Code Judge by itself: serve, run, bench"))
     return top
@@ -83,6 +94,8 @@ def main(argv: list[str] | None = None) -> int:
         "track": _track,
         "analyse": analysis_commands.main,
         "eval": eval_commands.main,
+        "serve": _serve,
+        "chat": serve_commands.chat_main,
         "judge": _judge,
         "data": _data,
     }
@@ -158,6 +171,13 @@ def _judge(arguments: argparse.Namespace) -> int:
 
     add_tools_to_path()
     return main(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from rstar2_train.local.run import add_tools_to_path
+
+    add_tools_to_path()
+    return serve_commands.serve_main(arguments)
 
 
 def _data(arguments: argparse.Namespace) -> int:

@@ -115,8 +115,11 @@ class Results(BaseModel):
     results: list[Result]
 
 
-def check_bind(host: str, *, token: str | None, insecure: bool) -> None:
-    """Raises ValueError for an address that others reach, with no token asked of them."""
+def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = "RSTAR2_JUDGE_TOKEN") -> None:
+    """Raises ValueError for an address that others reach, with no token asked of them.
+
+    `variable`: of the environment, from which the token comes.
+    """
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -124,7 +127,7 @@ def check_bind(host: str, *, token: str | None, insecure: bool) -> None:
     if not loopback and not token and not insecure:
         raise ValueError(
             f"--host {host} would let anyone who reaches this machine run code on it. Give a token in "
-            "RSTAR2_JUDGE_TOKEN or RSTAR2_JUDGE_TOKEN_FILE, stay on 127.0.0.1, or pass --insecure."
+            f"{variable} or {variable}_FILE, stay on 127.0.0.1, or pass --insecure."
         )
 
 

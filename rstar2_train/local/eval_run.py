@@ -170,7 +170,8 @@ class _Asking:
 
     async def _ask(self, supervisor: Supervisor, have: Mapping[tuple[str, int], Trajectory]) -> Rows:
         plan, elsewhere, spec = self._plan, self._elsewhere, self._plan.job.spec
-        services = Services(plan.job, plan.state, Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas))
+        ports = Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas)
+        services = Services(spec.judge, plan.state, ports)
         await self._start(services, supervisor)
         urls, token, connect = services.engine_urls, services.engine_token, None
         if plan.folder is None:
@@ -211,7 +212,7 @@ class _Asking:
             if not status.get("ready"):
                 raise prepare.CannotRun(f"--judge {elsewhere.judge} is not ready: {status}")
         else:
-            prepare.check_machine(plan.job, plan.state)
+            prepare.check_machine(plan.job.spec.judge, plan.state)
             starts.append(start_judge(services, supervisor))
         if starts:
             self._shown.say(f"starting {'engine and ' if plan.folder else ''}judge (logs: {plan.state.logs})")

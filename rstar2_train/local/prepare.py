@@ -18,6 +18,7 @@ from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.job.contracts import Attempt, write_atomically, write_model
 from rstar2_train.job.load import ManifestError, read_manifest
 from rstar2_train.job.located import sources
+from rstar2_train.job.roles import Judge
 from rstar2_train.job.rules import Problem
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -64,12 +65,12 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     return job
 
 
-def check_machine(job: AgenticRLJob, state: JobState) -> None:
-    """Look for what the job's children need. Raises CannotRun with everything that is missing."""
+def check_machine(judge: Judge, state: JobState) -> None:
+    """Look for what the children need. Raises CannotRun with everything that is missing."""
     missing = []
     if shutil.which("redis-server") is None:
         missing.append("redis-server is not on the PATH: install it (Debian: apt-get install redis-server)")
-    if job.spec.judge.isolation == "gvisor" and shutil.which("runsc") is None:
+    if judge.isolation == "gvisor" and shutil.which("runsc") is None:
         missing.append(
             "runsc (gVisor) is not on the PATH: run `make setup`, which builds it, or install it by hand "
             "(Debian: apt-get install runsc). Without it the model's code cannot be run safely"

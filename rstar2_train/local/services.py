@@ -12,14 +12,14 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
 from rstar2_train.job.contracts import write_atomically
-from rstar2_train.job.spec import AgenticRLJob
+from rstar2_train.job.roles import Judge
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
 from rstar2_train.local.children import Child, Supervisor
@@ -51,7 +51,7 @@ class Ports:
 class Services:
     """Command lines of a job's children on this machine."""
 
-    job: AgenticRLJob
+    judge: Judge
     state: JobState
     ports: Ports
     redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -90,19 +90,22 @@ class Services:
 
     def judge_worker(self) -> Child:
         """The judge's worker, which starts the sandboxes."""
-        judge = self.job.spec.judge
         argv = [sys.executable, "-m", "rstar2_train.judge", "worker", "--redis", self._redis_url]
-        argv += ["--executors", str(judge.executors), "--isolation", judge.isolation]
+        argv += ["--executors", str(self.judge.executors), "--isolation", self.judge.isolation]
         argv += ["--state", str(self.state.root / "judge")]
         return Child("judge-worker", argv, env=self._judge_env, ready=self._executors_ready, stop_seconds=10)
 
     def engine(self, index: int, model: Path) -> Child:
-        """A vLLM engine."""
+        """A vLLM engine of the job."""
         argv = [sys.executable, "-m", "rstar2_train.rollout.serve", "--job", str(self.state.job_file)]
         argv += ["--model", str(model), "--port", str(self.ports.engines[index])]
-        ready = _answers(f"{self.engine_urls[index]}/health")
-        env = {"RSTAR2_ENGINE_TOKEN": self.engine_token}
         advice = "its arguments come from spec.rollout and its engineArgs, its model from spec.model.source"
+        return self.engine_child(index, argv, env={}, advice=advice)
+
+    def engine_child(self, index: int, argv: Sequence[str], *, env: Mapping[str, str], advice: str) -> Child:
+        """A vLLM engine with this command line, which has it listen on the engine's port."""
+        ready = _answers(f"{self.engine_urls[index]}/health")
+        env = {**env, "RSTAR2_ENGINE_TOKEN": self.engine_token}
         name = f"engine-{index}"
         return Child(name, argv, env=env, ready=ready, ready_seconds=600, stop_seconds=10, advice=advice)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
@@ -64,8 +64,17 @@ class Agent:
     rollout: Rollout
     limits: JudgeLimits
 
-    async def run(self, trajectory: Trajectory, *, generate: Generate, executor: Executor) -> str:
+    async def run(
+        self,
+        trajectory: Trajectory,
+        *,
+        generate: Generate,
+        executor: Executor,
+        on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None = None,
+    ) -> str:
         """Fill `trajectory` (its prompt is there) up to its stop; returns the text that the model wrote.
+
+        `on_calls` is given the calls of a turn when all of them are done, for whoever shows them to a person.
 
         The budget `sampling.max_response_tokens` counts tool output too. Tool output that would use it up is not
         appended (`tool_overflow`); the calls of the last allowed turn are not run (`max_turns`).
@@ -94,7 +103,13 @@ class Agent:
             written.append(text)
             shown.append(text)
             stop = await self._answer(
-                trajectory, ids, shown, text, finished=turn.finish_reason == "stop", executor=executor
+                trajectory,
+                ids,
+                shown,
+                text,
+                finished=turn.finish_reason == "stop",
+                executor=executor,
+                on_calls=on_calls,
             )
         trajectory.stop = stop
         trajectory.text = "".join(shown)
@@ -109,6 +124,7 @@ class Agent:
         *,
         finished: bool,
         executor: Executor,
+        on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None,
     ) -> StopReason | None:
         """Run a turn's calls and append what they printed; or the reason to stop."""
         if not finished:
@@ -121,6 +137,8 @@ class Agent:
         started = time.monotonic()
         done = await asyncio.gather(*(self._call(call, trajectory.turns - 1, executor) for call in calls))
         trajectory.calls += done
+        if on_calls is not None:
+            await on_calls(done)
         reply = self.protocol.tool_turn_text([call.response for call in done])
         reply_ids = self.protocol.encode(reply)
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:

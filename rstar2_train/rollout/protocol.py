@@ -180,6 +180,15 @@ class Protocol:
         """Token ids up to where the model's first turn begins."""
         return self.encode(self._render(self.prompt_messages(problem)))
 
+    def conversation_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation that goes on, up to where the model's next turn begins.
+
+        The last message is not the assistant's. As `conversation` otherwise.
+        """
+        if any(message["role"] == "assistant" for message in messages):
+            return self.conversation(messages).token_ids
+        return self.encode(self._render(messages))
+
     def tool_turn_text(self, responses: Sequence[str]) -> str:
         """Text between a turn's end-of-turn token and the model's next turn.
 

@@ -13,7 +13,7 @@ from rstar2_train.judge.models import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.engine import Generation
 from rstar2_train.rollout.protocol import Protocol, render_call
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 
 
@@ -140,3 +140,18 @@ def test_faults_and_failures_are_told_and_counted(protocol: Protocol) -> None:
 def test_a_turn_without_calls_ends_it(protocol: Protocol, said: str) -> None:
     trajectory, written, *_ = run(protocol, [said])
     assert (trajectory.stop, written, trajectory.turns) == ("answered", said, 1)
+
+
+def test_the_calls_of_a_turn_are_told_when_they_are_done(protocol: Protocol) -> None:
+    agent = Agent(
+        protocol=protocol, sampling=Sampling(max_response_tokens=500), rollout=Rollout(), limits=JudgeLimits()
+    )
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=protocol.prompt_ids(QUESTION))
+    script, told = Script(protocol, [FIRST_TURN, LAST_TURN]), []
+
+    async def tell(calls: Sequence[ToolCall]) -> None:
+        assert len(script.asked) == 1, "the next turn waits until the calls were told"
+        told.append([call.response for call in calls])
+
+    asyncio.run(agent.run(trajectory, generate=script, executor=Calculator(), on_calls=tell))
+    assert told == [FIRST_REPLY]

@@ -62,6 +62,15 @@ def test_a_rollout_and_a_demonstration_are_the_same_tokens(protocol: Protocol, t
     assert own.decode(reply).endswith("<|im_start|>assistant\n" + ("<reason>" if template else ""))
 
 
+def test_a_conversation_that_goes_on_begins_with_what_it_was(protocol: Protocol) -> None:
+    question = conversation()[:2]
+    assert protocol.conversation_ids(question) == protocol.prompt_ids(QUESTION)
+    further = [*conversation(), {"role": "user", "content": "And now?"}]
+    before, after = protocol.conversation(conversation()).token_ids, protocol.conversation_ids(further)
+    assert after[: len(before)] == before
+    assert protocol.decode(after[len(before) :]) == ("\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n")
+
+
 @pytest.mark.parametrize("template", [None, REASONING])
 def test_tool_turns_follow_the_template_to_the_character(protocol: Protocol, template: str | None) -> None:
     own = Protocol(protocol.tokenizer, system_prompt=SYSTEM, prompt_prefix="", chat_template=template)
