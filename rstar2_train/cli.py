@@ -1,4 +1,4 @@
-"""The `rstar2` command: a manifest checked and run, report, tracking, analysis; evaluation; serving; data; the judge."""
+"""The `rstar2` command: manifests, reports, tracking, analysis, evaluation, serving, data, the judge."""
 
 from __future__ import annotations
 
