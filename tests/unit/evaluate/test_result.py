@@ -111,7 +111,7 @@ def test_the_page_is_whole_and_what_models_wrote_is_text() -> None:
     page = Page(text)
     assert page.open == [] and "script" not in page.tags
     assert page.words.count(HOSTILE) == 3  # title, heading, an answer
-    for shown in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "1 samples were lost", "pass@2"):
+    for shown in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "Samples lost to infrastructure: 1.", "pass@2"):
         assert shown in page.words, shown
     assert "http" not in text.replace("http-equiv", "")  # nothing from elsewhere
     assert render_page(result()) == text
