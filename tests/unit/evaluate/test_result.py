@@ -12,7 +12,7 @@ from rstar2_train.evaluate.statistics import measure
 from rstar2_train.job.stages import Sampling
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
-HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}[red]"
 SAMPLING = Sampling(temperature=0.6, max_response_tokens=100, max_turns=4)
 
 
@@ -126,6 +126,7 @@ def test_the_page_of_one_benchmark_without_any_valid_sample() -> None:
 def test_the_terminals_table() -> None:
     out = StringIO()
     Console(file=out, width=120).print(render(result()))
+    assert HOSTILE in out.getvalue()
     lines = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
     assert lines["all"][1:] == [
         "3",
