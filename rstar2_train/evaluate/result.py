@@ -13,6 +13,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from rstar2_train.evaluate.records import Evaluation, Record
 from rstar2_train.evaluate.statistics import grouped, measure, tool_error_ratio
@@ -88,7 +89,7 @@ def build_result(
 ) -> Result:
     """All figures of `rows`: every sample of every problem, lost ones included.
 
-    `benchmarks`: benchmark by problem id. `seconds`: wall time of the sampling, over all runs of the command.
+    `benchmarks`: benchmark by problem id. `seconds`: wall time of the sampling, in the run that ended it.
     """
     overall = measure(rows, stage=STAGE, sampling=sampling, seconds=seconds, benchmarks=benchmarks)
     each = {
@@ -119,7 +120,7 @@ def confidence(evaluation: Evaluation) -> tuple[float, float] | None:
 def render(result: Result) -> Table:
     """The terminal's table: a row a benchmark, and one over all where there are several."""
     table = Table(
-        title=f"{result.model}: {result.samples_per_problem} samples a problem, T {result.overall.temperature:g}",
+        title=Text(f"{result.model}: samples a problem {result.samples_per_problem}, T {result.overall.temperature:g}"),
         title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False,
     )  # fmt: skip
     largest = max(result.overall.pass_at_k, default=None)

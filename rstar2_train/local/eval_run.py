@@ -89,11 +89,10 @@ def evaluate(plan: Plan, elsewhere: Elsewhere, shown: Shown, *, out: Path) -> Re
         have = samples.finished(plan.problems, plan.prompts, samples=count)
         total = len(plan.problems) * count
         shown.begin(len(have), total)
-        started = time.monotonic()
         if len(have) == total:
-            rows = [have[problem.id, sample] for problem in plan.problems for sample in range(count)]
+            rows, seconds = [have[problem.id, sample] for problem in plan.problems for sample in range(count)], 0.0
         else:
-            rows = asyncio.run(_Asking(plan, elsewhere, shown, samples).main(have))
+            rows, seconds = asyncio.run(_Asking(plan, elsewhere, shown, samples).main(have))
         lost = [row for row in rows if row.failed]
         if len(lost) > MOST_LOST * len(rows):
             raise Lost(f"{len(lost)} of {len(rows)} samples were lost, the first to: {lost[0].error}")
@@ -105,7 +104,7 @@ def evaluate(plan: Plan, elsewhere: Elsewhere, shown: Shown, *, out: Path) -> Re
             settings=plan.settings,
             samples=count,
             sampling=plan.stage.sampling,
-            seconds=time.monotonic() - started,
+            seconds=seconds,
         )
         store.write(out / TRAJECTORIES, rows)
         write_atomically(out / PAGE, render_page(result))
@@ -123,7 +122,7 @@ def track(result: Result, out: Path, *, uri: str, experiment: str, name: str) ->
     values: dict[str, float] = evaluation_metrics(result.overall)
     for benchmark, figures in result.benchmarks.items():
         values |= {
-            f"{metric.replace('evaluation/', f'{benchmark}/', 1)}": value
+            f"{benchmark}/{metric.removeprefix('evaluation/')}": value
             for metric, value in evaluation_metrics(figures).items()
             if metric.startswith("evaluation/")
         }
@@ -144,10 +143,9 @@ class _Asking:
         self._shown = shown
         self._samples = samples
 
-    async def main(self, have: Mapping[tuple[str, int], Trajectory]) -> Rows:
-        """All rows, those of `have` among them. Stops its children in every case."""
+    async def main(self, have: Mapping[tuple[str, int], Trajectory]) -> tuple[Rows, float]:
+        """All rows, those of `have` among them, and for how long was sampled. Stops its children in every case."""
         plan = self._plan
-        plan.state.root.mkdir(parents=True, exist_ok=True)
         supervisor = Supervisor(logs=plan.state.logs, register=plan.state.children_file, say=self._shown.say)
         stop = asyncio.Event()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -168,7 +166,7 @@ class _Asking:
             await asyncio.gather(asking, stopping, return_exceptions=True)
             await supervisor.stop()
 
-    async def _ask(self, supervisor: Supervisor, have: Mapping[tuple[str, int], Trajectory]) -> Rows:
+    async def _ask(self, supervisor: Supervisor, have: Mapping[tuple[str, int], Trajectory]) -> tuple[Rows, float]:
         plan, elsewhere, spec = self._plan, self._elsewhere, self._plan.job.spec
         ports = Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas)
         services = Services(spec.judge, plan.state, ports)
@@ -184,6 +182,7 @@ class _Asking:
             JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
         ):
             await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
+            started = time.monotonic()
             groups = await collect(
                 plan.problems,
                 samples=plan.stage.samples,
@@ -197,26 +196,28 @@ class _Asking:
                 on_done=self._keep,
                 have=have,
             )
-        return [row for group in groups for row in group]
+            seconds = time.monotonic() - started
+        return [row for group in groups for row in group], seconds
 
     async def _start(self, services: Services, supervisor: Supervisor) -> None:
         """Start what is not elsewhere, and see that what is elsewhere answers."""
         plan, elsewhere = self._plan, self._elsewhere
-        write_model(plan.state.job_file, plan.job)
-        starts = []
-        if plan.folder is not None:
-            starts.append(start_engines(services, supervisor, plan.folder))
         if elsewhere.judge:
-            async with JudgeClient(elsewhere.judge, token=elsewhere.judge_token or None) as judge:
-                status = await judge.status()
+            async with JudgeClient(elsewhere.judge, token=elsewhere.judge_token or None) as client:
+                status = await client.status()
             if not status.get("ready"):
                 raise prepare.CannotRun(f"--judge {elsewhere.judge} is not ready: {status}")
         else:
             prepare.check_machine(plan.job.spec.judge, plan.state)
-            starts.append(start_judge(services, supervisor))
+        write_model(plan.state.job_file, plan.job)
+        starts = {}
+        if plan.folder is not None:
+            starts["engine"] = start_engines(services, supervisor, plan.folder)
+        if not elsewhere.judge:
+            starts["judge"] = start_judge(services, supervisor)
         if starts:
-            self._shown.say(f"starting {'engine and ' if plan.folder else ''}judge (logs: {plan.state.logs})")
-        await asyncio.gather(*starts)
+            self._shown.say(f"starting {' and '.join(starts)} (logs: {plan.state.logs})")
+        await asyncio.gather(*starts.values())
 
     def _keep(self, trajectory: Trajectory) -> None:
         self._samples.add(trajectory)

@@ -12,7 +12,7 @@ from rstar2_train.evaluate.statistics import measure
 from rstar2_train.job.stages import Sampling
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
-HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}[red]"
 SAMPLING = Sampling(temperature=0.6, max_response_tokens=100, max_turns=4)
 
 
@@ -111,7 +111,7 @@ def test_the_page_is_whole_and_what_models_wrote_is_text() -> None:
     page = Page(text)
     assert page.open == [] and "script" not in page.tags
     assert page.words.count(HOSTILE) == 3  # title, heading, an answer
-    for shown in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "1 samples were lost", "pass@2"):
+    for shown in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "Samples lost to infrastructure: 1.", "pass@2"):
         assert shown in page.words, shown
     assert "http" not in text.replace("http-equiv", "")  # nothing from elsewhere
     assert render_page(result()) == text
@@ -126,6 +126,7 @@ def test_the_page_of_one_benchmark_without_any_valid_sample() -> None:
 def test_the_terminals_table() -> None:
     out = StringIO()
     Console(file=out, width=120).print(render(result()))
+    assert HOSTILE in out.getvalue()
     lines = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
     assert lines["all"][1:] == [
         "3",
