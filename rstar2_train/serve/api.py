@@ -51,7 +51,8 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return JSONResponse(ApiError(400, f"{where}: {first['msg']}", param=where or None).body(), status_code=400)
+        message = f"{where or 'the body'}: {first['msg']}"
+        return JSONResponse(ApiError(400, message, param=where or None).body(), status_code=400)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
