@@ -75,16 +75,10 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
     return made
 
 
-def told(cluster: Cluster, namespace: str) -> list[str]:
-    """The phase and the troubles of each status that was written of the namespace's jobs."""
-    asked = [event["requestObject"]["status"] for event in cluster.audit()
-             if event["objectRef"].get("namespace") == namespace and "requestObject" in event]  # fmt: skip
-    return [
-        f"{status['phase']}: {one['status']} {one['reason']}: {one['message']}"
-        for status in asked
-        for one in status["conditions"]
-        if one["type"] == "Degraded"
-    ]
+def statuses(cluster: Cluster, namespace: str) -> list[Object]:
+    """Every status that was written of the namespace's jobs, in order."""
+    return [event["requestObject"]["status"] for event in cluster.audit()
+            if event["objectRef"].get("namespace") == namespace and "requestObject" in event]  # fmt: skip
 
 
 def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
