@@ -1,13 +1,14 @@
 """Everything that a served model needs on this machine: Redis, judge, engine, and the endpoint in front of them.
 
 What local/run.py is to a job: it starts the same children (local/services.py) and keeps them running; the endpoint is
-in this process. All of it ends with it, and nothing is left on disk.
+in this process. All of it ends with it; only the logs of a part that failed stay on the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
 import socket
 import tempfile
@@ -24,7 +25,7 @@ from rstar2_train.job.state import JobState
 from rstar2_train.judge.api import check_bind
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.local import prepare
-from rstar2_train.local.children import Supervisor
+from rstar2_train.local.children import ChildFailed, Supervisor
 from rstar2_train.local.services import Ports, Services
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.serve.api import make_app
@@ -60,8 +61,23 @@ def run(served: Served, endpoint: Endpoint, *, say: Callable[[str], None], ready
     ProtocolError for a model whose template cannot carry the tool, ChildFailed when a part cannot be kept running.
     """
     check_bind(endpoint.host, token=endpoint.token, insecure=endpoint.insecure, variable=TOKEN_VARIABLE)
-    with _listener(endpoint) as listener, tempfile.TemporaryDirectory(prefix="rstar2-serve-") as folder:
-        asyncio.run(_Stack(served, endpoint, JobState(Path(folder)), say).run(listener, ready))
+    with _listener(endpoint) as listener, scratch() as folder:
+        asyncio.run(_Stack(served, endpoint, JobState(folder), say).run(listener, ready))
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for logs and Redis's file. It stays when a part has failed: its log says why."""
+    folder = Path(tempfile.mkdtemp(prefix="rstar2-serve-"))
+    failed = False
+    try:
+        yield folder
+    except ChildFailed:
+        failed = True
+        raise
+    finally:
+        if not failed:
+            shutil.rmtree(folder)
 
 
 class _Stack:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.cli import main
+from rstar2_train.local.children import ChildFailed
+from rstar2_train.serve.stack import scratch
 
 
 @pytest.fixture
@@ -65,3 +67,16 @@ def test_a_chat_with_nobody(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_chat_with_a_model_that_cannot_be_served_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "nobody: no such model" in fails(capsys, "chat", "--model", "nobody", "--state", str(tmp_path), "hi")
+
+
+@pytest.mark.parametrize(("error", "stays"), [(ChildFailed("engine"), True), (OSError("port"), False)])
+def test_the_logs_of_a_part_that_failed_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, stays: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(type(error)), scratch() as folder:
+        raise error
+    assert (folder.parent, folder.exists()) == (tmp_path, stays)
+    with scratch() as folder:
+        pass
+    assert not folder.exists()
