@@ -18,6 +18,7 @@ from rstar2_operator import names
 from rstar2_operator.build.serving import EXECUTORS, Wanted, last_trained, serving, serving_secret
 from rstar2_operator.settings import PREFIX, Settings
 from rstar2_train.job.load import ManifestError, read_manifest
+from rstar2_train.job.options import count
 from rstar2_train.job.validate import InvalidJob, load
 
 DESCRIPTION = "Print the objects that serve a model which a job has trained: engine, judge, Redis, endpoint."
@@ -120,17 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, help="the job's AgenticRLJob manifest (YAML)")
     parser.add_argument("--stage", help="stage whose model is served (default: the last that trains)")
     parser.add_argument(
-        "--executors", type=_count, default=EXECUTORS, metavar="N", help="sandboxes (default: %(default)s)"
+        "--executors", type=count, default=EXECUTORS, metavar="N", help="sandboxes (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: standard output)")
     parser.add_argument("--secret", action="store_true", help="print the Secret alone, with fresh tokens and keys")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rstar2_train.job.options import count
+
 DESCRIPTION = """What a job's trajectories show: plots over its stages, what Resample-on-Correct kept and dropped,
 where the model was uncertain (the paper's entropy study), and a viewer of trajectories, token by token."""
 EPILOG = """examples:
@@ -33,7 +35,7 @@ def add_arguments(analyse: argparse.ArgumentParser) -> None:
     analyse.add_argument("--stage", action="append", default=[], help="this stage alone; may be given more than once")
     analyse.add_argument(
         "--limit",
-        type=_count,
+        type=count,
         default=4000,
         help="trajectories in the viewer, about: groups stay whole (default: %(default)s)",
     )
@@ -44,7 +46,7 @@ def add_arguments(analyse: argparse.ArgumentParser) -> None:
         help="compute entropies with this model: a stage's name, or a Hugging Face folder",
     )
     analyse.add_argument(
-        "--sample", type=_count, default=64, help="trajectories that --score takes (default: %(default)s, the paper's)"
+        "--sample", type=count, default=64, help="trajectories that --score takes (default: %(default)s, the paper's)"
     )
     analyse.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json (default: the job's own)")
 
@@ -86,12 +88,6 @@ def main(given: argparse.Namespace) -> int:
         f"{summary['trajectories']} trajectories, {summary['shown']} of them in the viewer: {wanted.out / 'index.html'}"
     )
     return 0
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _fail(message: str) -> int:

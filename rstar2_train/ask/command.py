@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rstar2_train.job.options import count
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -135,13 +137,6 @@ def fail(name: str, message: str) -> int:
     """Say on stderr what is wrong; returns the exit code of what has no other."""
     print(f"rstar2 {name}: {message}", file=sys.stderr)
     return 1
-
-
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 class Bar:

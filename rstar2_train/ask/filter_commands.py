@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.ask.command import Bar, add_shared, carry_out, count, ended, fail, print_table
+from rstar2_train.ask.command import Bar, add_shared, carry_out, ended, fail, print_table
+from rstar2_train.job.options import count
 
 if TYPE_CHECKING:
     from rstar2_train.ask.plan import Wanted

@@ -53,15 +53,8 @@ def find_model(
 
 def load_protocol(folder: Path, base: AgenticRLJob) -> Protocol:
     """The tool protocol of the job, on the tokenizer in `folder`. Raises CannotRun."""
-    source = base.spec.model
     try:
-        return Protocol.load(
-            folder,
-            system_prompt=source.system_prompt,
-            prompt_prefix=source.prompt_prefix,
-            chat_template=Path(source.chat_template) if source.chat_template else None,
-            tool=base.spec.rollout.tool,
-        )
+        return Protocol.of(folder, base.spec.model, tool=base.spec.rollout.tool)
     except (ProtocolError, OSError, ValueError) as error:
         raise CannotRun(f"{folder}: its tokenizer cannot be used: {error}") from error
 

@@ -24,7 +24,7 @@ from rstar2_train.job.roles import Accelerator, ModelSource
 from rstar2_train.job.spec import AgenticRLJob, Metadata
 from rstar2_train.job.stages import GRPO, EvaluateStage, FilterStage, Sampling, Stage
 from rstar2_train.job.state import JobState
-from rstar2_train.local.prepare import CannotRun, read_job
+from rstar2_train.local.prepare import CannotRun, read_job, vendor
 from rstar2_train.rollout.protocol import Protocol
 
 Settings = TypeVar("Settings", EvaluateStage, FilterStage)
@@ -183,13 +183,6 @@ def fit(sampling: Sampling, *, prompt: int, named: str, context: int | None) -> 
         f"and the longest prompt ({named}) needs {prompt} of them"
     )
     return sampling.model_copy(update={"max_response_tokens": room}), note
-
-
-def vendor(dev: Path = Path("/dev")) -> str:
-    """The accelerator that this machine's device files show: nvidia, amd or none."""
-    if (dev / "nvidiactl").exists():
-        return "nvidia"
-    return "amd" if (dev / "kfd").exists() else "none"
 
 
 def _job(base: AgenticRLJob, wanted: Wanted, command: str, stage: Stage, *, model: str, prompt: int) -> AgenticRLJob:

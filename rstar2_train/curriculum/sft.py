@@ -96,14 +96,7 @@ def _demonstrations(ctx: Context, settings: SFTStage, model: Path) -> Demonstrat
 
 def load_protocol(ctx: Context, model: Path) -> Protocol:
     """The tool protocol of the job, on a model's tokenizer."""
-    source = ctx.job.spec.model
-    return Protocol.load(
-        model,
-        system_prompt=source.system_prompt,
-        prompt_prefix=source.prompt_prefix,
-        chat_template=Path(source.chat_template) if source.chat_template else None,
-        tool=ctx.job.spec.rollout.tool,
-    )
+    return Protocol.of(model, ctx.job.spec.model, tool=ctx.job.spec.rollout.tool)
 
 
 def _rate(settings: SFTStage, step: int, total: int) -> float:

@@ -34,6 +34,13 @@ class CannotRun(Exception):
     """Why the job cannot run here, and what to do; for a person to read."""
 
 
+def vendor(dev: Path = Path("/dev")) -> str:
+    """The accelerator that this machine's device files show: nvidia, amd or none."""
+    if (dev / "nvidiactl").exists():
+        return "nvidia"
+    return "amd" if (dev / "kfd").exists() else "none"
+
+
 def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Problem]]:
     """The validated job and its warnings. Raises CannotRun with every error."""
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.data.tool_text import tools_section
-from rstar2_train.job.roles import ToolName
+from rstar2_train.job.roles import ModelSource, ToolName
 from rstar2_train.rollout.tools import (
     TOOL_NAME,
     TOOLS,
@@ -133,6 +133,17 @@ class Protocol:
             {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
             key=len,
             reverse=True,
+        )
+
+    @classmethod
+    def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> Protocol:
+        """The protocol of a job's model on the tokenizer in `folder`: with the job's prompts and chat template."""
+        return cls.load(
+            folder,
+            system_prompt=source.system_prompt,
+            prompt_prefix=source.prompt_prefix,
+            chat_template=Path(source.chat_template) if source.chat_template else None,
+            tool=tool,
         )
 
     @classmethod

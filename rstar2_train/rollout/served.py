@@ -27,6 +27,9 @@ _SHORT_SECONDS = 30.0
 UNKNOWN_KV_TOKENS = 2**40
 """Where a server does not tell the size of its KV cache, admission goes by the number of trajectories alone."""
 
+NOTHING_ADDED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What a vLLM server would otherwise take for itself from the model's generation_config.json."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -87,9 +90,7 @@ class ServedClient(_Models):
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": top_p,
-            "top_k": 0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
+            **NOTHING_ADDED,
             "seed": seed,
             "stop_token_ids": list(stop_ids),
             "logprobs": 0,

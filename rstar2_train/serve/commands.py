@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from rstar2_train.data.tool_text import TOOLS
+from rstar2_train.job.options import count
 
 TOKEN = "RSTAR2_SERVE_TOKEN"
 PORT = 8000
@@ -55,12 +55,12 @@ def add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--insecure", action="store_true", help="allow an open address without a token")
     serve.add_argument("--endpoint", default="", metavar="URL", help="a vLLM server that serves the model already")
     serve.add_argument("--judge", default="", metavar="URL", help="a judge that runs already (`rstar2 judge serve`)")
-    serve.add_argument("--context", type=_positive, help="tokens of prompt and answer (default: the model's, or 32768)")
-    serve.add_argument("--max-turns", type=_positive, default=30, help="most turns of an answer (default: %(default)s)")
+    serve.add_argument("--context", type=count, help="tokens of prompt and answer (default: the model's, or 32768)")
+    serve.add_argument("--max-turns", type=count, default=30, help="most turns of an answer (default: %(default)s)")
     serve.add_argument("--system-prompt", metavar="TEXT", help="in place of the job's, or the built-in one")
     serve.add_argument("--prompt-prefix", metavar="TEXT", help="put before the first question; may be empty")
     serve.add_argument("--tool", choices=list(TOOLS), help="the model's tool (default: the job's)")
-    serve.add_argument("--executors", type=_positive, help="sandboxes of the judge (default: the job's, or 2)")
+    serve.add_argument("--executors", type=count, help="sandboxes of the judge (default: the job's, or 2)")
     serve.add_argument(
         "--accelerator", choices=("none", "nvidia", "amd"), help="what the engine computes on (default: what is here)"
     )
@@ -73,7 +73,7 @@ def add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--grace",
-        type=_positive,
+        type=count,
         default=5,
         metavar="SECONDS",
         help="what answers under way have to end when the server is ended (default: %(default)s)",
@@ -90,7 +90,7 @@ def add_chat_arguments(chat: argparse.ArgumentParser) -> None:
     where.add_argument("--model", help="start `rstar2 serve` with this model, and end it at the end")
     where.add_argument("--url", default=f"http://127.0.0.1:{PORT}", help="of a server (default: %(default)s)")
     chat.add_argument("--temperature", type=float, help="of sampling (default: the server's, 0.6)")
-    chat.add_argument("--max-tokens", type=_positive, help="of an answer, outputs included (default: what fits)")
+    chat.add_argument("--max-tokens", type=count, help="of an answer, outputs included (default: what fits)")
 
 
 def serve_main(given: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def serve_main(given: argparse.Namespace) -> int:
     from rstar2_train.job.roles import Accelerator
     from rstar2_train.judge.access import secret
     from rstar2_train.local.children import ChildFailed
-    from rstar2_train.local.prepare import CannotRun
+    from rstar2_train.local.prepare import CannotRun, vendor
     from rstar2_train.rollout.protocol import ProtocolError
     from rstar2_train.serve.elsewhere import Elsewhere, Refused
     from rstar2_train.serve.endpoint import Endpoint
@@ -124,7 +124,7 @@ def serve_main(given: argparse.Namespace) -> int:
             system_prompt=given.system_prompt,
             prompt_prefix=given.prompt_prefix,
             tool=given.tool,
-            accelerator=Accelerator.model_validate({"vendor": given.accelerator or _vendor()}),
+            accelerator=Accelerator.model_validate({"vendor": given.accelerator or vendor()}),
             executors=given.executors,
         )
         endpoint = Endpoint(
@@ -177,18 +177,6 @@ def _read_token(file: Path) -> str:
     if not token:
         raise ValueError(f"{file} is empty: it must hold the token that clients send")
     return token
-
-
-def _vendor() -> str:
-    """What the engine can compute on here."""
-    devices = {"nvidia": "/dev/nvidiactl", "amd": "/dev/kfd"}
-    return next((vendor for vendor, path in devices.items() if os.path.exists(path)), "none")  # noqa: PTH110
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -17,6 +17,7 @@ import aiohttp
 from rstar2_train.job.stages import Sampling
 from rstar2_train.rollout.engine import Generation
 from rstar2_train.rollout.seeds import derive
+from rstar2_train.rollout.served import NOTHING_ADDED
 from rstar2_train.serve.errors import ApiError
 
 SILENT_SECONDS = 600.0
@@ -107,9 +108,7 @@ class Turns:
             "max_tokens": max_tokens,
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
-            "top_k": 0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
+            **NOTHING_ADDED,
             "seed": None if self.seed is None else derive(self.seed, turn),
             "stop": list(self.stops),
             "stop_token_ids": list(self.stop_ids),

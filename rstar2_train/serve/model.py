@@ -47,14 +47,7 @@ class Served:
 
     def protocol(self) -> Protocol:
         """How its conversations become tokens. Raises ProtocolError, and OSError for files that are not there."""
-        template = self.source.chat_template
-        return Protocol.load(
-            self.folder,
-            system_prompt=self.source.system_prompt,
-            prompt_prefix=self.source.prompt_prefix,
-            chat_template=Path(template) if template else None,
-            tool=self.rollout.tool,
-        )
+        return Protocol.of(self.folder, self.source, tool=self.rollout.tool)
 
     def engine(self, *, port: int) -> Launch:
         """Command line of its engine, which reads the calls of a client's own tools too. Raises ValueError."""

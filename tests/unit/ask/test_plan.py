@@ -8,10 +8,10 @@ import pytest
 
 from rstar2_train.ask.eval_flow import Evaluation, plan_evaluation
 from rstar2_train.ask.filter_flow import Filtering, kept_path, plan_filtering, report_path
-from rstar2_train.ask.plan import Wanted, fit, vendor
+from rstar2_train.ask.plan import Wanted, fit
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.job.stages import Sampling
-from rstar2_train.local.prepare import CannotRun, read_job
+from rstar2_train.local.prepare import CannotRun, read_job, vendor
 from rstar2_train.rollout.serve import longest_sequence
 
 TINY = Path(__file__).parents[3] / "examples" / "tiny.yaml"
