@@ -173,7 +173,7 @@ class Reconciler:
             try:
                 await apply(self._client, body, observed)
             except ApiException:
-                if not stages.prepared_before(observed):
+                if stages.preparation(observed) != "complete":
                     raise  # later it is there: a quota that is full refuses also what would not be made
             self._with_secret[key] = observed.job["metadata"]["uid"]
         elif (there := await apply(self._client, body, observed)) is not None:

@@ -12,7 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stages
 from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.decide.troubles import Trouble
-from rstar2_operator.observed import Object, Observed, is_true, timestamp
+from rstar2_operator.observed import Object, Observed, timestamp
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
@@ -83,8 +83,7 @@ def _storage(observed: Observed, found: list[Trouble]) -> Condition:
     own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
     if own is not None:
         return _one("StorageReady", False, own.reason, str(own))
-    prepared = observed.child("Job", names.prepare(observed.name))
-    if stages.prepared_before(observed) if prepared is None else is_true(prepared, "Complete"):
+    if stages.preparation(observed) == "complete":
         return _one("StorageReady", True, "Prepared", "data and model are in the storage")
     outcome = observed.prepared()
     if outcome is not None and outcome.outcome == "failed":

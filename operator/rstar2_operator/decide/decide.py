@@ -57,15 +57,13 @@ def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
         message = str(admitted["message"]) if admitted is not None else ""
         return _counted(told, phase="Pending", why="PendingDeadline", message=message, stage=_name(stage),
                         released=True, wake_at=again)  # fmt: skip
-    prepared = observed.child("Job", names.prepare(observed.name))
-    if prepared is None and stages.prepared_before(observed):
-        pass  # somebody deleted the finished Job: nothing that runs may suffer for it
-    elif prepared is None or job_finished_at(prepared) is None:
+    preparation = stages.preparation(observed)
+    if preparation in ("missing", "running"):
         plan = _counted(told, phase="Preparing", why="Preparing", stage=_name(stage), prepare=True,
                         message="data and model are being brought into the storage")  # fmt: skip
-        return _or_release(plan, job, observed, began=_created(prepared, now), now=now)
-    elif is_true(prepared, "Failed"):
-        return _fail(observed, *_why_unprepared(prepared, observed), stage=stage, now=now)
+        return _or_release(plan, job, observed, began=_created(_prepare(observed), now), now=now)
+    if preparation == "failed":
+        return _fail(observed, *_why_unprepared(observed), stage=stage, now=now)
     if stage is None:
         return _report(observed, ending="completed", told=told, why="Completed", message="every stage is done", now=now)
     return _at_stage(job, stage, observed, told, now=now)
@@ -133,11 +131,10 @@ def _report(
     observed: Observed, *, ending: Ending, told: Counters, why: str, message: str, now: float, stage: str | None = None
 ) -> Plan:
     """The report comes before the end, so that who waits for the end finds it."""
-    prepared = observed.child("Job", names.prepare(observed.name))
     report = observed.child("Job", names.report(observed.name))
     over = report is not None and job_finished_at(report) is not None
     given_up = _asked_for_report(observed, report, now) + REPORT_SECONDS
-    nothing = not stages.prepared_before(observed) if prepared is None else is_true(prepared, "Failed")
+    nothing = stages.preparation(observed) in ("missing", "failed")
     if nothing or over or now >= given_up:
         last: Phase = "Complete" if ending == "completed" else "Failed"
         return _counted(told, phase=last, why=why, message=message, stage=stage, report=ending if over else None)
@@ -180,11 +177,15 @@ def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: flo
                 counted=plan.counted, released=True)  # fmt: skip
 
 
-def _why_unprepared(prepared: Object, observed: Observed) -> tuple[str, str]:
+def _prepare(observed: Observed) -> Object | None:
+    return observed.child("Job", names.prepare(observed.name))
+
+
+def _why_unprepared(observed: Observed) -> tuple[str, str]:
     outcome = observed.prepared()
     if outcome is not None:
         return outcome.reason, outcome.message
-    failed = condition(prepared, "Failed") or {}
+    failed = condition(_prepare(observed) or {}, "Failed") or {}
     return "PrepareFailed", f"{failed.get('reason', 'the Job failed')}: {failed.get('message', '')}"
 
 

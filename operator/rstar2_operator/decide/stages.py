@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rstar2_operator import names
-from rstar2_operator.observed import Observed, is_true, labels
+from rstar2_operator.observed import Observed, is_true, job_finished_at, labels
 from rstar2_train.job.contracts import ENDED_WELL
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
+
+Preparation = Literal["missing", "running", "complete", "failed"]
 
 
 def ended_well(stage: str, observed: Observed) -> bool:
@@ -31,7 +35,12 @@ def last_attempt(stage: Stage, observed: Observed) -> int:
     return max([*observed.attempts(stage.name), *told, *alive, remembered], default=0)
 
 
-def prepared_before(observed: Observed) -> bool:
-    """Whether the storage was prepared, though the Job that did it may be gone: the status or an attempt says so."""
-    tried = any(names.STAGE_LABEL in labels(job) for job in observed.of_kind("Job"))
-    return tried or is_true(observed.job, "StorageReady")
+def preparation(observed: Observed) -> Preparation:
+    """How far the storage is prepared. Where its Job was deleted, the status or a stage's Job says whether it ended."""
+    prepare = observed.child("Job", names.prepare(observed.name))
+    if prepare is None:
+        tried = any(names.STAGE_LABEL in labels(job) for job in observed.of_kind("Job"))
+        return "complete" if tried or is_true(observed.job, "StorageReady") else "missing"
+    if job_finished_at(prepare) is None:
+        return "running"
+    return "failed" if is_true(prepare, "Failed") else "complete"

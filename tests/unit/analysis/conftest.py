@@ -11,25 +11,15 @@ from rstar2_train.job.state import JobState
 from rstar2_train.rollout import store
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
-from tests.support.engine import load_protocol, random_model
+from tests.support.model_fixtures import model_folder, protocol
+
+__all__ = ["model_folder", "protocol"]
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">\u2028é"
 CALL = '<tool_call>\n{"name": "execute_python_code_with_standard_io", "arguments": {"code": "print(1) # check"}}\n'
 CALL += "</tool_call>"
 
 Rollout = Callable[..., Trajectory]
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights and its tokenizer."""
-    return random_model(tmp_path_factory.mktemp("model") / "tiny", seed=0)
-
-
-@pytest.fixture(scope="session")
-def protocol(model_folder: Path) -> Protocol:
-    """Its protocol."""
-    return load_protocol(model_folder)
 
 
 @pytest.fixture(scope="session")

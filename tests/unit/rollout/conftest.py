@@ -1,20 +1,5 @@
 """A tokenizer folder for the tests of this room."""
 
-from pathlib import Path
+from tests.support.model_fixtures import model_folder, protocol
 
-import pytest
-
-from rstar2_train.rollout.protocol import Protocol
-from tests.support.engine import load_protocol, random_model
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights."""
-    return random_model(tmp_path_factory.mktemp("model") / "tiny", seed=0)
-
-
-@pytest.fixture(scope="session")
-def protocol(model_folder: Path) -> Protocol:
-    """Its protocol."""
-    return load_protocol(model_folder)
+__all__ = ["model_folder", "protocol"]

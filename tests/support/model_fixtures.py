@@ -1,0 +1,22 @@
+"""Session fixtures of a model's folder, for every room that needs a tokenizer. A `conftest.py` imports them by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.rollout.protocol import Protocol
+from tests.support.engine import load_protocol, random_model
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights and its tokenizer."""
+    return random_model(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+@pytest.fixture(scope="session")
+def protocol(model_folder: Path) -> Protocol:
+    """Its protocol."""
+    return load_protocol(model_folder)
