@@ -21,8 +21,9 @@ class Event:
 
 def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
     """What to say about the step from `old` to `new`."""
-    said = _of_stages(old, new)
     phase, before = new.get("phase"), old.get("phase")
+    said = [Event(NORMAL, "Resumed", "going on where it stopped", "Resume")] if _resumed(before, phase) else []
+    said += _of_stages(old, new)
     if phase != before:
         told = {
             "Preparing": Event(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare"),
@@ -36,8 +37,10 @@ def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
         }.get(str(phase))
         if told is not None:
             said.append(told)
-        if before == "Suspended" and phase == "Running":
-            said.append(Event(NORMAL, "Resumed", "going on where it stopped", "Resume"))
+    elif phase == "Running" and new["observedGeneration"] != old.get("observedGeneration"):
+        kept = f"stage {new.get('stage')} goes on with the settings that its attempt began with"
+        message = f"the spec was changed: the roles' pods follow now, {kept} (to have them reread: suspend and resume)"
+        said.append(Event(NORMAL, "SpecChanged", message))
     said += _of_conditions(old, new)
     return said
 
@@ -69,6 +72,10 @@ def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event
     if now["status"] == "True":
         return [Event(WARNING, now["reason"], now["message"][:1024], "Watch")]
     return [Event(NORMAL, "Recovered", "nothing is in the way any more", "Watch")] if last is not None else []
+
+
+def _resumed(before: object, phase: object) -> bool:
+    return before == "Suspended" and phase in ("Pending", "Preparing", "Running")
 
 
 def _released(status: Mapping[str, Any]) -> bool:

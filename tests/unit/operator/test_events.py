@@ -16,10 +16,19 @@ def row(phase: str, attempts: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def status(stage: dict[str, Any], phase: str = "Running", message: str = "attempt 1 of stage rl-1") -> dict[str, Any]:
-    return {"phase": phase, "message": message, "stages": [stage], "conditions": [WELL]}
+    return {"phase": phase, "message": message, "stage": "rl-1", "stages": [stage], "conditions": [WELL],
+            "observedGeneration": 1}  # fmt: skip
 
 
 AGAIN = "attempt 2 of stage rl-1, after the driver ended by signal 9"
+
+PREPARING = Event(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare")
+CHANGED = Event(
+    NORMAL,
+    "SpecChanged",
+    "the spec was changed: the roles' pods follow now, stage rl-1 goes on with the settings that its attempt began "
+    "with (to have them reread: suspend and resume)",
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +45,13 @@ AGAIN = "attempt 2 of stage rl-1, after the driver ended by signal 9"
         (status(row("Running")), status(row("Restarting"), "Restarting", "a pod was lost"),
          [Event(WARNING, "Restarting", "a pod was lost", "Restart")]),
         (status(row("Running")), status(row("Running", step=3)), []),
+        (status(row("Running"), "Suspended"), status(row("Waiting"), "Preparing"),
+         [Event(NORMAL, "Resumed", "going on where it stopped", "Resume"), PREPARING]),
+        (status(row("Running"), "Suspended"), status(row("Running", 2), message=AGAIN),
+         [Event(NORMAL, "Resumed", "going on where it stopped", "Resume"),
+          Event(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
+        (status(row("Running")), status(row("Running")) | {"observedGeneration": 2}, [CHANGED]),
+        (status(row("Running"), "Suspended"), status(row("Running"), "Suspended") | {"observedGeneration": 2}, []),
     ],
 )  # fmt: skip
 def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[Event]) -> None:
