@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
@@ -38,11 +39,13 @@ async def start_program(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     output: int | None = None,
+    core: int | None = None,
 ) -> tuple[asyncio.subprocess.Process, Ends]:
     """Start it; returns the process and, for each lane, where its responses are read and its requests written.
 
     `command`: of each lane's descriptors in the new process, where it reads requests and writes responses. The
-    process dies with this one. `output`: for what it prints; None: this process's own.
+    process dies with this one. `output`: for what it prints; None: this process's own. `core`: the only CPU that it and
+    all it starts run on; None: those of this process.
     """
     ours: Ends = {}
     theirs: Ends = {}
@@ -64,7 +67,7 @@ async def start_program(
             cwd=cwd,
             env=env,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=partial(_before_it_runs, core),
         )
     except BaseException:
         for pair in ours.values():
@@ -100,6 +103,9 @@ def _lanes(ends: Ends) -> list[str]:
     return [f"{name}:{pair[0]}:{pair[1]}" for name, pair in ends.items()]
 
 
-def _die_with_parent() -> None:
+def _before_it_runs(core: int | None) -> None:
     """In the new process, before it becomes another program: a killed worker must not leave sandboxes behind."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if core is not None:
+        with contextlib.suppress(OSError):  # it was taken offline, or from us
+            os.sched_setaffinity(0, {core})

@@ -71,6 +71,13 @@ def recycled(judge: JudgeStack) -> int:
     return int(worker["recycled"])
 
 
+def test_a_sandbox_stays_on_one_core(own_judge: JudgeStack) -> None:
+    # All that runs in it is started by its first process, and so is where that is.
+    sandboxes = [os.sched_getaffinity(pid) for pid in children(own_judge.processes["worker"].pid)]
+    assert sandboxes
+    assert all(len(cores) == 1 for cores in sandboxes)
+
+
 async def test_worker_killed_mid_call(own_judge: JudgeStack) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 12)

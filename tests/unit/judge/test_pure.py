@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,15 @@ from rstar2_train.job.roles import JudgeLimits
 from rstar2_train.judge.__main__ import main
 from rstar2_train.judge.access import check_bind, secret
 from rstar2_train.judge.api import as_lines
-from rstar2_train.judge.bundle import bundle_config
+from rstar2_train.judge.bundle import SandboxSettings, bundle_config
 from rstar2_train.judge.executor import program
 from rstar2_train.judge.imports import MAX_SCANNED, choose_lane
 from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
 from rstar2_train.judge.outcome import MEMORY_EXIT, Outcome, to_result
 from rstar2_train.judge.queue import connect, decode_result, encode_result
 from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError, named_when_full, prepare_library, prepare_root
+from rstar2_train.judge.sandbox_local import LocalSandbox
+from rstar2_train.judge.supply import LocalSupply
 
 LANES = ("bare", "std", "numpy", "sympy")
 
@@ -190,3 +193,15 @@ def test_a_root_that_came_with_an_image_is_used_whatever_it_was_built_by(
     library.parent.mkdir(parents=True)
     library.touch()
     assert (prepare_root(), prepare_library()) == (tmp_path, library)
+
+
+def test_each_core_gets_a_sandbox_before_one_gets_two(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    settings = SandboxSettings(isolation="none", state=tmp_path, platform="", lanes=("bare",))
+    supply = LocalSupply(settings, 2 * len(cores))
+    made = [supply.make(str(place)) for place in range(2 * len(cores))]
+    used = [sandbox.core for sandbox in made if isinstance(sandbox, LocalSandbox)]
+    assert sorted(used[: len(cores)]) == sorted(used[len(cores) :]) == cores
+    again = supply.make("0")  # in place of one that ended
+    assert isinstance(again, LocalSandbox)
+    assert again.core == used[0]
