@@ -11,8 +11,8 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rstar2_train.job.options import count, port, seconds
 from rstar2_train.judge.models import MAX_PENDING, SESSION_IDLE_SECONDS
-from rstar2_train.judge.options import count, port, seconds
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from rstar2_train.job.options import count, port, seconds
 from rstar2_train.judge.models import MAX_PENDING, SESSION_IDLE_SECONDS
-from rstar2_train.judge.options import count, port, seconds
 
 if TYPE_CHECKING:
     from rstar2_train.judge.stack import JudgeStack

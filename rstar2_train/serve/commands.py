@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train.data.tool_text import TOOLS
-from rstar2_train.job.options import count
+from rstar2_train.job.options import count, port
 
 TOKEN = "RSTAR2_SERVE_TOKEN"
 PORT = 8000
@@ -50,7 +50,7 @@ def add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument("model", help="a Hugging Face folder, JOB, or JOB/STAGE")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=int, default=PORT, help="port; 0 takes a free one (default: %(default)s)")
+    serve.add_argument("--port", type=port, default=PORT, help="port; 0 takes a free one (default: %(default)s)")
     serve.add_argument("--token-file", type=Path, help="file with the token that clients must send")
     serve.add_argument("--insecure", action="store_true", help="allow an open address without a token")
     serve.add_argument("--endpoint", default="", metavar="URL", help="a vLLM server that serves the model already")
