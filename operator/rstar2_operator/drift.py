@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide.troubles import Trouble
 from rstar2_operator.observed import Object, Observed, annotations_of, labels
 from rstar2_operator.store import Key
 
@@ -61,6 +62,8 @@ class Corrections:
         self._at: defaultdict[Key, dict[tuple[str, str], float]] = defaultdict(dict)
         self._as_it_is: defaultdict[Key, dict[tuple[str, str], str]] = defaultdict(dict)
         """Hash of what was applied, of objects that the API server writes in its own way."""
+        self._refused: defaultdict[Key, dict[tuple[str, str], Trouble]] = defaultdict(dict)
+        """What the API server said to the last try, of objects that could not be put right."""
 
     def due(self, key: Key, bodies: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], float | None]:
         """Those of `drifted` that may be written now; the seconds after which to come again for the others."""
@@ -77,6 +80,16 @@ class Corrections:
                 due.append(body)
         return due, min(waits, default=None)
 
+    def refused(self, key: Key, body: dict[str, Any], why: Trouble) -> None:
+        """An object could not be put right."""
+        self._refused[key][body["kind"], body["metadata"]["name"]] = why
+
+    def still_refused(self, key: Key, bodies: Iterable[dict[str, Any]]) -> list[Trouble]:
+        """Why those of `drifted` that were tried and not put right are still wrong."""
+        wrong = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+        self._refused[key] = {which: why for which, why in self._refused[key].items() if which in wrong}
+        return list(self._refused[key].values())
+
     def wrote(self, key: Key, body: dict[str, Any], there: Object) -> None:
         """An object was written, and `there` is what the API server made of it."""
         if body["kind"] in KINDS and not as_applied(there, body):
@@ -86,6 +99,7 @@ class Corrections:
         """The job is gone."""
         self._at.pop(key, None)
         self._as_it_is.pop(key, None)
+        self._refused.pop(key, None)
 
 
 def _holds(there: Any, ours: Any, *, exact: bool) -> bool:

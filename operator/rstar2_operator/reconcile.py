@@ -139,9 +139,10 @@ class Reconciler:
         keep = one.job.spec.storage.reclaim == "Retain"
         wanted = objects(one, plan, has_secret=self._has_secret(key, observed) or users(observed))
         bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
-        refused: list[Trouble] = []
         lacking = False
-        corrected, again = self._corrections.due(key, drifted(bodies, observed))
+        wrong = drifted(bodies, observed)
+        corrected, again = self._corrections.due(key, wrong)
+        refused = self._corrections.still_refused(key, [body for body in wrong if body not in corrected])
         for body in corrected:
             log.info(
                 "%s/%s: putting %s/%s right: somebody has changed it", *key, body["kind"], body["metadata"]["name"]
@@ -155,6 +156,8 @@ class Reconciler:
             except (ApiException, NameTaken) as error:
                 refused.append(self._refused(key, kind, body, error))
                 lacking = lacking or observed.child(kind, name) is None
+                if body in corrected:
+                    self._corrections.refused(key, body, refused[-1])
         if refused:
             self._with_secret.pop(key, None)  # it may be an earlier job's, as the others, and go with it
         return refused + await self._delete(key, leftovers(observed, wanted)), again

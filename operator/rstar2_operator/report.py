@@ -30,7 +30,7 @@ COUNTS_SECONDS = 60.0
 SETTLE_SECONDS = 4.0
 """What is in the way must have been so for so long: a claim that is bound a moment later is not worth two writes."""
 REPEAT_SECONDS = 600.0
-"""An Event of the same words about the same job is not made again within so long."""
+"""An Event that recurs is not made again in the same words about the same job within so long."""
 REMEMBERED = 4096
 NOTE_BYTES = 1024
 """What the API server takes of an Event's note; it counts bytes."""
@@ -115,11 +115,11 @@ class Reporter:
         return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
 
     async def _say(self, job: Object, event: Event) -> None:
-        """Make an Event, unless it was made a moment ago. An Event that cannot be made stops nothing."""
+        """Make an Event, unless it recurs and was made a moment ago. One that cannot be made stops nothing."""
         meta = job["metadata"]
         digest = hashlib.sha256(f"{meta['uid']}{event.kind}{event.reason}{event.message}".encode()).hexdigest()[:16]
         now = time.time()
-        if now - self._said.get(digest, 0.0) < REPEAT_SECONDS:
+        if event.recurs and now - self._said.get(digest, 0.0) < REPEAT_SECONDS:
             return
         if len(self._said) >= REMEMBERED:
             self._said = {key: when for key, when in self._said.items() if now - when < REPEAT_SECONDS}

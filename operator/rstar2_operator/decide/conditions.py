@@ -20,7 +20,7 @@ MESSAGE_LENGTH = 4096
 
 def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Condition]:
     """Every condition of the job now, without times."""
-    made = [_admitted(plan), _storage(observed, found)]
+    made = [_admitted(plan), _storage(plan, observed, found)]
     for kind, roles in (
         ("RedisReady", ("redis",)),
         ("JudgeReady", ("judge", "executor")),
@@ -79,7 +79,7 @@ def _admitted(plan: Plan) -> Condition:
     return _one("Admitted", True, "Admitted")
 
 
-def _storage(observed: Observed, found: list[Trouble]) -> Condition:
+def _storage(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
     own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
     if own is not None:
         return _one("StorageReady", False, own.reason, str(own))
@@ -91,6 +91,8 @@ def _storage(observed: Observed, found: list[Trouble]) -> Condition:
     trouble = next((one for one in found if one.role == "prepare"), None)
     if trouble is not None:
         return _one("StorageReady", False, trouble.reason, str(trouble))
+    if plan.phase == "Invalid":
+        return _one("StorageReady", False, "InvalidSpec", "nothing is fetched for a job that cannot run")
     return _one("StorageReady", False, "Preparing", "data and model are being brought into the storage")
 
 

@@ -108,7 +108,7 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counter
 def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
     """Without attempt and roles in the plan everything is deleted: the driver gets SIGTERM and checkpoints."""
     if stage is not None and _alive(stage, observed):
-        message = "the driver is writing its checkpoint"
+        message = "its pods are ending; a driver that trains writes its checkpoint first"
         return _counted(told, phase="Suspending", why="Suspending", stage=stage.name, message=message,
                         serving=stage.needs_engines)  # fmt: skip
     return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage),

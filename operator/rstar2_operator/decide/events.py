@@ -17,6 +17,8 @@ class Event:
     reason: str
     message: str
     action: str = "Reconcile"
+    recurs: bool = False
+    """It may come and go: the same words are not said again for a while. What happens once is always said."""
 
 
 def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
@@ -37,7 +39,7 @@ def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
         }.get(str(phase))
         if told is not None:
             said.append(told)
-    elif phase == "Running" and new["observedGeneration"] != old.get("observedGeneration"):
+    elif phase == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
         kept = f"stage {new.get('stage')} goes on with the settings that its attempt began with"
         message = f"the spec was changed: the roles' pods follow now, {kept} (to have them reread: suspend and resume)"
         said.append(Event(NORMAL, "SpecChanged", message))
@@ -70,8 +72,10 @@ def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event
     if now is None or (last is not None and (last["status"], last["reason"]) == (now["status"], now["reason"])):
         return []
     if now["status"] == "True":
-        return [Event(WARNING, now["reason"], now["message"][:1024], "Watch")]
-    return [Event(NORMAL, "Recovered", "nothing is in the way any more", "Watch")] if last is not None else []
+        return [Event(WARNING, now["reason"], now["message"][:1024], "Watch", recurs=True)]
+    if last is None or new.get("phase") not in ("Preparing", "Running", "Finishing"):
+        return []  # a job that has let go of its pods has recovered from nothing
+    return [Event(NORMAL, "Recovered", "nothing is in the way any more", "Watch", recurs=True)]
 
 
 def _resumed(before: object, phase: object) -> bool:

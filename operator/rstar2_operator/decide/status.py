@@ -77,8 +77,8 @@ def invalid_status(
     plan = Plan(phase="Invalid", why="InvalidSpec", message=message)
     generation = int(observed.job["metadata"].get("generation", 0))
     old = observed.status
-    told = merged(old.get("conditions") or (), conditions(plan, observed, list(refused)), now=now,
-                  generation=generation)  # fmt: skip
+    found = [*refused, *troubles(observed)]
+    told = merged(old.get("conditions") or (), conditions(plan, observed, found), now=now, generation=generation)
     return {**old, "observedGeneration": generation, "phase": plan.phase, "message": message[:1024], "conditions": told}
 
 
@@ -118,7 +118,9 @@ def _phase(stage: Stage, observed: Observed, plan: Plan) -> str:
 
 
 def _told(progress: Progress) -> Status:
-    row: Status = {"metrics": {name: _number(v) for name, v in progress.metrics.items()}}
+    row: Status = {}
+    if progress.metrics:  # an attempt that has none yet: server-side apply would make null of a map that is emptied
+        row["metrics"] = {name: _number(v) for name, v in progress.metrics.items()}
     if progress.total_steps is not None:  # a filter or an evaluation has no steps that mean something to a person
         row |= {"step": progress.step, "totalSteps": progress.total_steps}
     if progress.checkpoint is not None:

@@ -15,12 +15,14 @@ from rstar2_train.job.contracts import PREPARE_KEY
 
 MESSAGE_LENGTH = 1024
 
+JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
 ADVICE = {
     "ErrImagePull": IMAGE,
     "ImagePullBackOff": IMAGE,
     "InvalidImageName": IMAGE,
-    "ErrImageNeverPull": IMAGE,
+    "ErrImageNeverPull": "bring the image onto the node, or let the kubelet pull it (the chart's image.pullPolicy)",
+    "StartError": "is it the image for this role? It lacks what is to run in it",
     "CreateContainerConfigError": "a ConfigMap or Secret that the pod names is missing, or is another of that name",
     "CrashLoopBackOff": "see the container's log: kubectl logs {pod} --previous",
     "FailedCreatePodSandBox": "for an executor: its node needs the gVisor shim that spec.judge.runtimeClassName names",
@@ -80,7 +82,10 @@ def troubles(observed: Observed) -> list[Trouble]:
 def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
     role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
     status = pod.get("status") or {}
-    if pod["metadata"].get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+    if pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Succeeded":
+        return
+    if status.get("phase") == "Failed":
+        yield from _never_started(pod, observed)
         return
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
@@ -94,6 +99,19 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
             return
     if status.get("phase") == "Pending":
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, since=pod)
+
+
+def _never_started(pod: Object, observed: Observed) -> Iterator[Trouble]:
+    """Of a Job that goes on trying: why the container of a failed pod could not even be started."""
+    job = observed.child("Job", labels(pod).get(JOB_NAME_LABEL, ""))
+    if job is None or _over(job):
+        return
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("reason") == "StartError":
+            role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
+            yield Trouble(role, f"Pod/{name}", "StartError", str(ended.get("message", "")))
+            return
 
 
 def _said(container: Object, waiting: Object) -> str:
@@ -147,10 +165,13 @@ def event_time(event: Object) -> float:
 
 
 def _about_scheduling(message: str) -> str:
+    if "persistentvolumeclaim" in message and "not found" in message:
+        return " -> make the claim, or name one that is there (spec.storage.claimName, or the pvc:// source)"
     if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
         return " -> see the claim: its storage class must exist and be able to make or find a volume"
     if "Insufficient" in message:
-        return " -> free or add nodes with what is insufficient, or ask for less (replicas, resources)"
+        less = "ask for less (replicas, resources), then suspend and resume the job"
+        return f" -> free or add nodes with what is insufficient, or {less}"
     if "taint" in message:
         return " -> add tolerations for it by spec.runtimePatches"
     return ""

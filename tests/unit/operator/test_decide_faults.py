@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rstar2_operator import names
 from rstar2_train.job.contracts import Outcome
 from tests.support.simulated import SECRET, Cluster, at_first_stage, kinds, manifest
 
@@ -52,6 +53,34 @@ def test_what_a_newer_trainer_tells_besides_is_left_aside() -> None:
     cluster.tell("progress.json", {**told, "checkpoint": checkpoint})
     cluster.round()
     assert cluster.job["status"]["step"] == 2 and degraded(cluster) == ""
+
+
+def test_an_attempt_without_metrics_yet_keeps_those_of_the_last_one() -> None:
+    cluster = at_first_stage("s")
+    told = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4}
+    cluster.tell("progress.json", {**told, "metrics": {"loss": 0.5}})
+    cluster.round()
+    cluster.tell("progress.json", told)  # server-side apply would make null of an empty map, which the schema refuses
+    cluster.round()
+    assert cluster.job["status"]["stages"][0]["metrics"] == {"loss": "0.5"}
+    fresh = at_first_stage("s")
+    fresh.tell("progress.json", told)
+    fresh.round()
+    assert "metrics" not in fresh.job["status"]["stages"][0]
+
+
+def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> None:
+    cluster = Cluster(manifest("s"))
+    cluster.round()
+    labels = {**names.labels("demo", "prepare"), "batch.kubernetes.io/job-name": "demo-prepare"}
+    ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": 'exec: "python": not found'}}
+    status = {"phase": "Failed", "containerStatuses": [{"state": ended}]}
+    cluster.pods["one"] = {"kind": "Pod", "metadata": {"name": "one", "labels": labels}, "status": status}
+    cluster.round()
+    assert degraded(cluster).startswith('Pod/one: StartError: exec: "python": not found -> is it the image')
+    cluster.prepared()
+    cluster.round()
+    assert degraded(cluster) == ""
 
 
 def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:

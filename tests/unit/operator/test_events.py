@@ -56,3 +56,11 @@ CHANGED = Event(
 )  # fmt: skip
 def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[Event]) -> None:
     assert events(old, new) == said
+
+
+@pytest.mark.parametrize(("phase", "said"), [("Running", ["Recovered"]), ("Suspending", ["Suspending"]),
+                                             ("Invalid", ["InvalidSpec"])])  # fmt: skip
+def test_only_a_job_that_goes_on_has_recovered(phase: str, said: list[str]) -> None:
+    ill = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
+    old, new = status(row("Running")) | {"conditions": [ill]}, status(row("Running"), phase)
+    assert [event.reason for event in events(old, new)] == said

@@ -174,6 +174,24 @@ async def test_what_somebody_changes_by_hand_is_put_right(monkeypatch: pytest.Mo
     assert one.api.objects["NetworkPolicy", "demo-executor"]["spec"] == policy
 
 
+async def test_what_cannot_be_put_right_is_told_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Operator(manifest("g"))
+    await one.at_stage("g0")
+    one.api.refuses["Service"] = answer(422, "Invalid", "spec.ports[1].name: Duplicate value")
+    right = copy.deepcopy(one.api.objects["Service", "demo-redis"]["spec"])
+    one.api.edit("Service", "demo-redis", spec=right | {"ports": [{"name": "redis", "port": 7000}]})
+    for _ in range(2):  # also in the rounds between two tries
+        await one.run()
+        assert "Service/demo-redis: Refused: Invalid: spec.ports[1].name" in one.condition("Degraded")["message"]
+        one.api.edit("ConfigMap", "demo-progress")
+    one.api.refuses.clear()
+    monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.0)
+    one.api.edit("ConfigMap", "demo-progress")
+    await one.run()
+    assert one.api.objects["Service", "demo-redis"]["spec"] == right
+    assert one.condition("Degraded")["status"] == "False"
+
+
 async def test_what_the_api_server_writes_in_its_own_way_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.0)
     one = Operator(manifest("g"))

@@ -108,3 +108,18 @@ async def test_figures_wait_and_counts_wait_longer(job: Job) -> None:
 async def test_an_event_fits_into_a_note_which_is_counted_in_bytes(job: Job) -> None:
     await job.says(BOUND, phase="Failed", message="x" + "é" * 1000)
     assert job.api.notes == ["x" + "é" * 511]
+
+
+async def test_what_happens_again_is_said_again_and_what_recurs_is_not(job: Job) -> None:
+    await job.says(BOUND)
+    for _ in range(2):
+        await job.says(BOUND, phase="Suspended", message="held")
+        await job.says(BOUND, phase="Running")
+    assert job.api.notes == ["held", "going on where it stopped"] * 2
+    job.api.notes.clear()
+    for _ in range(2):
+        await job.says(UNBOUND)
+        job.clock.now += SETTLE_SECONDS
+        await job.says(UNBOUND)
+        await job.says(BOUND)
+    assert len(job.api.notes) == 2, "once that it is in the way, once that it is not"
