@@ -151,6 +151,8 @@ class Reconciler:
             kind, name = body["kind"], body["metadata"]["name"]
             if lacking and must_wait(body, observed):
                 continue
+            if kind != "Secret" and observed.child(kind, name) is None:
+                log.info("%s/%s: making %s/%s", *key, kind, name)
             try:
                 await self._apply(key, body, observed)
             except (ApiException, NameTaken) as error:

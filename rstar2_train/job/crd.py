@@ -39,6 +39,7 @@ def _ready(role: str) -> str:
     return f'.status.roles[?(@.name=="{role}")].ready'
 
 
+_HEALTH = '.status.conditions[?(@.type=="Degraded")].reason'
 COLUMNS = (
     ("Phase", "string", ".status.phase", 0, "What the job does now."),
     ("Stage", "string", ".status.stage", 0, "The stage it is at."),
@@ -49,6 +50,7 @@ COLUMNS = (
     ("Trainer", "integer", _ready("trainer"), 1, "Trainer pods that are ready."),
     ("Rollout", "integer", _ready("rollout"), 1, "Engines that are ready."),
     ("Judge", "integer", _ready("judge"), 1, "Judge pods that are ready."),
+    ("Health", "string", _HEALTH, 1, "What is in the way (see the condition Degraded), or AsExpected."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the job was made."),
 )
 """Name, type, path, priority (1: only with -o wide), description."""

@@ -51,7 +51,9 @@ def job(cluster: Cluster, rest: list[str]) -> training.Object:
     examples = sorted(path.name for path in (ROOT / "examples").glob("*.yaml") if path.name != "serve.yaml")
     if not 1 <= len(rest) <= 2 or rest[0] not in examples:
         raise NoCluster(f"job EXAMPLE [NAMESPACE]: EXAMPLE is one of {', '.join(examples)}")
-    return training.job(cluster, (*rest, "default")[1], rest[0])
+    made = training.job(cluster, (*rest, "default")[1], rest[0])
+    made["spec"]["judge"] = {**made["spec"].get("judge", {}), "cpuPerExecutor": 0.5}  # all its pods on two cores
+    return made
 
 
 def main(arguments: list[str]) -> int:
