@@ -20,6 +20,7 @@ JOB_LABEL: Final = f"{GROUP}/job"
 ROLE_LABEL: Final = f"{GROUP}/role"
 STAGE_LABEL: Final = f"{GROUP}/stage"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
+OF_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the cluster: the Job whose pod it is
 HASH: Final = f"{GROUP}/applied-hash"
 """Annotation: hash of what was last applied, so that an unchanged object is not written again."""
 RESTARTS: Final = f"{GROUP}/restarts"

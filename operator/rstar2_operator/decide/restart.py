@@ -62,9 +62,7 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
 def _disrupted(stage: Stage, observed: Observed, *, number: int) -> bool:
     attempt = names.attempt(observed.name, stage.name, number)
     return any(
-        is_true(pod, "DisruptionTarget")
-        for pod in observed.pods
-        if labels(pod).get("batch.kubernetes.io/job-name") == attempt
+        is_true(pod, "DisruptionTarget") for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == attempt
     )
 
 
@@ -73,7 +71,7 @@ def driver_exit_code(stage: Stage, observed: Observed, *, number: int) -> int:
     attempt = names.attempt(observed.name, stage.name, number)
     for pod in observed.pods:
         told = labels(pod)
-        if told.get("batch.kubernetes.io/job-name") != attempt:
+        if told.get(names.OF_JOB_LABEL) != attempt:
             continue
         if told.get("batch.kubernetes.io/job-completion-index", "0") == "0" and (code := exit_code(pod)) is not None:
             return code

@@ -15,7 +15,6 @@ from rstar2_train.job.contracts import PREPARE_KEY
 
 MESSAGE_LENGTH = 1024
 
-JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
 ADVICE = {
     "ErrImagePull": IMAGE,
@@ -103,7 +102,7 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
 
 def _never_started(pod: Object, observed: Observed) -> Iterator[Trouble]:
     """Of a Job that goes on trying: why the container of a failed pod could not even be started."""
-    job = observed.child("Job", labels(pod).get(JOB_NAME_LABEL, ""))
+    job = observed.child("Job", labels(pod).get(names.OF_JOB_LABEL, ""))
     if job is None or _over(job):
         return
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
