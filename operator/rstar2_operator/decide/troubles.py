@@ -17,7 +17,6 @@ MESSAGE_LENGTH = 1024
 
 IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
 ADVICE = {
-    "ErrImagePull": IMAGE,
     "ImagePullBackOff": IMAGE,
     "InvalidImageName": IMAGE,
     "ErrImageNeverPull": "bring the image onto the node, or let the kubelet pull it (the chart's image.pullPolicy)",
@@ -42,6 +41,8 @@ WAITING = frozenset(
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
     }
 )
+SAME = {"ErrImagePull": "ImagePullBackOff"}
+"""The kubelet says now the one, now the other, as it tries and waits: one trouble, told once."""
 UNSCHEDULABLE = "Unschedulable"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
 OF_CONTROLLERS = frozenset({"FailedCreate"})
@@ -94,7 +95,8 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:
-            yield Trouble(role, f"Pod/{name}", waiting["reason"], _said(container, waiting))
+            reason = SAME.get(waiting["reason"], waiting["reason"])
+            yield Trouble(role, f"Pod/{name}", reason, _said(container, waiting))
             return
     if status.get("phase") == "Pending":
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, since=pod)

@@ -83,6 +83,17 @@ def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> Non
     assert degraded(cluster) == ""
 
 
+def test_an_image_that_is_tried_again_and_again_is_one_trouble() -> None:
+    cluster = Cluster(manifest("s"))
+    cluster.round()
+    pod = {"kind": "Pod", "metadata": {"name": "one", "labels": names.labels("demo", "prepare")}}
+    for reason in ("ErrImagePull", "ImagePullBackOff"):
+        waiting = {"state": {"waiting": {"reason": reason, "message": "no such image"}}}
+        cluster.pods["one"] = {**pod, "status": {"phase": "Pending", "containerStatuses": [waiting]}}
+        cluster.round()
+        assert degraded(cluster).startswith("Pod/one: ImagePullBackOff: no such image -> check the image's name")
+
+
 def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
     cluster = at_first_stage("s")
     data = cluster.children["ConfigMap", "demo-progress"].setdefault("data", {})
