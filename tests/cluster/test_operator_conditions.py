@@ -53,7 +53,7 @@ def condition_time(cluster: Cluster, namespace: str, what: str, selector: str, k
             {"trainer": {"image": "127.0.0.1:9/nobody/nothing:1", "gpusPerReplica": 0}},
             "StorageReady",
             "127.0.0.1:9/nobody/nothing:1",
-            "check the image's name and tag",
+            "bring the image onto the node",
             lambda cluster, namespace: event_time(cluster, namespace, "Failed", "Pod"),
             id="image",
         ),
