@@ -59,7 +59,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
         where = f"{path}:{line}"
         problem = Problem(
             id=text_field(row, "id", where, default=f"{path.stem}-{line}"),
-            problem=text_field(row, "problem", where),
+            problem=_readable(text_field(row, "problem", where), f"{where}: problem"),
             answer=_answer(row, where),
             slice=text_field(row, "slice", where, default=""),
             hard=_flag(row, "hard", where),
@@ -111,10 +111,20 @@ def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
             raise DataError(f"{where}: messages[{index}].role is {message.get('role')!r}; allowed: {', '.join(ROLES)}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"{where}: messages[{index}] has no text in content; tool calls are written out in it too")
+        _readable(message["content"], f"{where}: messages[{index}].content")
     if not any(message["role"] == "assistant" for message in messages):
         raise DataError(f"{where}: no assistant message, so there is nothing to learn from")
     # Parquet fills the fields that other rows have with None; a chat template would take those for set.
     return tuple({key: value for key, value in message.items() if value is not None} for message in messages)
+
+
+def _readable(text: str, what: str) -> str:
+    """The text itself. JSON can hold halves of surrogate pairs, which no tokenizer takes. Raises DataError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{what} holds {text[error.start]!a}, half a surrogate pair, which is no character") from None
+    return text
 
 
 def _flag(row: dict[str, Any], field: str, where: str) -> bool:

@@ -36,9 +36,10 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
     made = int(time.time())
 
     async def authorised(request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
-            raise ApiError(401, "a valid bearer token is needed: give it as the API key", code="invalid_api_key")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if token and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())):
+            message = "a valid bearer token is needed: give it as the API key (`rstar2 chat`: RSTAR2_SERVE_TOKEN)"
+            raise ApiError(401, message, code="invalid_api_key")
 
     asked = [Depends(authorised)]
 

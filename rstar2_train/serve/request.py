@@ -92,9 +92,11 @@ class Question(BaseModel):
         left = context - prompt_tokens
         wanted = self.most_tokens or left
         if left < 1 or wanted > left:
-            asked = f" and {wanted} tokens of answer" if self.most_tokens else ""
-            message = f"the model takes {context} tokens; the messages have {prompt_tokens}{asked}: shorten them"
-            raise ApiError(400, message, param="messages", code="context_length_exceeded")
+            message = f"the model takes {context} tokens; the messages have {prompt_tokens}"
+            if left < 1:
+                raise ApiError(400, f"{message}: shorten them", param="messages", code="context_length_exceeded")
+            message += f", which leaves {left} of the {wanted} asked for: lower max_tokens"
+            raise ApiError(400, message, param="max_tokens", code="context_length_exceeded")
         return Sampling(
             temperature=TEMPERATURE if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -142,6 +144,11 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls need `tools` in the request", param="messages")
     content = _content(message.get("content"), at=f"{at}.content")
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        wrong = f"{at}.content holds half a surrogate pair, which is no character"
+        raise ApiError(400, wrong, param="messages") from None
     if role == "assistant":
         return split_turns(content)
     return [{"role": "system" if role == "developer" else role, "content": content}]

@@ -145,3 +145,15 @@ def test_messages_that_cannot_be_shown_are_refused(protocol: Protocol, messages:
     with pytest.raises(ApiError, match=re.escape(words)) as error:
         prompt_ids(messages, protocol)
     assert error.value.status == 400
+
+
+def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(protocol: Protocol) -> None:
+    with pytest.raises(ApiError, match=r"messages\[0\].content holds half a surrogate pair") as error:
+        prompt_ids([{"role": "user", "content": "half \ud800"}], protocol)
+    assert error.value.status == 400
+
+
+def test_too_long_an_answer_is_told_from_too_long_a_prompt() -> None:
+    with pytest.raises(ApiError, match="which leaves 60 of the 100 asked for: lower max_tokens") as error:
+        question(max_tokens=100).sampling(prompt_tokens=40, context=100, max_turns=3)
+    assert error.value.param == "max_tokens"
