@@ -65,9 +65,13 @@ class Corrections:
         self._refused: defaultdict[Key, dict[tuple[str, str], Trouble]] = defaultdict(dict)
         """What the API server said to the last try, of objects that could not be put right."""
 
-    def due(self, key: Key, bodies: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], float | None]:
-        """Those of `drifted` that may be written now; the seconds after which to come again for the others."""
-        now, due, waits = time.monotonic(), [], []
+    def due(
+        self, key: Key, bodies: Iterable[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[Trouble], float | None]:
+        """Those of `drifted` that may be written now; of the others why the last try was refused, where it was, and the
+        seconds after which to come again for them.
+        """
+        now, due, told, waits = time.monotonic(), [], [], []
         for body in bodies:
             which = body["kind"], body["metadata"]["name"]
             if self._as_it_is[key].get(which) == body["metadata"]["annotations"][names.HASH]:
@@ -75,20 +79,17 @@ class Corrections:
             wait = self._at[key].get(which, now - AGAIN_SECONDS) + AGAIN_SECONDS - now
             if wait > 0:
                 waits.append(wait)
+                if which in self._refused[key]:
+                    told.append(self._refused[key][which])
             else:
+                self._refused[key].pop(which, None)
                 self._at[key][which] = now
                 due.append(body)
-        return due, min(waits, default=None)
+        return due, told, min(waits, default=None)
 
     def refused(self, key: Key, body: dict[str, Any], why: Trouble) -> None:
         """An object could not be put right."""
         self._refused[key][body["kind"], body["metadata"]["name"]] = why
-
-    def still_refused(self, key: Key, bodies: Iterable[dict[str, Any]]) -> list[Trouble]:
-        """Why those of `drifted` that were tried and not put right are still wrong."""
-        wrong = {(body["kind"], body["metadata"]["name"]) for body in bodies}
-        self._refused[key] = {which: why for which, why in self._refused[key].items() if which in wrong}
-        return list(self._refused[key].values())
 
     def wrote(self, key: Key, body: dict[str, Any], there: Object) -> None:
         """An object was written, and `there` is what the API server made of it."""

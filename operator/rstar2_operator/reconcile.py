@@ -140,9 +140,7 @@ class Reconciler:
         wanted = objects(one, plan, has_secret=self._has_secret(key, observed) or users(observed))
         bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
         lacking = False
-        wrong = drifted(bodies, observed)
-        corrected, again = self._corrections.due(key, wrong)
-        refused = self._corrections.still_refused(key, [body for body in wrong if body not in corrected])
+        corrected, refused, again = self._corrections.due(key, drifted(bodies, observed))
         for body in corrected:
             log.info(
                 "%s/%s: putting %s/%s right: somebody has changed it", *key, body["kind"], body["metadata"]["name"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train.data.tool_text import TOOLS
-from rstar2_train.job.options import count, port
+from rstar2_train.job.options import count, port, seconds
 
 TOKEN = "RSTAR2_SERVE_TOKEN"
 PORT = 8000
@@ -66,7 +66,7 @@ def add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--judge-patience",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="how long a judge may be away before a call fails (default: %(default)s)",
@@ -177,13 +177,3 @@ def _read_token(file: Path) -> str:
     if not token:
         raise ValueError(f"{file} is empty: it must hold the token that clients send")
     return token
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

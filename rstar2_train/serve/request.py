@@ -91,11 +91,11 @@ class Question(BaseModel):
         """How the answer is sampled. Raises ApiError when it has no room behind the prompt."""
         left = context - prompt_tokens
         wanted = self.most_tokens or left
-        if left < 1 or wanted > left:
-            message = f"the model takes {context} tokens; the messages have {prompt_tokens}"
-            if left < 1:
-                raise ApiError(400, f"{message}: shorten them", param="messages", code="context_length_exceeded")
-            message += f", which leaves {left} of the {wanted} asked for: lower max_tokens"
+        told = f"the model takes {context} tokens; the messages have {prompt_tokens}"
+        if left < 1:
+            raise ApiError(400, f"{told}: shorten them", param="messages", code="context_length_exceeded")
+        if wanted > left:
+            message = f"{told}, which leaves {left} of the {wanted} asked for: lower max_tokens"
             raise ApiError(400, message, param="max_tokens", code="context_length_exceeded")
         return Sampling(
             temperature=TEMPERATURE if self.temperature is None else self.temperature,

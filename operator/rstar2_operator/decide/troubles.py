@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, Observed, condition, is_true, labels, seconds
+from rstar2_operator.observed import Object, Observed, condition, job_finished_at, labels, seconds
 from rstar2_train.job.contracts import PREPARE_KEY
 
 MESSAGE_LENGTH = 1024
@@ -85,7 +85,7 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
     if pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return
     if status.get("phase") == "Failed":
-        yield from _never_started(pod, observed)
+        yield from _never_started(pod, name, role, observed)
         return
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
@@ -102,15 +102,14 @@ def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, since=pod)
 
 
-def _never_started(pod: Object, observed: Observed) -> Iterator[Trouble]:
+def _never_started(pod: Object, name: str, role: str, observed: Observed) -> Iterator[Trouble]:
     """Of a Job that goes on trying: why the container of a failed pod could not even be started."""
     job = observed.child("Job", labels(pod).get(names.OF_JOB_LABEL, ""))
-    if job is None or _over(job):
+    if job is None or job_finished_at(job) is not None:
         return
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
         if ended.get("reason") == "StartError":
-            role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
             yield Trouble(role, f"Pod/{name}", "StartError", str(ended.get("message", "")))
             return
 
@@ -129,7 +128,7 @@ def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterat
     status = child.get("status") or {}
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
     empty = (kind == "StatefulSet" and not status.get("currentReplicas")) or (
-        kind == "Job" and not status.get("active") and not _over(child)
+        kind == "Job" and not status.get("active") and job_finished_at(child) is None
     )
     if failure is not None and failure["status"] == "True":
         yield Trouble(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
@@ -137,10 +136,6 @@ def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterat
         yield from _events(kind, name, role, OF_CONTROLLERS, observed, since=child)
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
         yield from _events(kind, name, role, OF_CLAIMS, observed, since=child)
-
-
-def _over(job: Object) -> bool:
-    return is_true(job, "Complete") or is_true(job, "Failed")
 
 
 def _events(
