@@ -7,7 +7,7 @@ not open. It serves whoever proves to hold the key whose public half it is given
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.build.pod import HEADLESS, Built, Container, Manifest, Pod, image, service, template
+from rstar2_operator.build.pod import HEADLESS, NO_SURGE, Built, Container, Manifest, Pod, image, service, template
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 EXECUTOR_BASE_MIB = 512
@@ -77,7 +77,7 @@ def executor(built: Built) -> list[Manifest]:
     )
     return [
         service(name, labels, "executor", names.EXECUTOR_PORT, **HEADLESS),
-        _deployment(name, labels, wanted.executors, template(pod, built)),
+        _deployment(name, labels, wanted.executors, template(pod, built), strategy=NO_SURGE),
     ]
 
 
@@ -87,7 +87,9 @@ def _key(built: Built, entry: str, path: str) -> Manifest:
     return {"name": entry, "secret": {"secretName": names.secrets(built.name), "items": items}}
 
 
-def _deployment(name: str, labels: dict[str, str], replicas: int, pod: Manifest) -> Manifest:
+def _deployment(
+    name: str, labels: dict[str, str], replicas: int, pod: Manifest, *, strategy: Manifest | None = None
+) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -95,6 +97,7 @@ def _deployment(name: str, labels: dict[str, str], replicas: int, pod: Manifest)
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
+            **({"strategy": strategy} if strategy else {}),
             "progressDeadlineSeconds": 600,
             "template": pod,
         },

@@ -22,6 +22,8 @@ USER = 65532
 Manifest = dict[str, Any]
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Of a Service whose name gives the address of every pod."""
+NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
+"""Of a Deployment that fills its nodes: a new pod would find no room while the old one holds its cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from rstar2_operator import names
 from rstar2_operator.build import accelerator
 from rstar2_operator.build.pod import (
     HEADLESS,
+    NO_SURGE,
     Built,
     Container,
     Manifest,
@@ -57,8 +58,7 @@ def rollout(built: Built) -> list[Manifest]:
     spec = {
         "replicas": wanted.replicas,
         "selector": {"matchLabels": labels},
-        # A new engine could find no accelerator while the old one holds it.
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}},
+        "strategy": NO_SURGE,
         "progressDeadlineSeconds": BOOT_SECONDS,
         "template": template(pod, built),
     }
