@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,11 @@ class Protocol:
             key=len,
             reverse=True,
         )
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Most characters that one token can stand for: a longer text has at least its share of tokens."""
+        return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     @classmethod
     def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> Protocol:

@@ -19,7 +19,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rstar2_train.serve.engine import DONE
 from rstar2_train.serve.errors import ApiError
@@ -27,12 +27,15 @@ from rstar2_train.serve.request import Question
 from rstar2_train.serve.talk import Ending, House, Talk
 
 CHAT = "/v1/chat/completions"
+MOST_BYTES = 1 << 25
+"""Of a request's body: many times what a context of a million tokens holds."""
 Event = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def make_app(house: House, *, token: str | None) -> FastAPI:
     """The application. `token`: what clients must send; None asks for none."""
     app = FastAPI(title="rStar2", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_Bounded)
     made = int(time.time())
 
     async def authorised(request: Request) -> None:
@@ -50,6 +53,9 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            message = f"the body is not valid JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+            return JSONResponse(ApiError(400, message).body(), status_code=400)
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         message = f"{where or 'the body'}: {first['msg']}"
         return JSONResponse(ApiError(400, message, param=where or None).body(), status_code=400)
@@ -84,6 +90,26 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
         return await _unless_gone(request.receive, _whole(talk, head))
 
     return app
+
+
+class _Bounded:
+    """Reads no more of a request's body than MOST_BYTES: it is held in memory, and read before anyone is asked who."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        seen = 0
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > MOST_BYTES:
+                raise HTTPException(413, f"the request has more than {MOST_BYTES >> 20} MiB: shorten the messages")
+            return message
+
+        await self._app(scope, bounded if scope["type"] == "http" else receive, send)
 
 
 async def _whole(talk: Talk, head: dict[str, Any]) -> Response:

@@ -110,8 +110,10 @@ class Question(BaseModel):
         return body | {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
 
 
-def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol) -> list[int]:
+def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol, *, context: int) -> list[int]:
     """Token ids of a client's messages, as the model was taught to read them. Raises ApiError.
+
+    `context`: tokens that the model takes; text that cannot be so few is refused before the tokenizer works on it.
 
     Where the client gives no system message the model's own stands first; behind a client's own comes the tool's
     signature. The model's prompt prefix is put before the first question. Outputs in earlier answers are told apart
@@ -129,6 +131,10 @@ def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol) -> list[i
         told.insert(0, {"role": "system", "content": protocol.system_prompt})
     first = next(message for message in told if message["role"] == "user")
     first["content"] = protocol.prompt_prefix + first["content"]
+    characters, most = sum(len(message["content"]) for message in told), context * protocol.longest_token
+    if characters > most:
+        message = f"the model takes {context} tokens; the messages have {characters} characters: shorten them"
+        raise ApiError(400, message, param="messages", code="context_length_exceeded")
     try:
         return protocol.conversation_ids(told)
     except ProtocolError as error:

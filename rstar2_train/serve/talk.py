@@ -77,8 +77,8 @@ class Talk:
     @classmethod
     def about(cls, question: Question, house: House) -> Talk:
         """The answer to a question. Raises ApiError for one that cannot be answered."""
-        ids = prompt_ids(question.messages, house.protocol)
         context = house.served.context
+        ids = prompt_ids(question.messages, house.protocol, context=context)
         sampling = question.sampling(prompt_tokens=len(ids), context=context, max_turns=house.max_turns)
         return cls(house, question, ids, sampling)
 

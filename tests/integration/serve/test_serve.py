@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
 import httpx
 import openai
@@ -111,6 +112,22 @@ async def test_what_cannot_be_done_is_refused_in_openais_form(server: Server, cl
     assert refused.value.code == "context_length_exceeded"
     with pytest.raises(openai.NotFoundError):
         await ask(model="another", messages=ASKED)
+
+
+async def test_a_body_that_cannot_be_taken_is_refused_before_it_costs_anything(server: Server) -> None:
+    async def refusal(body: str) -> dict[str, Any]:
+        answer = await http.post(f"{server.url}/v1/chat/completions", content=body, timeout=60)
+        return {"status": answer.status_code} | answer.json()["error"]
+
+    long = {"model": server.model, "messages": [{"role": "user", "content": "x" * 10_000_000}]}
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        broken = await refusal('{"model": "m",}')
+        assert (broken["status"], broken["param"]) == (400, None)
+        assert "not valid JSON" in broken["message"] and "at character 14" in broken["message"]
+        refused = await refusal(json.dumps(long))
+        assert (refused["status"], refused["code"]) == (400, "context_length_exceeded")
+        enormous = await refusal("x" * 2**26)
+        assert enormous["status"] == 413 and "32 MiB" in enormous["message"]
 
 
 async def test_nobody_is_served_without_the_token_nor_reaches_the_engines_other_routes(server: Server, client) -> None:

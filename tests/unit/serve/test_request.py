@@ -12,6 +12,7 @@ from rstar2_train.serve.request import TEMPERATURE, Question, prompt_ids
 from rstar2_train.serve.text import outputs_text
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM
 
+CONTEXT = 1024
 USER = {"role": "user", "content": QUESTION}
 
 
@@ -103,9 +104,9 @@ def test_the_engine_is_given_only_what_was_understood() -> None:
 
 
 def test_a_first_question_is_what_a_rollout_begins_with(protocol: Protocol) -> None:
-    assert prompt_ids([USER], protocol) == protocol.prompt_ids(QUESTION)
+    assert prompt_ids([USER], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
     parts = [{"type": "text", "text": QUESTION[:5]}, {"type": "text", "text": QUESTION[5:]}]
-    assert prompt_ids([{"role": "user", "content": parts}], protocol) == protocol.prompt_ids(QUESTION)
+    assert prompt_ids([{"role": "user", "content": parts}], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
 
 
 def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: Protocol) -> None:
@@ -113,12 +114,15 @@ def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: Protoco
     told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
     whole = protocol.conversation([{"role": "system", "content": SYSTEM}, USER, *said, USER])
-    assert prompt_ids([USER, {"role": "assistant", "content": content}, USER], protocol) == whole.token_ids
+    assert (
+        prompt_ids([USER, {"role": "assistant", "content": content}, USER], protocol, context=CONTEXT)
+        == whole.token_ids
+    )
 
 
 def test_the_prefix_stands_before_the_first_question_alone(protocol: Protocol) -> None:
     prefixed = Protocol(protocol.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
-    text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed))
+    text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed, context=CONTEXT))
     assert text.count("PRE ") == 1 and text.index("PRE ") < text.index(QUESTION)
 
 
@@ -126,8 +130,8 @@ def test_the_prefix_stands_before_the_first_question_alone(protocol: Protocol) -
 def test_behind_a_clients_own_system_message_comes_the_tool(protocol: Protocol, role: str) -> None:
     own = f"Be brief.\n\n{tools_section([TOOLS[protocol.tool]])}"
     shown = protocol.conversation_ids([{"role": "system", "content": own}, USER])
-    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], protocol) == shown
-    assert prompt_ids([{"role": role, "content": own}, USER], protocol) == shown
+    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], protocol, context=CONTEXT) == shown
+    assert prompt_ids([{"role": role, "content": own}, USER], protocol, context=CONTEXT) == shown
 
 
 @pytest.mark.parametrize(
@@ -143,14 +147,21 @@ def test_behind_a_clients_own_system_message_comes_the_tool(protocol: Protocol, 
 )
 def test_messages_that_cannot_be_shown_are_refused(protocol: Protocol, messages: list, words: str) -> None:
     with pytest.raises(ApiError, match=re.escape(words)) as error:
-        prompt_ids(messages, protocol)
+        prompt_ids(messages, protocol, context=CONTEXT)
     assert error.value.status == 400
 
 
 def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(protocol: Protocol) -> None:
     with pytest.raises(ApiError, match=r"messages\[0\].content holds half a surrogate pair") as error:
-        prompt_ids([{"role": "user", "content": "half \ud800"}], protocol)
+        prompt_ids([{"role": "user", "content": "half \ud800"}], protocol, context=CONTEXT)
     assert error.value.status == 400
+
+
+def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(protocol: Protocol) -> None:
+    long = "x" * (CONTEXT * protocol.longest_token)
+    with pytest.raises(ApiError, match=f"takes {CONTEXT} tokens; the messages have .* characters: shorten") as error:
+        prompt_ids([{"role": "user", "content": long}], protocol, context=CONTEXT)
+    assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
 
 
 def test_too_long_an_answer_is_told_from_too_long_a_prompt() -> None:
