@@ -147,7 +147,7 @@ def _draw(axes: Any, one: Plot, points: Sequence[Point], places: dict[Source, fl
 
 def _stage_bands(axes: Any, stages: dict[str, tuple[float, float]]) -> None:
     """Each stage's name above its steps, and a line where the next begins; stages without steps are left out."""
-    last = max(end for _, end in stages.values())
+    last = max(end for _, end in stages.values()) or 1  # a stage without steps, by itself
     axes.set_xlim(-0.02 * last, 1.02 * last)
     for name, (begin, end) in stages.items():
         if end > begin:

@@ -103,16 +103,19 @@ def write(
 def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     """The table of stages: a row for each stage's steps, slices or evaluation, with the first and last step's figures.
 
-    A cell is `first → last`; one figure where there is one file, a dash where nothing was measured. Pure.
+    A cell is `first → last` of a training; of a filter, whose files are slices of one whole, their mean by trajectory;
+    a dash where nothing was measured. Pure.
     """
     rows = []
     for (stage, kind), group in groupby(points, key=lambda point: (point.source.stage, point.source.set)):
         members = list(group)
-        ends = members[:1] if len(members) == 1 else [members[0], members[-1]]
         cells = []
         for metric, _, form in STAGE_METRICS:
-            values = [form.format(end.metrics[metric]) if metric in end.metrics else "-" for end in ends]
-            cells.append(" → ".join(values))
+            if kind == "training" and len(members) > 1:
+                values = [members[0].metrics.get(metric), members[-1].metrics.get(metric)]
+            else:
+                values = [_mean(metric, members)]
+            cells.append(" → ".join("-" if value is None else form.format(value) for value in values))
         rows.append(
             {
                 "stage": stage,
@@ -123,6 +126,12 @@ def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _mean(metric: str, points: Sequence[Point]) -> float | None:
+    """Mean over those that have it, by trajectory."""
+    seen = [(point.metrics[metric], point.trajectories) for point in points if metric in point.metrics]
+    return sum(value * weight for value, weight in seen) / sum(weight for _, weight in seen) if seen else None
 
 
 def fate_meanings(

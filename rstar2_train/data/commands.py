@@ -56,6 +56,11 @@ examples:
     rstar2 data prepare math500=math500.jsonl --out data/benchmarks
     rstar2 data prepare gpqa=gpqa_diamond.csv --out data/benchmarks
 """
+_DECONTAMINATE = """At least one --against is needed. Rows are kept as they are otherwise.
+
+example:
+  rstar2 data decontaminate mine.jsonl --against aime24.jsonl --against math500.jsonl --out data/mine
+"""
 
 
 def add_arguments(data: argparse.ArgumentParser) -> None:
@@ -95,15 +100,16 @@ def add_arguments(data: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
     look = verbs.add_parser(
-        "inspect", help="columns, sizes, and the first row as a stage would read it; writes nothing",
+        "inspect", help="columns, sizes, and the first usable row as a stage would read it; writes nothing",
         epilog=f"layouts:\n{_LAYOUT_LIST}", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     look.add_argument("source", metavar="[LAYOUT=]WHERE", help="as for prepare; without a layout, as the rows are")
     look.add_argument("--rows", type=int, metavar="N", help="look at the first N rows (default: all)")
 
     clean = verbs.add_parser(
-        "decontaminate", parents=[compared], help="remove from problems or conversations what overlaps with benchmarks"
-    )
+        "decontaminate", parents=[compared], help="remove from problems or conversations what overlaps with benchmarks",
+        epilog=_DECONTAMINATE, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     clean.add_argument("files", nargs="+", metavar="WHERE", help="rows with a problem, a question or messages")
 
 
@@ -175,7 +181,7 @@ def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
         yield "messages: " + ", ".join(f"{count:,} {role}" for role, count in found.turns.items())
     else:
         yield f"answers: {found.integers:,} whole numbers, {found.usable - found.integers:,} others"
-    yield "the first row:"
+    yield "the first usable row, as a stage would read it:"
     yield json.dumps(found.first, ensure_ascii=False, indent=1)
 
 

@@ -147,7 +147,7 @@ def decontaminate(
                 for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
                     account.read[path.name] += 1
                     text = compared_text(row, f"{path}:{line}")
-                    result, _ = _named(_contaminated(benchmarks, words(text)) or row)
+                    result, _ = named(_contaminated(benchmarks, words(text)) or row)
                     if isinstance(result, Removed):
                         account.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
                     else:
@@ -179,7 +179,7 @@ def converted(layout: Layout, row: dict[str, Any], where: str, *, max_digits: in
     return result
 
 
-def _named(row: Row | Removed) -> tuple[Row | Removed, str]:
+def named(row: Row | Removed) -> tuple[Row | Removed, str]:
     """A row with its identity; one that cannot be written becomes removed."""
     try:
         return row, "" if isinstance(row, Removed) else identity(row)
@@ -209,7 +209,7 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
         with aside.open("w", encoding="utf-8", newline="\n") as part:
             for line, given in rows:
                 account.read[layout.name] += 1
-                row, name = _named(converted(layout, given, f"{file}:{line}", max_digits=max_digits))
+                row, name = named(converted(layout, given, f"{file}:{line}", max_digits=max_digits))
                 if name in seen and layout.holds != "benchmark":
                     row = Removed("repeated", "as an earlier row of the file")
                 if isinstance(row, Removed):

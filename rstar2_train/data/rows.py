@@ -6,6 +6,7 @@ batch of rows is held, whatever the size of the file.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
@@ -93,10 +94,11 @@ def brief(value: object) -> str:
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
-            if not raw.strip():
+            text = raw.rstrip().removeprefix(codecs.BOM_UTF8 if line == 1 else b"")
+            if not text:
                 continue
             try:
-                yield line, json.loads(raw.decode("utf-8"), parse_int=_int)
+                yield line, json.loads(text.decode("utf-8"), parse_int=_int)
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
             except json.JSONDecodeError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.prepare import converted
+from rstar2_train.data.prepare import converted, named
 from rstar2_train.data.records import Layout, Removed, Row, compared_text
 from rstar2_train.data.rows import brief, read_rows
 from rstar2_train.data.settings import Settings
@@ -59,7 +59,7 @@ def survey(files: Sequence[Path], *, layout: Layout | None = None, most: int | N
     rows = ((f"{path}:{line}", row) for path in files for line, row in read_rows(path))
     for where, row in itertools.islice(rows, most):
         _count_columns(found, row)
-        own = converted(layout, row, where, max_digits=Settings().max_digits) if layout else row
+        own, _ = named(converted(layout, row, where, max_digits=Settings().max_digits) if layout else row)
         if isinstance(own, Removed):
             found.removed[own.rule] += 1
         elif layout or isinstance(own.get("messages"), list) or _is_problem(own):

@@ -257,6 +257,15 @@ def test_the_table_of_stages_shows_first_and_last() -> None:
     assert second["cells"] == ["-"] * len(pages.STAGE_METRICS)
 
 
+def test_the_table_of_stages_shows_the_mean_of_a_filters_slices() -> None:
+    slices = [
+        Point(Source(Path("x"), "hard", "filter", number), trajectories, {"reward/mean": reward})
+        for number, trajectories, reward in ((1, 30, 0.9), (2, 10, 0.5))
+    ]
+    (row,) = pages.stage_rows(slices)
+    assert (row["files"], row["trajectories"], row["cells"][0]) == (2, 40, "0.800")
+
+
 def test_no_plot_of_what_was_never_measured(tmp_path: Path) -> None:
     source = Source(Path("x"), "a", "training", 1)
     drawn = figures.plot([Point(source, 1, {"reward/mean": 0.5})], tmp_path)

@@ -40,6 +40,15 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, kind: str) -> No
     assert list(read_rows(_write(tmp_path, kind))) == list(enumerate(ROWS, start=1))
 
 
+def test_json_lines_may_begin_with_a_byte_order_mark_and_errors_count_columns_of_their_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n{"a": 2\n')
+    rows = read_rows(path)
+    assert next(rows) == (1, {"a": 1})
+    with pytest.raises(DataError, match=r":3: not valid JSON: .* at column 8$"):
+        next(rows)
+
+
 def test_csv_has_texts_alone_and_rows_of_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text('\ufeffa,n\r\n"x, ""y""\nz",1\r\n\r\nü,\r\n', encoding="utf-8", newline="")
