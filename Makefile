@@ -18,18 +18,8 @@ setup: ## prepare this machine: .venv, locked packages, redis-server, g++, runsc
 demo: setup ## train the tiny model through the whole curriculum (examples/tiny.yaml) and report what it learned
 	@$(BIN)/rstar2 run examples/tiny.yaml
 
-test: setup ## every check below, one after the other, all of them even when one fails; then the time each took
-	@setsid nice -n 19 $(BIN)/python -m tests.cluster prepare > /dev/null 2>&1 & ahead=$$!; \
-	trap 'kill -- -$$ahead 2> /dev/null' EXIT; \
-	failed=""; times=""; all=$$SECONDS; \
-	for part in $(CHECKS); do \
-	  echo; echo "=== $$part"; began=$$SECONDS; \
-	  $(MAKE) --no-print-directory $$part; code=$$?; \
-	  word=passed; [ $$code = 0 ] || { word=FAILED; failed="$$failed $$part"; }; \
-	  times+=$$(printf '  %-12s %-7s %5d s\\n' $$part $$word $$((SECONDS - began))); \
-	done; \
-	echo; echo "=== time by part"; printf "$$times"; printf '  %-12s %-7s %5d s\n' all "" $$((SECONDS - all)); \
-	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+test: setup ## every check below, all of them even when one fails; then the time each took
+	@$(BIN)/python tests/parts.py $(CHECKS) --beside e2e
 
 lint: setup ## ruff: rules and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SETTINGS = ("samples", "temperature", "top_p", "max_response_tokens", "max_turns", "seed")
 """Options of all these commands that lie over a stage's settings."""
+LINE_SECONDS = 30.0
+"""Between two lines about the progress where there is no terminal for a bar."""
 EPILOG = """
 
 Without --endpoint an engine is started here, without --judge a judge; both are stopped at the end. Tokens of services
@@ -140,7 +143,7 @@ def fail(name: str, message: str) -> int:
 
 
 class Bar:
-    """The progress bar, and words above it. A context manager."""
+    """The progress bar, and words above it; in a file a line every LINE_SECONDS. A context manager."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -150,7 +153,8 @@ class Bar:
             console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._task = self._bar.add_task("samples", total=None, visible=False)
-        self._ended = self._correct = self._lost = 0
+        self._have = self._total = self._ended = self._correct = self._lost = 0
+        self._said = time.monotonic()
 
     def __enter__(self) -> Shown:
         from rstar2_train.ask.run import Shown
@@ -169,6 +173,7 @@ class Bar:
     def _begin(self, have: int, total: int) -> None:
         if have:
             self.say(f"{have} of {total} samples are there already")
+        self._have, self._total = have, total
         self._bar.update(self._task, total=total, completed=have, visible=True)
 
     def _done(self, scored: Scored) -> None:
@@ -177,4 +182,8 @@ class Bar:
         self._lost += scored.failed
         valid = self._ended - self._lost
         words = f"samples, {self._correct / valid:.0%} right" if valid else "samples"
-        self._bar.update(self._task, advance=1, description=words + (f", {self._lost} lost" if self._lost else ""))
+        words += f", {self._lost} lost" if self._lost else ""
+        self._bar.update(self._task, advance=1, description=words)
+        if not self._bar.console.is_terminal and time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            self.say(f"{self._have + self._ended} of {self._total} {words}")

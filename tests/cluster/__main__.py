@@ -1,4 +1,4 @@
-"""`python -m tests.cluster up|down|status|shell|node|kubectl|load|job|prepare`: what `make cluster-...` calls."""
+"""`python -m tests.cluster up|down|status|shell|node|kubectl|load|job`: what `make cluster-...` calls."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from rstar2_train.local.setup import ROOT, say
-from tests.cluster import binaries, boot, components, nodespace, project_images, training
+from tests.cluster import boot, components, nodespace, training
 from tests.cluster.cluster import Cluster, CommandFailed, attach
 from tests.cluster.layout import CLUSTERS, default_name
 from tests.cluster.machine import NoCluster
 
-ACTIONS = ("up", "down", "status", "shell", "node", "kubectl", "load", "job", "prepare")
+ACTIONS = ("up", "down", "status", "shell", "node", "kubectl", "load", "job")
 
 
 def status(name: str) -> None:
@@ -74,11 +74,6 @@ def main(arguments: list[str]) -> int:
             say(f"export KUBECONFIG={cluster.kubeconfig}")
         elif options.action == "down":
             say(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: there is none")
-        elif options.action == "prepare":  # all that the tests would otherwise build while they wait
-            boot.prepare()
-            binaries.ready(binaries.PROMTOOL)
-            for image in project_images.NAMES:
-                project_images.archive(image)
         elif options.action == "status":
             status(name)
         elif options.action == "shell":

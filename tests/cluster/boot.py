@@ -40,7 +40,7 @@ def up(name: str | None = None) -> Cluster:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
         raise NoCluster(f"A cluster's name is made of a-z, 0-9 and '-', 31 characters at most: {name!r}")
     CLUSTERS.mkdir(parents=True, exist_ok=True)
-    with only_one(CLUSTERS / f".{name}.lock", f"booting cluster {name}"):
+    with only_one(CACHE / "cluster-boot.lock", "booting a cluster"):
         standing = recorded(name)
         if standing and nodespace.init_pid(standing):
             return Cluster(standing.kubeconfig, standing)
