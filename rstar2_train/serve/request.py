@@ -133,8 +133,8 @@ def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol, *, contex
     first["content"] = protocol.prompt_prefix + first["content"]
     characters, most = sum(len(message["content"]) for message in told), context * protocol.longest_token
     if characters > most:
-        message = f"the model takes {context} tokens; the messages have {characters} characters: shorten them"
-        raise ApiError(400, message, param="messages", code="context_length_exceeded")
+        wrong = f"the model takes {context} tokens; the messages have {characters} characters: shorten them"
+        raise ApiError(400, wrong, param="messages", code="context_length_exceeded")
     try:
         return protocol.conversation_ids(told)
     except ProtocolError as error:
