@@ -5,6 +5,7 @@ Used by the judge's API and by whoever serves or asks beside it; needs nothing t
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import os
 from pathlib import Path
@@ -16,6 +17,12 @@ def secret(name: str) -> str | None:
     if file:
         return Path(file).read_text().strip()
     return os.environ.get(name) or None
+
+
+def bears(header: bytes, token: str) -> bool:
+    """Whether an Authorization header's value is `Bearer` (in any spelling) and the token; takes as long either way."""
+    scheme, _, given = header.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(given, token.encode())
 
 
 def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = "RSTAR2_JUDGE_TOKEN") -> None:

@@ -7,7 +7,6 @@ Binds to loopback unless a token is given or the operator of the service insists
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import socket
@@ -24,7 +23,7 @@ from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rstar2_train.judge import code_judge
-from rstar2_train.judge.access import check_bind, secret
+from rstar2_train.judge.access import bears, check_bind, secret
 from rstar2_train.judge.intake import Busy, Intake, SessionBusy, TooMany
 from rstar2_train.judge.models import DRAIN_SECONDS, MAX_PENDING, CallResult
 from rstar2_train.judge.queue import PREFIX, Names, connect, describe
@@ -78,12 +77,12 @@ class Authorise:
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_open(scope["path"]):
             given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            if not bears(given, self._token):
                 answer = JSONResponse({"detail": "a valid bearer token is needed"}, status_code=401)
                 await answer(scope, receive, send)
                 return

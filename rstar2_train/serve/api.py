@@ -7,7 +7,6 @@ on loopback, under a token that only this process has. A client that goes away c
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import time
 import uuid
@@ -21,6 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rstar2_train.judge.access import bears
 from rstar2_train.serve.engine import DONE
 from rstar2_train.serve.errors import ApiError
 from rstar2_train.serve.request import Question
@@ -39,8 +39,7 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
     made = int(time.time())
 
     async def authorised(request: Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if token and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())):
+        if token and not bears(request.headers.get("authorization", "").encode(), token):
             message = "a valid bearer token is needed: give it as the API key (`rstar2 chat`: RSTAR2_SERVE_TOKEN)"
             raise ApiError(401, message, code="invalid_api_key")
 
