@@ -86,7 +86,8 @@ def start_mlflow(cluster: Cluster, namespace: str) -> str:
     """An MLflow server in a pod of this machine's Python; returns its URI inside the cluster."""
     shown, mounts = cluster.show_python(namespace)
     command = [
-        *(str(VENV / "bin" / "mlflow"), "server", "--host=0.0.0.0", f"--port={MLFLOW_PORT}", "--workers=1"),
+        *("env", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false", str(VENV / "bin" / "mlflow"), "server"),
+        *("--host=0.0.0.0", f"--port={MLFLOW_PORT}", "--workers=1"),
         *("--backend-store-uri=sqlite:////tmp/mlflow.db", "--default-artifact-root=mlflow-artifacts:/"),
         *("--artifacts-destination=/tmp/artifacts", "--allowed-hosts=*"),
     ]

@@ -120,7 +120,8 @@ async def test_a_body_that_cannot_be_taken_is_refused_before_it_costs_anything(s
         return {"status": answer.status_code} | answer.json()["error"]
 
     long = {"model": server.model, "messages": [{"role": "user", "content": "x" * 10_000_000}]}
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    async with httpx.AsyncClient(headers=headers) as http:
         broken = await refusal('{"model": "m",}')
         assert (broken["status"], broken["param"]) == (400, None)
         assert "not valid JSON" in broken["message"] and "at character 14" in broken["message"]
