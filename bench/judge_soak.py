@@ -110,13 +110,24 @@ async def kill_things(stack: JudgeStack, kills: Counter[str], tally: Tally, *, e
             worker = chance.choice(WORKERS)
             if victim == "sandbox":
                 kill_sandbox(stack.processes[worker].pid)
-            elif victim == "redis":
-                await asyncio.to_thread(stack.kill, "redis")
-                await asyncio.to_thread(stack.start_redis)
             else:
-                await asyncio.to_thread(stack.kill, worker)
-                await asyncio.to_thread(stack.start_worker, worker)
+                work = asyncio.ensure_future(
+                    asyncio.to_thread(restart, stack, worker if victim == "worker" else victim)
+                )
+                try:
+                    await asyncio.shield(work)
+                finally:
+                    await work  # also when it is cancelled: what was killed is started again
             kills[victim] += 1
+
+
+def restart(stack: JudgeStack, name: str) -> None:
+    """Kills Redis or a worker, and starts it again."""
+    stack.kill(name)
+    if name == "redis":
+        stack.start_redis()
+    else:
+        stack.start_worker(name)
 
 
 def kill_sandbox(worker: int) -> None:
@@ -163,6 +174,7 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
                     task.cancel()
                 await asyncio.gather(*endless, return_exceptions=True)
             seconds = time.monotonic() - began
+            stack.wait_ready()
             resubmitted = stack.status()["resubmitted"]
     return {
         "calls": calls,

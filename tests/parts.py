@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-BOTH_NEED_BYTES = 20e9
+BOTH_NEED_BYTES = 12e9
 """Of free memory, for the integration and the end-to-end tests at the same time."""
 LOOK_SECONDS = 0.2
 
@@ -54,11 +54,15 @@ class Part:
         """Its line of the summary."""
         return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self._seconds:5.0f} s"
 
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._process.wait()
+
     def end(self) -> None:
         """End it early; make ends what it started."""
         if not self.ended():
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait()
+            self._process.terminate()
+            self.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="+", help="targets of the Makefile, in their order")
     parser.add_argument("--beside", help="one of them that runs next to the others")
     given = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     names, running = list(given.parts), []
     try:
@@ -83,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if part.output is not None:
                 print(f"\n=== {part.name}, which began with the first", flush=True)
                 follow(part, part.output)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # the parts have it too, from the terminal: they take down what they made
+        for part in running:
+            part.wait()
         return 130
     finally:
         for part in running:

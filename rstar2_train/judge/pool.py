@@ -48,6 +48,8 @@ MEMORY_FACTOR = 2
 """A call's processes together may hold so many times its memory limit (which is for each) before it is `memory`."""
 WORN_BYTES = 256 << 20
 """A sandbox that holds so much more than when it was new, beyond what runs in it, is replaced: ended calls left it."""
+LANE_BYTES = 128 << 20
+"""What a lane may take to open: its imports, of which SymPy's take 65 MiB. More is the call's that runs beside it."""
 TOO_MUCH_MEMORY = CallResult("memory", stderr="its processes together took too much memory\n")
 
 
@@ -234,12 +236,13 @@ class Pool:
             await asyncio.sleep(WATCH_SECONDS)
             for sandbox in list(self.sandboxes):
                 held = sandbox.memory_bytes()
-                if held is None or not all(lane.passed for lane in sandbox.lanes.values()):
-                    continue  # zygotes that still import take memory of their own
+                if held is None:
+                    continue
                 sessions = [one.memory_bytes for one in self.sessions.values() if one.sandbox is sandbox]
+                opening = sum(not lane.passed for lane in sandbox.lanes.values())
                 allowed = MEMORY_FACTOR * sandbox.allowed_bytes if sandbox.waiting else 0
-                allowed += SESSIONS_FACTOR * max(sessions, default=0)
-                idle = not sandbox.waiting and not sessions
+                allowed += SESSIONS_FACTOR * max(sessions, default=0) + LANE_BYTES * opening
+                idle = self._is_idle(sandbox)
                 if idle:
                     sandbox.idle_bytes = held
                 elif held > sandbox.idle_bytes + allowed:
@@ -250,6 +253,10 @@ class Pool:
                 if sandbox.worn and idle:
                     log.warning("sandbox %s holds %d MiB that no call uses: it is replaced", sandbox.id, held >> 20)
                     sandbox.died()
+
+    def _is_idle(self, sandbox: Sandbox) -> bool:
+        """Whether nothing runs in it, and no session lives in it."""
+        return not sandbox.waiting and not any(one.sandbox is sandbox for one in self.sessions.values())
 
     def _begins(self, sandbox: Sandbox) -> None:
         """A call begins to run: what it takes is counted from here."""
@@ -267,7 +274,10 @@ class Pool:
 
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
         lane.passed = True
-        sandbox.fresh_bytes = sandbox.idle_bytes = sandbox.memory_bytes() or 0
+        held = sandbox.memory_bytes() or 0
+        if not self._is_idle(sandbox):  # what runs in it may be what holds the most of that
+            held = min(held, sandbox.idle_bytes + LANE_BYTES)
+        sandbox.fresh_bytes = sandbox.idle_bytes = held
         if sandbox not in self.sandboxes:
             self.sandboxes.append(sandbox)
             self.opened += 1

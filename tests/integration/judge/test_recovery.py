@@ -190,6 +190,15 @@ async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeSta
         await redis.aclose()
 
 
+async def test_memory_that_a_call_takes_while_other_lanes_still_open_is_its_own(tmp_path: Path) -> None:
+    many = "import os, time\nfor _ in range(12):\n    if os.fork() == 0: break\nx = bytearray(50 << 20)\ntime.sleep(60)"
+    with JudgeStack(tmp_path, executors=1) as stack:
+        async with JudgeClient(stack.url) as client:
+            kill_sandboxes(stack)
+            result = await client.run(many, limits=JudgeLimits(wall_seconds=30, memory_mib=64))
+    assert (result.status, result.stderr) == ("memory", "its processes together took too much memory\n")
+
+
 async def test_sandbox_killed_mid_call(own_judge: JudgeStack) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = recycled(own_judge)

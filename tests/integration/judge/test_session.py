@@ -163,10 +163,12 @@ async def test_memory_taken_between_cells_ends_the_sandbox_not_another_call(clie
     async with client.session() as session:
         limits = JudgeLimits(memory_mib=64)
         code = (
-            "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n        time.sleep(1)\n"
+            "import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
+            "        while not os.path.exists('/tmp/go'): time.sleep(0.05)\n        time.sleep(1)\n"
             "        x = bytearray(60 << 20)\n        time.sleep(60)"
         )
         assert (await session.run(code, limits=limits)).session_lives
+        assert (await session.run("open('/tmp/go', 'w').close()")).session_lives
         calls = [await client.run("import time; time.sleep(0.5); print(1)", limits=limits) for _ in range(6)]
         assert {result.stdout for result in calls} == {"1\n"}
         assert (await session.run("1")).status == "session_lost"
