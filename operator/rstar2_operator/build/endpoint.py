@@ -6,7 +6,7 @@ It needs no accelerator, only a tokenizer and what serves HTTP. The engines' ima
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.build.pod import Built, Container, Manifest, Pod, image, service, storage, template
+from rstar2_operator.build.pod import Built, Container, Manifest, Pod, deployment, image, service, storage, template
 from rstar2_operator.build.rollout import BOOT_SECONDS
 
 GRACE_SECONDS = 120
@@ -47,13 +47,7 @@ def endpoint(built: Built) -> list[Manifest]:
         volumes=volumes,
         extra={"terminationGracePeriodSeconds": GRACE_SECONDS + 15},
     )
-    spec = {
-        "replicas": 1,
-        "selector": {"matchLabels": labels},
-        "progressDeadlineSeconds": BOOT_SECONDS,
-        "template": template(pod, built),
-    }
     return [
         service(name, labels, "http", names.ENDPOINT_PORT),
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels}, "spec": spec},
+        deployment(name, labels, 1, template(pod, built), deadline=BOOT_SECONDS),
     ]

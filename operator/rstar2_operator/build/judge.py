@@ -7,9 +7,22 @@ not open. It serves whoever proves to hold the key whose public half it is given
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.build.pod import HEADLESS, NO_SURGE, Built, Container, Manifest, Pod, image, service, template
+from rstar2_operator.build.pod import (
+    HEADLESS,
+    NO_SURGE,
+    Built,
+    Container,
+    Manifest,
+    Pod,
+    deployment,
+    image,
+    service,
+    template,
+)
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+BOOT_SECONDS = 600
+"""How long a pod of the judge may take to come up."""
 EXECUTOR_BASE_MIB = 512
 """What an executor holds besides the call in it: gVisor itself and three warmed-up interpreters."""
 
@@ -44,7 +57,7 @@ def judge(built: Built) -> list[Manifest]:
     pod = Pod(role="judge", containers=[api, worker], volumes=[_key(built, "worker-key", "key")])
     return [
         service(name, labels, "api", names.JUDGE_PORT),
-        _deployment(name, labels, job.spec.judge.replicas, template(pod, built)),
+        deployment(name, labels, job.spec.judge.replicas, template(pod, built), deadline=BOOT_SECONDS),
     ]
 
 
@@ -77,7 +90,7 @@ def executor(built: Built) -> list[Manifest]:
     )
     return [
         service(name, labels, "executor", names.EXECUTOR_PORT, **HEADLESS),
-        _deployment(name, labels, wanted.executors, template(pod, built), strategy=NO_SURGE),
+        deployment(name, labels, wanted.executors, template(pod, built), deadline=BOOT_SECONDS, strategy=NO_SURGE),
     ]
 
 
@@ -85,20 +98,3 @@ def _key(built: Built, entry: str, path: str) -> Manifest:
     """One half of the workers' key, and nothing else of the Secret."""
     items = [{"key": entry, "path": path}]
     return {"name": entry, "secret": {"secretName": names.secrets(built.name), "items": items}}
-
-
-def _deployment(
-    name: str, labels: dict[str, str], replicas: int, pod: Manifest, *, strategy: Manifest | None = None
-) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            **({"strategy": strategy} if strategy else {}),
-            "progressDeadlineSeconds": 600,
-            "template": pod,
-        },
-    }

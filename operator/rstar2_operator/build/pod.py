@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Of a Service whose name gives the address of every pod."""
 NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
-"""Of a Deployment that fills its nodes: a new pod would find no room while the old one holds its cores."""
+"""Of a Deployment that fills its nodes: a new pod finds no accelerator, or no cores, while the old one holds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,4 +245,26 @@ def service(name: str, labels: Mapping[str, str], port_name: str, port: int, **s
         "kind": "Service",
         "metadata": {"name": name, "labels": dict(labels)},
         "spec": {**spec, "selector": dict(labels), "ports": ports},
+    }
+
+
+def deployment(
+    name: str, labels: Mapping[str, str], replicas: int, pod: Manifest, *, deadline: int, **spec: Any
+) -> Manifest:
+    """A Deployment of a pod's template.
+
+    `deadline`: seconds after which one that does not come up is told as such; `spec`: further fields, such as a
+    strategy.
+    """
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            **spec,
+            "progressDeadlineSeconds": deadline,
+            "template": pod,
+        },
     }

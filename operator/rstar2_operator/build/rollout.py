@@ -11,6 +11,7 @@ from rstar2_operator.build.pod import (
     Container,
     Manifest,
     Pod,
+    deployment,
     image,
     job_file,
     merge,
@@ -55,14 +56,7 @@ def rollout(built: Built) -> list[Manifest]:
         volumes=[job_volume, shm_volume, *volumes],
         groups=accelerator.groups(built),
     )
-    spec = {
-        "replicas": wanted.replicas,
-        "selector": {"matchLabels": labels},
-        "strategy": NO_SURGE,
-        "progressDeadlineSeconds": BOOT_SECONDS,
-        "template": template(pod, built),
-    }
     return [
         service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels}, "spec": spec},
+        deployment(name, labels, wanted.replicas, template(pod, built), deadline=BOOT_SECONDS, strategy=NO_SURGE),
     ]
