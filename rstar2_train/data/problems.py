@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.rows import DataError, brief, read_rows, text_field
+from rstar2_train.data.rows import DataError, brief, half_character, read_rows, text_field
 from rstar2_train.reward.instructions import as_gold, is_gold, of_gold, read_instructions
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
@@ -119,11 +119,9 @@ def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
 
 
 def _readable(text: str, what: str) -> str:
-    """The text itself. JSON can hold halves of surrogate pairs, which no tokenizer takes. Raises DataError."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{what} holds {text[error.start]!a}, half a surrogate pair, which is no character") from None
+    """The text itself. Raises DataError for one that no tokenizer takes."""
+    if half := half_character(text):
+        raise DataError(f"{what} holds {half!a}, half a surrogate pair, which is no character")
     return text
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rstar2_train.data.rows import half_character
 from rstar2_train.data.tool_text import CALL_CLOSE as _CLOSE
 from rstar2_train.data.tool_text import CALL_OPEN as _OPEN
 from rstar2_train.data.tool_text import JUPYTER, TOOL_NAME, TOOLS, call_text
@@ -33,7 +34,6 @@ __all__ = [
 ]
 
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _DECODER = json.JSONDecoder()
 
 
@@ -183,7 +183,7 @@ def _check(value: Any, tool: ToolName) -> ParsedCall:
     for argument, value in (("code", code), ("input", stdin)):
         if not isinstance(value, str):
             return ParsedCall(name=name, fault="malformed", why=f'"{argument}" must be a string')
-        if _SURROGATE.search(value):
+        if half_character(value):
             return ParsedCall(name=name, fault="malformed", why=f'"{argument}" holds half a surrogate pair')
     return ParsedCall(name=name, code=code, stdin=stdin)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from rstar2_train.data.rows import half_character
 from rstar2_train.data.tool_text import tools_section
 from rstar2_train.job.stages import Sampling
 from rstar2_train.rollout.protocol import TOOLS, Protocol, ProtocolError
@@ -150,11 +151,8 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls need `tools` in the request", param="messages")
     content = _content(message.get("content"), at=f"{at}.content")
-    try:
-        content.encode()
-    except UnicodeEncodeError:
-        wrong = f"{at}.content holds half a surrogate pair, which is no character"
-        raise ApiError(400, wrong, param="messages") from None
+    if half_character(content):
+        raise ApiError(400, f"{at}.content holds half a surrogate pair, which is no character", param="messages")
     if role == "assistant":
         return split_turns(content)
     return [{"role": "system" if role == "developer" else role, "content": content}]
