@@ -111,9 +111,8 @@ async def kill_things(stack: JudgeStack, kills: Counter[str], tally: Tally, *, e
             if victim == "sandbox":
                 kill_sandbox(stack.processes[worker].pid)
             else:
-                work = asyncio.ensure_future(
-                    asyncio.to_thread(restart, stack, worker if victim == "worker" else victim)
-                )
+                part = worker if victim == "worker" else victim
+                work = asyncio.ensure_future(asyncio.to_thread(restart, stack, part))
                 try:
                     await asyncio.shield(work)
                 finally:

@@ -210,7 +210,7 @@ class Pool:
                 if sandbox in self.sandboxes:
                     self.sandboxes.remove(sandbox)
                     self.recycled += 1
-                for id in [id for id, session in self.sessions.items() if session.sandbox is sandbox]:
+                for id in self._sessions_in(sandbox):
                     self._forget(id)
                 await sandbox.stop(condemned=condemned)
                 self._made.discard(sandbox)
@@ -238,11 +238,12 @@ class Pool:
                 held = sandbox.memory_bytes()
                 if held is None:
                     continue
-                sessions = [one.memory_bytes for one in self.sessions.values() if one.sandbox is sandbox]
+                sessions = self._sessions_in(sandbox).values()
                 opening = sum(not lane.passed for lane in sandbox.lanes.values())
                 allowed = MEMORY_FACTOR * sandbox.allowed_bytes if sandbox.waiting else 0
-                allowed += SESSIONS_FACTOR * max(sessions, default=0) + LANE_BYTES * opening
-                idle = self._is_idle(sandbox)
+                allowed += SESSIONS_FACTOR * max((one.memory_bytes for one in sessions), default=0)
+                allowed += LANE_BYTES * opening
+                idle = not sandbox.waiting and not sessions
                 if idle:
                     sandbox.idle_bytes = held
                 elif held > sandbox.idle_bytes + allowed:
@@ -254,13 +255,12 @@ class Pool:
                     log.warning("sandbox %s holds %d MiB that no call uses: it is replaced", sandbox.id, held >> 20)
                     sandbox.died()
 
-    def _is_idle(self, sandbox: Sandbox) -> bool:
-        """Whether nothing runs in it, and no session lives in it."""
-        return not sandbox.waiting and not any(one.sandbox is sandbox for one in self.sessions.values())
+    def _sessions_in(self, sandbox: Sandbox) -> dict[str, _Session]:
+        return {id: one for id, one in self.sessions.items() if one.sandbox is sandbox}
 
     def _begins(self, sandbox: Sandbox) -> None:
         """A call begins to run: what it takes is counted from here."""
-        if not any(one.sandbox is sandbox for one in self.sessions.values()):
+        if not self._sessions_in(sandbox):
             sandbox.idle_bytes = sandbox.memory_bytes() or sandbox.idle_bytes
 
     async def _end_idle(self) -> None:
@@ -275,7 +275,7 @@ class Pool:
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
         lane.passed = True
         held = sandbox.memory_bytes() or 0
-        if not self._is_idle(sandbox):  # what runs in it may be what holds the most of that
+        if sandbox.waiting or self._sessions_in(sandbox):  # what runs in it may be what holds the most of that
             held = min(held, sandbox.idle_bytes + LANE_BYTES)
         sandbox.fresh_bytes = sandbox.idle_bytes = held
         if sandbox not in self.sandboxes:
@@ -323,7 +323,7 @@ class Pool:
         """Where the next session goes: the least busy sandbox with a free place, the lane that has most imported."""
         for sandbox in sorted(self.sandboxes, key=lambda one: one.waiting):
             lane = next((lane for lane in reversed(sandbox.lanes.values()) if lane.passed), None)
-            taken = {one.place for one in self.sessions.values() if one.sandbox is sandbox}
+            taken = {one.place for one in self._sessions_in(sandbox).values()}
             if lane is not None and not sandbox.worn and len(taken) < SESSIONS:
                 return sandbox, lane, min(set(range(SESSIONS)) - taken)
         return None
@@ -365,7 +365,7 @@ class Pool:
                 call.answer(result)
         else:
             running = isinstance(error, SandboxError) and error.running
-            shared = any(one.sandbox is sandbox for one in self.sessions.values())  # then it may have been a session
+            shared = self._sessions_in(sandbox)  # then it may have been a session
             call.deaths += running
             if running and sandbox.over_memory and not shared:
                 call.answer(TOO_MUCH_MEMORY)
