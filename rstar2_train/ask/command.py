@@ -153,7 +153,7 @@ class Bar:
             console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._task = self._bar.add_task("samples", total=None, visible=False)
-        self._have = self._total = self._ended = self._correct = self._lost = 0
+        self._ended = self._correct = self._lost = 0
         self._said = time.monotonic()
 
     def __enter__(self) -> Shown:
@@ -173,7 +173,6 @@ class Bar:
     def _begin(self, have: int, total: int) -> None:
         if have:
             self.say(f"{have} of {total} samples are there already")
-        self._have, self._total = have, total
         self._bar.update(self._task, total=total, completed=have, visible=True)
 
     def _done(self, scored: Scored) -> None:
@@ -186,4 +185,5 @@ class Bar:
         self._bar.update(self._task, advance=1, description=words)
         if not self._bar.console.is_terminal and time.monotonic() - self._said >= LINE_SECONDS:
             self._said = time.monotonic()
-            self.say(f"{self._have + self._ended} of {self._total} {words}")
+            task = self._bar.tasks[self._task]
+            self.say(f"{task.completed:.0f} of {task.total:.0f} {words}")
