@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,19 +33,22 @@ class Part:
         """`output`: where what it prints goes; None is the terminal."""
         self.name = name
         self.output = output
+        self.seconds = 0.0
         self._began = time.monotonic()
-        self._seconds = 0.0
         self._process = subprocess.Popen(
             ["make", "--no-print-directory", name], stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT if output else None,
         )  # fmt: skip
+        self._attended = threading.Thread(target=self._attend, daemon=True)
+        self._attended.start()
 
+    def _attend(self) -> None:
+        self._process.wait()
+        self.seconds = time.monotonic() - self._began
+
+    @property
     def ended(self) -> bool:
-        """Whether it has; looked at often, it knows when."""
-        if self._process.poll() is None:
-            self._seconds = time.monotonic() - self._began
-            return False
-        return True
+        return not self._attended.is_alive()
 
     @property
     def passed(self) -> bool:
@@ -52,15 +56,15 @@ class Part:
 
     def line(self) -> str:
         """Its line of the summary."""
-        return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self._seconds:5.0f} s"
+        return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self.seconds:5.0f} s"
 
     def wait(self) -> None:
         """Until it has ended."""
-        self._process.wait()
+        self._attended.join()
 
     def end(self) -> None:
         """End it early; make ends what it started."""
-        if not self.ended():
+        if not self.ended:
             self._process.terminate()
             self.wait()
 
@@ -81,8 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in names:
             print(f"\n=== {name}", flush=True)
             running.append(Part(name))
-            while name in [part.name for part in running if not part.ended()]:
-                time.sleep(LOOK_SECONDS)
+            running[-1].wait()
         for part in running:
             if part.output is not None:
                 print(f"\n=== {part.name}, which began with the first", flush=True)
@@ -107,7 +110,7 @@ def follow(part: Part, output: IO[bytes]) -> None:
     with Path(f"/proc/self/fd/{output.fileno()}").open("rb") as reader:  # an offset of its own
         last = False
         while not last:
-            last = part.ended()
+            last = part.ended
             shutil.copyfileobj(reader, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             time.sleep(0 if last else LOOK_SECONDS)

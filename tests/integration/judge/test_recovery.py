@@ -22,6 +22,7 @@ from rstar2_train.judge.load import measure
 from rstar2_train.judge.models import CallResult, JudgeUnavailable
 from rstar2_train.judge.queue import GROUP, Consumer, Names, connect
 from rstar2_train.judge.stack import JudgeStack
+from tests.support.hostile import HOSTILE
 
 SLOW = JudgeLimits(wall_seconds=60)
 
@@ -191,11 +192,11 @@ async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeSta
 
 
 async def test_memory_that_a_call_takes_while_other_lanes_still_open_is_its_own(tmp_path: Path) -> None:
-    many = "import os, time\nfor _ in range(12):\n    if os.fork() == 0: break\nx = bytearray(50 << 20)\ntime.sleep(60)"
+    attack = next(one for one in HOSTILE if one.name == "memory-of-many")
     with JudgeStack(tmp_path, executors=1) as stack:
         async with JudgeClient(stack.url) as client:
             kill_sandboxes(stack)
-            result = await client.run(many, limits=JudgeLimits(wall_seconds=30, memory_mib=64))
+            result = await client.run(attack.program({}), limits=JudgeLimits(**attack.limits))
     assert (result.status, result.stderr) == ("memory", "its processes together took too much memory\n")
 
 

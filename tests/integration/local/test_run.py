@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from rstar2_train.job.contracts import ExitCode, Progress
+from rstar2_train.job.load import read_manifest
 from rstar2_train.job.state import JobState
 from rstar2_train.local.prepare import LOW_BYTES
 from tests.support.disk import small_disk
@@ -187,10 +187,10 @@ def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, sta
 
 
 def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start) -> None:
-    job = yaml.safe_load(SMOKE.read_text())
+    job = read_manifest(SMOKE)
     job["spec"]["stages"] = job["spec"]["stages"][:1]  # needs no engine
     manifest = tmp_path / "sft.yaml"
-    manifest.write_text(yaml.safe_dump(job))
+    manifest.write_text(json.dumps(job))  # which is YAML too
     with small_disk(tmp_path / "small", mebibytes=640) as small:
         state = JobState(small / "smoke")
         run = start(small, manifest)

@@ -114,10 +114,8 @@ def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: Protoco
     told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
     whole = protocol.conversation([{"role": "system", "content": SYSTEM}, USER, *said, USER])
-    assert (
-        prompt_ids([USER, {"role": "assistant", "content": content}, USER], protocol, context=CONTEXT)
-        == whole.token_ids
-    )
+    shown = [USER, {"role": "assistant", "content": content}, USER]
+    assert prompt_ids(shown, protocol, context=CONTEXT) == whole.token_ids
 
 
 def test_the_prefix_stands_before_the_first_question_alone(protocol: Protocol) -> None:
