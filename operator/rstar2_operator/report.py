@@ -17,6 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.client import Client
+from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import Event, events
 from rstar2_operator.observed import Object, as_json, precise
 from rstar2_operator.store import Key
@@ -50,8 +51,7 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
 
 def is_worse(old: Object, new: dict[str, Any]) -> bool:
     """Whether something is in the way now that was not before. Pure."""
-    degraded = any(one["type"] == "Degraded" and one["status"] == "True" for one in new["conditions"])
-    return degraded and "Degraded" in changed_conditions(old, new)
+    return bool(new_causes(old.get("conditions") or (), new["conditions"]))
 
 
 def changed_conditions(old: Object, new: dict[str, Any]) -> set[str]:
@@ -92,6 +92,7 @@ class Reporter:
         }
         await self._client.apply(body, subresource="status")
         self._written[key] = time.monotonic()
+        self._worse_since.pop(key, None)
         for event in events(old, status):
             await self._say(job, event)
         return None

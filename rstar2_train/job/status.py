@@ -40,7 +40,7 @@ class Condition(Model):
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Cause
-    """Why, in one CamelCase word."""
+    """Why, in one CamelCase word; of Degraded one for each kind of cause, with commas between."""
     message: Message = ""
     """Why, and what to do about it, for a person; in the cluster's own words where it said something."""
     last_transition_time: Time

@@ -1,6 +1,6 @@
 """A job's conditions: what is ready, what is not and why. Pure.
 
-`conditions(...)` says what is; `merged` keeps the time of the last change of each.
+`conditions(...)` says what is; `merged` keeps the time of the last change of each; `new_causes` compares two sets.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from rstar2_operator.observed import Object, Observed, timestamp
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
+TOLD = 6
+"""Causes that Degraded tells, the first of each role and reason before others like them."""
+SEPARATOR = ","
+"""Between the reasons of Degraded, where things of several kinds are in the way."""
 
 
 def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Condition]:
@@ -27,7 +31,7 @@ def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Con
         ("RolloutReady", ("rollout",)),
     ):
         made.append(_role(kind, roles, plan, observed, found))
-    made.append(_training(plan, observed))
+    made.append(_training(plan, observed, found))
     suspended = plan.phase == "Suspended"
     why = ("Suspended", plan.message) if suspended else ("NotSuspended", "")
     made.append(_one("Suspended", suspended, *why))
@@ -48,6 +52,22 @@ def merged(old: Iterable[Object], new: list[Condition], *, now: float, generatio
         since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
         out.append({**one, "lastTransitionTime": since, "observedGeneration": generation})
     return out
+
+
+def new_causes(old: Iterable[Object], new: Iterable[Object]) -> set[tuple[str, str]]:
+    """(type of condition, reason) of what is in the way now and was not before."""
+    return _causes(new) - _causes(old)
+
+
+def _causes(told: Iterable[Object]) -> set[tuple[str, str]]:
+    """Every reason of Degraded, and which other conditions are not met for one of them."""
+    by_type = {one["type"]: one for one in told}
+    degraded = by_type.pop("Degraded", None)
+    if degraded is None or degraded["status"] != "True":
+        return set()
+    reasons = degraded["reason"].split(SEPARATOR)
+    blocked = {(kind, one["reason"]) for kind, one in by_type.items() if one["reason"] in reasons}
+    return blocked | {("Degraded", reason) for reason in reasons}
 
 
 def ready_of(observed: Observed, role: str) -> tuple[int, int]:
@@ -109,12 +129,15 @@ def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: Observed, fou
     return _one(kind, False, "Starting", told)
 
 
-def _training(plan: Plan, observed: Observed) -> Condition:
+def _training(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
     attempt, progress = plan.attempt, observed.progress()
     if attempt is None or plan.phase != "Running":
         return _one("Training", False, plan.why, plan.message)
     if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
         message = f"attempt {attempt.number} of stage {attempt.stage}: its driver has not reported yet"
+        trouble = next((one for one in found if one.role == "trainer"), None)
+        if trouble is not None:
+            return _one("Training", False, trouble.reason, f"{message}; {trouble}")
         return _one("Training", False, "Starting", message)
     return _one("Training", True, "Running", f"attempt {attempt.number} of stage {attempt.stage}")
 
@@ -122,6 +145,8 @@ def _training(plan: Plan, observed: Observed) -> Condition:
 def _degraded(found: list[Trouble]) -> Condition:
     if not found:
         return _one("Degraded", False, "AsExpected")
-    shown = "\n".join(str(one) for one in found[:4])
-    more = f"\nand {len(found) - 4} more" if len(found) > 4 else ""
-    return _one("Degraded", True, found[0].reason, shown + more)
+    first = {(one.role, one.reason): one for one in reversed(found)}
+    told = sorted(found, key=lambda one: one is not first[one.role, one.reason])[:TOLD]
+    more = f"\nand {len(found) - len(told)} more" if len(found) > len(told) else ""
+    reasons = list(dict.fromkeys(one.reason for one in told))
+    return _one("Degraded", True, SEPARATOR.join(reasons), "\n".join(map(str, told)) + more)

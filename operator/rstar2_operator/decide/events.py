@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rstar2_operator.decide.conditions import SEPARATOR, new_causes
+
 NORMAL, WARNING = "Normal", "Warning"
 
 
@@ -69,13 +71,22 @@ def _of_stages(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
 def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Event]:
     """What came in the way, or went out of it."""
     last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
-    if now is None or (last is not None and (last["status"], last["reason"]) == (now["status"], now["reason"])):
-        return []
-    if now["status"] == "True":
-        return [Event(WARNING, now["reason"], now["message"][:1024], "Watch", recurs=True)]
-    if last is None or new.get("phase") not in ("Preparing", "Running", "Finishing"):
+    if now is None or now["status"] == "True":
+        return _of_causes(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)
+    if last is None or last["status"] == "False" or new.get("phase") not in ("Preparing", "Running", "Finishing"):
         return []  # a job that has let go of its pods has recovered from nothing
     return [Event(NORMAL, "Recovered", "nothing is in the way any more", "Watch", recurs=True)]
+
+
+def _of_causes(causes: set[tuple[str, str]], new: Mapping[str, Any]) -> list[Event]:
+    """One Event for causes of a new kind, with all that is in the way; else one for each condition that they touch."""
+    whole = any(kind == "Degraded" for kind, _ in causes)
+    said = []
+    for one in new.get("conditions") or ():
+        reasons = [reason for reason in one["reason"].split(SEPARATOR) if (one["type"], reason) in causes]
+        if reasons and (one["type"] == "Degraded") == whole:
+            said.append(Event(WARNING, reasons[0], one["message"][:1024], "Watch", recurs=True))
+    return said
 
 
 def _resumed(before: object, phase: object) -> bool:

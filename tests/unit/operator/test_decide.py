@@ -170,6 +170,8 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     assert plan.phase == "Running" and plan.wake_at is not None
     degraded = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
     assert degraded["status"] == "True" and "Insufficient amd.com/gpu" in degraded["message"]
+    training = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Training")
+    assert training["reason"] == "Unschedulable" and "free or add nodes" in training["message"]
     cluster.now = plan.wake_at
     plan = cluster.round()
     assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
@@ -180,6 +182,22 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     cluster.now = cluster.plan().wake_at or 0.0
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
+
+
+def test_many_pods_with_one_cause_do_not_hide_another() -> None:
+    cluster = at_first_stage("g")
+    words = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    image = {"waiting": {"reason": "ErrImagePull", "message": "no image"}}
+    for number in range(40):
+        name, labels = f"demo-executor-{number}", {"rstar2.dev/job": "demo", "rstar2.dev/role": "executor"}
+        pending = {"phase": "Pending", "conditions": [words]}
+        cluster.pods[name] = {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": pending}
+    cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "containerStatuses": [{"name": "x", "state": image}]}
+    cluster.round()
+    one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
+    assert one["reason"] == "Unschedulable,ImagePullBackOff"
+    lines = one["message"].splitlines()
+    assert len(lines) == 7 and "executor-0" in lines[0] and "no image" in lines[1] and lines[6] == "and 35 more"
 
 
 def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever() -> None:

@@ -64,3 +64,13 @@ def test_only_a_job_that_goes_on_has_recovered(phase: str, said: list[str]) -> N
     ill = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
     old, new = status(row("Running")) | {"conditions": [ill]}, status(row("Running"), phase)
     assert [event.reason for event in events(old, new)] == said
+
+
+def test_the_same_cause_at_another_role_is_said_by_what_it_touches() -> None:
+    ill = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "redis\nrollout"}
+    redis = {"type": "RedisReady", "status": "False", "reason": "Unschedulable", "message": "redis"}
+    rollout = {"type": "RolloutReady", "status": "False", "reason": "Starting", "message": ""}
+    old = status(row("Running")) | {"conditions": [redis, rollout, ill]}
+    new = status(row("Running")) | {"conditions": [redis, rollout | {"reason": "Unschedulable", "message": "4"}, ill]}
+    assert events(old, new) == [Event(WARNING, "Unschedulable", "4", "Watch", recurs=True)]
+    assert events(new, old) == []

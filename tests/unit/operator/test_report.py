@@ -87,6 +87,22 @@ async def test_a_trouble_that_stays_is_told_even_when_its_words_change(job: Job)
     assert job.api.written[-1]["conditions"] == [BOUND], "that it is over is told at once"
 
 
+async def test_a_second_cause_waits_no_longer_than_a_first_one(job: Job) -> None:
+    await job.says(BOUND)
+    await job.says(UNBOUND)
+    job.clock.now += SETTLE_SECONDS
+    await job.says(UNBOUND)
+    job.clock.now += 1
+    both = UNBOUND | {"reason": "Unschedulable,ImagePullBackOff", "message": "no node\nno image"}
+    assert await job.says(both) == SETTLE_SECONDS
+    job.clock.now += SETTLE_SECONDS
+    assert await job.says(both) is None
+    assert job.api.written[-1]["conditions"] == [both] and job.api.notes == ["no node", "no node\nno image"]
+    assert await job.says(GONE) is None
+    assert job.api.written[-1]["conditions"] == [GONE], "that one is over is told at once"
+    assert len(job.api.notes) == 2, "and what is left was told"
+
+
 @pytest.mark.parametrize("degraded", [BOUND, UNBOUND])
 async def test_another_phase_is_told_at_once(job: Job, degraded: dict[str, str]) -> None:
     await job.says(BOUND)
