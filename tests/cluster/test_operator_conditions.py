@@ -105,9 +105,10 @@ def test_no_such_accelerator_and_no_such_sandbox(operated: Cluster, namespace: s
     assert "see to the quota, the RuntimeClass" in found["message"]
     refused = condition_time(operated, namespace, "deployments", "rstar2.dev/role=executor", "ReplicaFailure")
     assert when(found["lastTransitionTime"]) - refused <= SECONDS
-    for kind in ("Training", "Degraded"):
-        found = told(operated, namespace, kind, lacking)
-        assert when(found["lastTransitionTime"]) - max(scheduled, refused) <= SECONDS, found
+    told(operated, namespace, "Training", lacking)
+    told(operated, namespace, "Degraded", lacking)
+    found = told(operated, namespace, "Degraded", 'RuntimeClass "no-such-sandbox" not found')
+    assert when(found["lastTransitionTime"]) - max(scheduled, refused) <= SECONDS, found
     assert found["reason"] == "ReplicaFailure,Unschedulable", found
 
     assert_the_driver_may_tell_its_progress_and_nothing_else(operated, namespace)
