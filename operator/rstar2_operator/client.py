@@ -77,11 +77,11 @@ class Client:
                 raise
             return None
 
-    async def list_names(self, kind: str, namespace: str, *, selector: str) -> list[tuple[str, str]]:
-        """(namespace, name) of every object of a kind; an empty namespace is all of them."""
+    async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[Body]:
+        """The metadata of every object of a kind; an empty namespace is all of them."""
         query = [("labelSelector", selector)] if selector else []
         answer = await self._call("GET", _path(kind, namespace), None, query, accept=METADATA)
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or ()]
+        return [item["metadata"] for item in answer.get("items") or ()]
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete the object with that UID, its dependents in the background; 404 or 409 when it is not there."""

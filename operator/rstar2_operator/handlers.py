@@ -13,7 +13,6 @@ from typing import Any
 import kopf
 
 from rstar2_operator import names
-from rstar2_operator.metrics import Metrics
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
 from rstar2_operator.workqueue import WorkQueue
@@ -36,12 +35,11 @@ CHILDREN = {
 """Watched by the label that all children carry: the API server sends nothing else."""
 
 
-def registry(*, store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.OperatorRegistry:
+def registry(*, store: Store, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
     """All handlers."""
     made = kopf.OperatorRegistry()
 
     def mark(key: Key | None) -> None:
-        metrics.saw_event()
         if key is not None:
             queue.add(key)
 
@@ -112,10 +110,10 @@ def _gone(event: Mapping[str, Any]) -> bool:
     return bool(event["type"] == "DELETED")
 
 
-async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], metrics: Metrics, stop: Any) -> None:
+async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], stop: Any) -> None:
     """Watch until `stop` is set."""
     await kopf.operator(
-        registry=registry(store=store, queue=queue, metrics=metrics),
+        registry=registry(store=store, queue=queue),
         settings=settings(site),
         standalone=True,
         clusterwide=not site.watch_namespaces,

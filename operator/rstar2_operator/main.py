@@ -27,7 +27,7 @@ from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
-from rstar2_operator.sync import synced
+from rstar2_operator.sync import Sync
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")
@@ -83,10 +83,8 @@ class Operator:
         reconciler = Reconciler(
             store=self._store, queue=queue, client=self._client, settings=self._settings, metrics=self._metrics
         )
-        watch = asyncio.create_task(
-            handlers.run(self._settings, store=self._store, queue=queue, metrics=self._metrics, stop=self._stop)
-        )
-        work = asyncio.create_task(self._work(reconciler))
+        watch = asyncio.create_task(handlers.run(self._settings, store=self._store, queue=queue, stop=self._stop))
+        work = asyncio.create_task(self._work(reconciler, queue))
         try:
             done, _ = await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -96,10 +94,12 @@ class Operator:
             self._metrics.lead(False)
             await _cancelled(watch, work)
 
-    async def _work(self, reconciler: Reconciler) -> None:
+    async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
         namespaces = self._settings.watch_namespaces
-        await synced(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
-        await asyncio.gather(*(reconciler.work() for _ in range(self._settings.workers)))
+        sync = Sync(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
+        await sync.complete()
+        workers = (reconciler.work() for _ in range(self._settings.workers))
+        await asyncio.gather(sync.keep(queue, self._metrics), *workers)
 
 
 async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:

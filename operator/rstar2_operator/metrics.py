@@ -1,7 +1,7 @@
 """Prometheus metrics of the operator, and its probes: whether it lives is more than whether it answers.
 
-An operator that answers while its event loop is stuck, its watch is silent or its Lease is lost looks well and does
-nothing; so the probes ask for those.
+An operator that answers while its event loop is stuck or a watch is deaf looks well and does nothing; so the probes ask
+for those.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from rstar2_operator.store import Store
 
 LOOP_SECONDS = 0.5
 MOST_LAG_SECONDS = 10.0
-MOST_SILENCE_SECONDS = 210.0
-"""Three times what a watch may be silent for: the API server sends bookmarks every minute."""
 
 
 class Metrics:
@@ -28,8 +26,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = False
-        self.last_event = time.monotonic()
-        """When a watch last said anything."""
+        self.deaf_to = ""
+        """An object that is there and that no watch has told of; empty where there is none."""
         self._lag_since = time.monotonic()
         own = self.registry
         self._seconds = Histogram("rstar2_operator_reconcile_seconds", "Seconds of one reconciliation", registry=own)
@@ -59,11 +57,6 @@ class Metrics:
         """This replica took or lost the Lease."""
         self.leading = leading
         self._leading.set(leading)
-        self.last_event = time.monotonic()
-
-    def saw_event(self) -> None:
-        """A watch said something."""
-        self.last_event = time.monotonic()
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop is, for ever."""
@@ -93,9 +86,8 @@ class Metrics:
         lag = time.monotonic() - self._lag_since - LOOP_SECONDS
         if lag > MOST_LAG_SECONDS:
             return f"the event loop has been stuck for {lag:.0f} s"
-        silence = time.monotonic() - self.last_event
-        if self.leading and silence > MOST_SILENCE_SECONDS:
-            return f"no watch has said anything for {silence:.0f} s"
+        if self.deaf_to:
+            return f"no watch has told of {self.deaf_to}, which has been there for minutes"
         return ""
 
 

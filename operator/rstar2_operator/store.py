@@ -15,6 +15,7 @@ from rstar2_operator.observed import Object, Observed, labels
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
+JOB = "AgenticRLJob"
 KEPT_WARNINGS = 64
 """Warning events remembered for each job."""
 
@@ -36,7 +37,7 @@ class Store:
 
     def saw_job(self, body: Object, *, gone: bool) -> Key:
         """A job was seen, or is gone; returns its key."""
-        self._note("AgenticRLJob", body)
+        self._note(JOB, body)
         key = _key(body, body["metadata"]["name"])
         if gone:
             for table in (self._jobs, self._children, self._pods, self._warnings):
@@ -81,6 +82,21 @@ class Store:
     def _note(self, kind: str, body: Object) -> None:
         if self._told is not None:
             self._told.add((kind, body["metadata"]["namespace"], body["metadata"]["name"]))
+
+    def of_kind(self, kind: str) -> list[Object]:
+        """Every object of a kind that is thought to be there."""
+        if kind == JOB:
+            return list(self._jobs.values())
+        if kind == "Pod":
+            return [pod for pods in self._pods.values() for pod in pods.values()]
+        return [body for held in self._children.values() for (one, _), body in held.items() if one == kind]
+
+    def forget(self, kind: str, body: Object) -> Key | None:
+        """An object that `of_kind` gave is gone; returns its job's key. None: another of its name is there by now."""
+        now = next((one for one in self.of_kind(kind) if one["metadata"]["uid"] == body["metadata"]["uid"]), None)
+        if now is None:
+            return None
+        return self.saw_job(now, gone=True) if kind == JOB else self.saw_child(kind, now, gone=True)
 
     def observed(self, key: Key) -> Observed | None:
         """One job and its own; None when the job is gone."""

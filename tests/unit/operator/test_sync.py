@@ -1,12 +1,16 @@
-"""Nothing is decided before the watches have told everything that is there."""
+"""Nothing is decided before the watches have told everything that is there; what they miss later is noticed."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.store import Store
-from rstar2_operator.sync import synced
+from rstar2_operator.sync import Sync
+from rstar2_operator.workqueue import WorkQueue
+
+KEY = ("team", "demo")
 
 
 class Api:
@@ -16,20 +20,41 @@ class Api:
         self.there = there
         self.asked: list[str] = []
 
-    async def list_names(self, kind: str, namespace: str, *, selector: str) -> list[tuple[str, str]]:
+    async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[dict[str, Any]]:
         assert selector == ("" if kind == "AgenticRLJob" else names.SELECTOR)
         self.asked.append(kind)
-        return [("team", name) for name in self.there.get(kind, [])]
+        return [body(name)["metadata"] for name in self.there.get(kind, [])]
 
 
-def body(name: str, job: str = "demo") -> dict:
-    return {"metadata": {"namespace": "team", "name": name, "labels": {names.JOB_LABEL: job}}}
+def body(name: str, job: str = "demo", uid: str = "") -> dict:
+    return {"metadata": {"namespace": "team", "name": name, "uid": uid or name, "labels": {names.JOB_LABEL: job}}}
+
+
+def sync(api: Api, store: Store, *namespaces: str) -> Sync:
+    return Sync(api, store, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
 
 
 async def begun(api: Api, store: Store) -> asyncio.Task[None]:
-    task = asyncio.create_task(synced(api, store, kinds=["Job", "Pod"], namespaces=[]))  # type: ignore[arg-type]
+    task = asyncio.create_task(sync(api, store).complete())
     await asyncio.sleep(0.05)
     return task
+
+
+def full() -> tuple[Api, Store]:
+    """A job with a pod, as the watches told it."""
+    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), Store()
+    store.saw_job(body("demo"), gone=False)
+    store.saw_child("Job", body("demo-prepare"), gone=False)
+    store.saw_child("Pod", body("demo-prepare-x"), gone=False)
+    return api, store
+
+
+async def queued(queue: WorkQueue) -> tuple[str, str] | None:
+    try:
+        async with asyncio.timeout(0.01):
+            return await queue.take()
+    except TimeoutError:
+        return None
 
 
 async def test_it_waits_for_each_kind() -> None:
@@ -55,4 +80,56 @@ async def test_what_is_deleted_meanwhile_is_not_waited_for() -> None:
 
 
 async def test_nothing_there_is_nothing_to_wait_for() -> None:
-    await asyncio.wait_for(synced(Api(), Store(), kinds=["Job"], namespaces=["a", "b"]), 1)  # type: ignore[arg-type]
+    await asyncio.wait_for(sync(Api(), Store(), "a", "b").complete(), 1)
+
+
+async def test_what_went_unseen_is_forgotten_and_its_job_looked_at() -> None:
+    api, store = full()
+    queue: WorkQueue = WorkQueue()
+    assert await sync(api, store).look(queue) == "" and await queued(queue) is None
+    api.there["Pod"] = []
+    await sync(api, store).look(queue)
+    seen = store.observed(KEY)
+    assert seen is not None and seen.pods == () and ("Job", "demo-prepare") in seen.children
+    assert await queued(queue) == KEY
+    api.there["AgenticRLJob"] = []
+    await sync(api, store).look(queue)
+    assert store.observed(KEY) is None and store.jobs() == []
+
+
+async def test_what_is_made_while_the_list_is_on_its_way_stays() -> None:
+    api, store = full()
+    queue: WorkQueue = WorkQueue()
+    listed = api.list_metadata
+
+    async def slowly(kind: str, namespace: str, *, selector: str) -> list[dict[str, Any]]:
+        there = await listed(kind, namespace, selector=selector)
+        if kind == "Pod":
+            store.saw_child("Pod", body("demo-prepare-x", uid="another"), gone=False)
+            store.saw_child("Pod", body("demo-prepare-y"), gone=False)
+        return there
+
+    api.there["Pod"] = []
+    api.list_metadata = slowly  # type: ignore[method-assign]
+    await sync(api, store).look(queue)
+    seen = store.observed(KEY)
+    assert seen is not None and [pod["metadata"]["name"] for pod in seen.pods] == ["demo-prepare-x", "demo-prepare-y"]
+
+
+async def test_a_watch_that_tells_nothing_is_found_out_by_the_second_look() -> None:
+    api, store = full()
+    queue: WorkQueue = WorkQueue()
+    one = sync(api, store)
+    api.there["Pod"].append("demo-a-1-0-z")
+    assert await one.look(queue) == ""
+    assert await one.look(queue) == "Pod team/demo-a-1-0-z"
+    store.saw_child("Pod", body("demo-a-1-0-z"), gone=False)
+    assert await one.look(queue) == ""
+
+
+async def test_what_a_deleted_job_has_left_is_nobodys() -> None:
+    api, store = full()
+    one = sync(api, store)
+    store.saw_job(body("demo"), gone=True)
+    api.there["AgenticRLJob"] = []
+    assert [await one.look(WorkQueue()) for _ in range(2)] == ["", ""]
