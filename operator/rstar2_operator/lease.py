@@ -49,8 +49,9 @@ class Lease:
         renewed = time.monotonic()
         while not self._other and time.monotonic() - renewed < RENEW_SECONDS:
             await asyncio.sleep(RETRY_SECONDS)
-            if await self._try():
-                renewed = time.monotonic()
+            began = time.monotonic()
+            if await self._try(within=renewed + RENEW_SECONDS - began):
+                renewed = began
 
     async def release(self) -> None:
         """Give it back, so that the other replica need not wait for it to run out."""
@@ -62,10 +63,11 @@ class Lease:
         except (ApiException, *UNREACHABLE) as error:
             log.warning("the Lease could not be given back: %s", error)
 
-    async def _try(self) -> bool:
-        """Take or renew it; False when another holds it or the API server cannot be reached."""
+    async def _try(self, *, within: float | None = None) -> bool:
+        """Take or renew it; False when another holds it, or the API server cannot be reached `within` seconds."""
         try:
-            return await self._take()
+            async with asyncio.timeout(within):
+                return await self._take()
         except ApiException as error:
             if error.status not in (404, 409):  # somebody else was quicker
                 log.warning("the Lease %s/%s: %s %s", self._namespace, self._name, error.status, error.reason)

@@ -82,6 +82,22 @@ async def test_a_standby_takes_a_deleted_lease_whose_holder_is_gone(api: Api, mo
     assert api.holder() == "b"
 
 
+async def test_a_leader_whose_requests_hang_ends_before_another_may_begin(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = replica(api, "a")
+    await leader.acquire()
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
+
+    async def hangs(*_: str) -> dict[str, Any]:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(api, "read", hangs)
+    async with asyncio.timeout(2):
+        await leader.hold()
+
+
 async def test_a_leader_ends_as_soon_as_another_holds_it(api: Api) -> None:
     leader = replica(api, "a")
     await leader.acquire()
