@@ -42,8 +42,7 @@ def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, t
     source = AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))
     state = JobState(state_root)
     try:
-        bring(source, job, state)
-        begin(source, state)
+        _bring(source, job, state)
         outcome = Outcome(stage=STAGE, attempt=1, outcome="completed", reason="Completed")
     except StageFailed as error:
         log.error("%s", error)
@@ -55,6 +54,20 @@ def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, t
         asyncio.run(_tell(progress, outcome, account))
     last_words(outcome.message, termination_log)
     return outcome.exit_code
+
+
+def _bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
+    """`bring` and `begin`; storage that cannot be used is said to be that."""
+    try:
+        bring(source, job, state)
+        begin(source, state)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StageFailed("StorageFull", f"{error}: enlarge the claim", retryable=False) from error
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        words = f"{error}: the storage must be writable by user {os.getuid()}, group {os.getgid()} (NFS has no fsGroup)"
+        raise StageFailed("BadConfiguration", words, retryable=False) from error
 
 
 async def _tell(progress: str, outcome: Outcome, account: Path) -> None:

@@ -129,9 +129,9 @@ def job(**changes: object) -> AgenticRLJob:
     return AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": spec | changes})
 
 
-def prepare(folder: Path, wanted: AgenticRLJob, hub: Hub) -> tuple[int, str]:
+def prepare(folder: Path, wanted: AgenticRLJob, hub: Hub, *, state: Path | None = None) -> tuple[int, str]:
     """Exit code and last words of the program."""
-    state, words = folder / "state", folder / "words"
+    state, words = state or folder / "state", folder / "words"
     words.touch()
     found, _ = located(wanted, str(state))
     (folder / "job.json").write_text(found.model_dump_json(exclude_none=True))
@@ -193,3 +193,11 @@ def test_what_cannot_be_had_names_its_field(tmp_path: Path, hub: Hub) -> None:
         strict=True,
     ):
         assert line.startswith(f"{field}: ") and why in line, line
+
+
+def test_storage_that_cannot_be_written_is_said_to_be_that(tmp_path: Path, hub: Hub) -> None:
+    nowhere = Path("/sys/kernel/rstar2-state")  # not even root can make a folder there
+    code, words = prepare(tmp_path, job(), hub, state=nowhere)
+    assert code == ExitCode.CONFIGURATION
+    assert str(nowhere) in words and f"must be writable by user {os.getuid()}" in words
+    assert hub.asked == []
