@@ -150,6 +150,17 @@ def job_finished_at(job: Object) -> float | None:
     return None
 
 
+def lacks_pods(kind: str, child: Object) -> bool:
+    """Whether a StatefulSet, or a batch Job that runs, has not got all its pods made yet."""
+    status = child.get("status") or {}
+    if kind == "StatefulSet":
+        return not status.get("currentReplicas")
+    if kind != "Job" or job_finished_at(child) is not None:
+        return False
+    made = sum(int(status.get(field) or 0) for field in ("active", "terminating", "succeeded", "failed"))
+    return made < int(child["spec"].get("parallelism", 1))
+
+
 def exit_code(pod: Object) -> int | None:
     """Exit code of a pod's only container; None while it runs or when the kubelet never said."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():

@@ -25,7 +25,7 @@ from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.restart import as_far_as_it_came
 from rstar2_operator.decide.secret import reported_missing, users
 from rstar2_operator.decide.status import invalid_status, status_of
-from rstar2_operator.decide.troubles import Trouble
+from rstar2_operator.decide.troubles import Trouble, overdue_at
 from rstar2_operator.drift import Corrections, drifted
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import Object, Observed
@@ -98,8 +98,8 @@ class Reconciler:
             status = status_of(job, observed_now, plan, now=now, refused=refused)
             wake_at = plan.wake_at
         again = await self._reporter.report(key, observed.job, status)
-        waits = (again, correct_in, None if wake_at is None else wake_at - now)
-        times = [when for when in waits if when is not None]
+        times = [when for when in (again, correct_in) if when is not None]
+        times += [when - now for when in (wake_at, overdue_at(observed, now=now)) if when is not None]
         if times:
             self._queue.add_after(key, min(times) + 0.05)
         return bool(refused)

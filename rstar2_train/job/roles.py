@@ -125,6 +125,8 @@ class Trainer(Model):
     """Container image; default: the operator's."""
     resources: Resources = Resources()
     """Requests and limits of each pod."""
+    termination_grace_period_seconds: Annotated[int, Field(ge=10, le=7200)] = 120
+    """Between SIGTERM and SIGKILL: time to end the update and to write a checkpoint."""
 
     @property
     def ranks_per_replica(self) -> int:

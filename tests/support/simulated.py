@@ -159,6 +159,7 @@ class Cluster:
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
         self.started.append(name)
+        job["status"] = {"active": job["spec"].get("completions", 1)}
         for index in range(job["spec"].get("completions", 1)):
             told = job["spec"]["template"]["metadata"]["labels"] | {
                 "batch.kubernetes.io/job-name": name,
@@ -166,6 +167,7 @@ class Cluster:
             }
             self.pods[f"{name}-{index}"] = {
                 "metadata": {"name": f"{name}-{index}", "labels": told, "creationTimestamp": timestamp(self.now)},
+                "spec": {"nodeName": "node-1"},
                 "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             }
 

@@ -19,13 +19,19 @@ NVIDIA_ENV = {"NCCL_CUMEM_ENABLE": "0"}
 
 
 def devices(built: Built, count: int) -> Manifest:
-    """Resources of `count` accelerators (and RDMA devices): limits, which for extended resources are requests too."""
+    """Resources of `count` accelerators: limits, which for extended resources are requests too."""
     wanted = built.job.spec.accelerator
-    if wanted.vendor == "none" or not count:
-        return {}
-    asked = {wanted.resource: str(count)}
-    if wanted.rdma is not None:
-        asked[wanted.rdma.resource] = "1"
+    return {} if wanted.vendor == "none" or not count else _extended(wanted.resource, count)
+
+
+def rdma(built: Built) -> Manifest:
+    """The RDMA device of a pod whose ranks talk to those of other pods: a trainer's, no engine's."""
+    wanted = built.job.spec.accelerator.rdma
+    return {} if wanted is None else _extended(wanted.resource, 1)
+
+
+def _extended(resource: str, count: int) -> Manifest:
+    asked = {resource: str(count)}
     return {"requests": asked, "limits": dict(asked)}
 
 

@@ -31,13 +31,18 @@ def config(built: Built) -> list[Manifest]:
 
 
 def job_file(built: Built, files: Mapping[str, AgenticRLJob]) -> Manifest:
-    """The ConfigMap with jobs as JSON, by file name."""
+    """The ConfigMap with jobs as JSON, by file name.
+
+    Without defaults: pods of an earlier version, which know no field that came since, read it too.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": names.job_file(built.name), "labels": built.labels("config")},
         "data": {
-            name: json.dumps(job.model_dump(mode="json", exclude_none=True), indent=1, sort_keys=True)
+            name: json.dumps(
+                job.model_dump(mode="json", exclude_none=True, exclude_defaults=True), indent=1, sort_keys=True
+            )
             for name, job in files.items()
         },
     }

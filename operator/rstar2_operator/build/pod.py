@@ -225,9 +225,11 @@ def storage(built: Built) -> tuple[list[Manifest], list[Manifest]]:
     volumes: list[Manifest] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]
     mounts: list[Manifest] = [{"name": "state", "mountPath": names.STORAGE_MOUNT}]
     for number, other in enumerate(built.claims):
-        source = {"claimName": other, "readOnly": True}
-        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": source})
-        mounts.append({"name": f"claim-{number}", "mountPath": f"{names.CLAIM_MOUNT}/{other}", "readOnly": True})
+        # A claim is one volume of a pod, or the kubelet waits for the second one for ever.
+        name = "state" if other == claim else f"claim-{number}"
+        if other != claim:
+            volumes.append({"name": name, "persistentVolumeClaim": {"claimName": other, "readOnly": True}})
+        mounts.append({"name": name, "mountPath": f"{names.CLAIM_MOUNT}/{other}", "readOnly": True})
     return volumes, mounts
 
 

@@ -27,8 +27,6 @@ from rstar2_operator.decide.plan import Attempt, Ending
 from rstar2_train.job.contracts import ExitCode
 from rstar2_train.job.stages import Stage
 
-GRACE_SECONDS = 120
-"""Between SIGTERM and SIGKILL: time for a checkpoint."""
 RAY_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0", "RAY_worker_niceness": "0"}
 CPU_DRIVER = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 RAY_PORT = 6379
@@ -63,6 +61,10 @@ def attempt(built: Built, wanted: Attempt) -> Manifest:
             "completions": replicas,
             "parallelism": replicas,
             "backoffLimit": 0,
+            # Keeps in the Job that a pod was evicted, preempted or drained, when that pod is long gone.
+            "podFailurePolicy": {
+                "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}],
+            },
             # The workers have nothing left to do when the driver is done.
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
             "template": _stage_template(built, stage, wanted, replicas, labels),
@@ -103,7 +105,7 @@ def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, 
     extra: Manifest = {
         "restartPolicy": "Never",
         "subdomain": names.trainer(built.name),
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": trainer.termination_grace_period_seconds,
     }
     pod = Pod(
         role="trainer",
@@ -123,7 +125,7 @@ def _resources(built: Built, *, learns: bool) -> Manifest:
     if not learns:
         # A filter or an evaluation is driven from a CPU: it must not wait for a trainer's devices.
         return CPU_DRIVER if built.job.spec.accelerator.vendor != "none" else asked
-    return merge(asked, accelerator.devices(built, trainer.gpus_per_replica))
+    return merge(merge(asked, accelerator.devices(built, trainer.gpus_per_replica)), accelerator.rdma(built))
 
 
 def prepare(built: Built) -> Manifest:

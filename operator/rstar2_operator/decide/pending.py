@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 
-from rstar2_operator.observed import Object, Observed, condition, is_true, seconds
+from rstar2_operator.observed import Object, Observed, condition, is_true, lacks_pods, seconds
 from rstar2_train.job.spec import AgenticRLJob
 
 BACK_OFF_SECONDS = (30.0, 600.0)
@@ -20,10 +20,14 @@ def unscheduled(pod: Object) -> bool:
 
 
 def waiting(observed: Observed) -> list[str]:
-    """Names of the pods that have no node, and of the Deployments whose pods are refused (a RuntimeClass, a quota)."""
+    """Names of the pods that have no node, and of what lacks pods that are refused (a RuntimeClass, a quota)."""
     pods = [pod["metadata"]["name"] for pod in observed.pods if unscheduled(pod)]
-    refused = [name for (_, name), child in observed.children.items() if is_true(child, "ReplicaFailure")]
-    return sorted(pods) + sorted(refused)
+    lacking = [
+        name
+        for (kind, name), child in observed.children.items()
+        if is_true(child, "ReplicaFailure") or lacks_pods(kind, child)
+    ]
+    return sorted(pods) + sorted(lacking)
 
 
 def release_at(job: AgenticRLJob, observed: Observed, *, began: float) -> float | None:

@@ -8,13 +8,23 @@ from dataclasses import dataclass, replace
 from rstar2_operator import names
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.troubles import Trouble
-from rstar2_operator.observed import Object, Observed, annotations_of, exit_code, is_true, job_finished_at, labels
+from rstar2_operator.observed import (
+    Object,
+    Observed,
+    annotations_of,
+    condition,
+    exit_code,
+    is_true,
+    job_finished_at,
+    labels,
+)
 from rstar2_train.job.failure import Decision, after_attempt
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
 FIRST_BACK_OFF_SECONDS = 5.0
 LONGEST_BACK_OFF_SECONDS = 300.0
+DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
 LOST = "PodLost: a pod of the attempt ended or was deleted; the driver wrote a checkpoint"
 
 
@@ -41,26 +51,31 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
     if outcome is not None and outcome.attempt != number:
         outcome = None  # an earlier attempt's
     policy = job.spec.failure_policy
+    disrupted = _disrupted(stage, observed, number=number)
     decision = after_attempt(
         exit_code=driver_exit_code(stage, observed, number=number),
         outcome=outcome,
         policy=policy,
-        counted_restarts=counted,
+        counted_restarts=-1 if disrupted else counted,
     )
+    # Who drains a node does no harm to the job, whether the driver found the time for a checkpoint or not.
+    if disrupted and decision.action in ("Suspend", "RestartStage"):
+        return Decision("RestartStage", why=DISRUPTED)
     if decision.action != "Suspend":
         return decision
     # Nobody asked for it, or its Job would have been deleted: a pod was lost, which ends the others, and the driver
-    # used its grace for a checkpoint. Who drains a node does no harm to the job; a worker that dies again and again
-    # must not go on for ever.
-    if _disrupted(stage, observed, number=number):
-        return Decision("RestartStage", why="Disrupted: a pod was evicted, preempted or drained")
+    # used its grace for a checkpoint. A worker that dies again and again must not go on for ever.
     if counted >= policy.max_restarts:
         return Decision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
     return Decision("RestartStage", counts=True, why=LOST)
 
 
 def _disrupted(stage: Stage, observed: Observed, *, number: int) -> bool:
+    """Whether a pod of the attempt was: as its Job says, or a pod that is still there."""
     attempt = names.attempt(observed.name, stage.name, number)
+    failed = condition(observed.child("Job", attempt) or {}, "Failed")
+    if failed is not None and failed.get("reason") == "PodFailurePolicy":
+        return True
     return any(
         is_true(pod, "DisruptionTarget") for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == attempt
     )

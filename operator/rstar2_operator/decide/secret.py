@@ -23,4 +23,4 @@ def users(observed: Observed) -> bool:
 def reported_missing(observed: Observed) -> bool:
     """Whether a pod cannot start for want of it."""
     words = f'secret "{names.secrets(observed.name)}" not found'
-    return any(words in trouble.message for trouble in troubles(observed))
+    return any(words in trouble.message for trouble in troubles(observed, now=0.0))

@@ -27,7 +27,7 @@ def status_of(
     """The whole status; `refused`: what the API server did not take."""
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
-    found = [*refused, *troubles(observed)]
+    found = [*refused, *troubles(observed, now=now)]
     progress = observed.progress()
     rows = [_stage(job, stage, observed, plan, progress, now=now) for stage in job.spec.stages]
     status: Status = {
@@ -77,7 +77,7 @@ def invalid_status(
     plan = Plan(phase="Invalid", why="InvalidSpec", message=message)
     generation = int(observed.job["metadata"].get("generation", 0))
     old = observed.status
-    found = [*refused, *troubles(observed)]
+    found = [*refused, *troubles(observed, now=now)]
     told = merged(old.get("conditions") or (), conditions(plan, observed, found), now=now, generation=generation)
     return {**old, "observedGeneration": generation, "phase": plan.phase, "message": message[:1024], "conditions": told}
 

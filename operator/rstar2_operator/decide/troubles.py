@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, Observed, condition, job_finished_at, labels, seconds
+from rstar2_operator.observed import Object, Observed, condition, job_finished_at, labels, lacks_pods, seconds
 from rstar2_train.job.contracts import PREPARE_KEY
 
 MESSAGE_LENGTH = 1024
+OVERDUE_SECONDS = 30.0
+"""A pod that has not gone so long after its grace: its node does not answer."""
 
 IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
 ADVICE = {
@@ -33,6 +35,8 @@ ADVICE = {
     "cannot be changed while it exists is made anew after spec.suspend: true, then false",
     "Unreadable": "whoever wrote it is of another version, or it was edited: give spec.trainer.image the operator's "
     "version, and take the key out of the ConfigMap (the driver writes it again)",
+    "NotEnding": "its node does not answer. When the node is gone for good say so: kubectl taint nodes {node} "
+    "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node); nothing runs twice",
     "FailedBinding": "see to spec.storage.storageClassName, or make a matching volume",
 }
 WAITING = frozenset(
@@ -58,17 +62,18 @@ class Trouble:
     """The object that says so, as `Kind/name`."""
     reason: str
     message: str
+    node: str = ""
 
     def __str__(self) -> str:
         advice = ADVICE.get(self.reason)
         name = self.what.rpartition("/")[2]
-        hint = f" -> {advice.format(pod=name)}" if advice else _about_scheduling(self.message)
+        hint = f" -> {advice.format(pod=name, node=self.node)}" if advice else _about_scheduling(self.message)
         return f"{self.what}: {self.reason}: {self.message}"[:MESSAGE_LENGTH] + hint
 
 
-def troubles(observed: Observed) -> list[Trouble]:
-    """Everything that is in the way now, the most telling of each object, in a stable order."""
-    found = [trouble for pod in observed.pods for trouble in _of_pod(pod, observed)]
+def troubles(observed: Observed, *, now: float) -> list[Trouble]:
+    """Everything that is in the way at `now`, the most telling of each object, in a stable order."""
+    found = [trouble for pod in observed.pods for trouble in _of_pod(pod, observed, now)]
     if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
         found = [one for one in found if one.reason != UNSCHEDULABLE]  # its own last pods are still making room
     for (kind, name), child in observed.children.items():
@@ -79,10 +84,21 @@ def troubles(observed: Observed) -> list[Trouble]:
     return sorted(found, key=lambda one: (one.role, one.what, one.reason))
 
 
-def _of_pod(pod: Object, observed: Observed) -> Iterator[Trouble]:
+def overdue_at(observed: Observed, *, now: float) -> float | None:
+    """When the next pod that is ending is to be told of, if it is still there; None when none is."""
+    ending = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
+    return min((when for end in ending if end and (when := seconds(end) + OVERDUE_SECONDS) > now), default=None)
+
+
+def _of_pod(pod: Object, observed: Observed, now: float) -> Iterator[Trouble]:
     role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
     status = pod.get("status") or {}
-    if pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Succeeded":
+    if end := pod["metadata"].get("deletionTimestamp"):
+        node = pod["spec"].get("nodeName", "")
+        if now >= seconds(end) + OVERDUE_SECONDS and node:
+            yield Trouble(role, f"Pod/{name}", "NotEnding", f"should have ended by {end} on node {node}", node)
+        return
+    if status.get("phase") == "Succeeded":
         return
     if status.get("phase") == "Failed":
         yield from _never_started(pod, name, role, observed)
@@ -127,12 +143,9 @@ def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterat
     role = labels(child).get(names.ROLE_LABEL, "")
     status = child.get("status") or {}
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
-    empty = (kind == "StatefulSet" and not status.get("currentReplicas")) or (
-        kind == "Job" and not status.get("active") and job_finished_at(child) is None
-    )
     if failure is not None and failure["status"] == "True":
         yield Trouble(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
-    elif empty:
+    elif lacks_pods(kind, child):
         yield from _events(kind, name, role, OF_CONTROLLERS, observed, since=child)
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
         yield from _events(kind, name, role, OF_CLAIMS, observed, since=child)

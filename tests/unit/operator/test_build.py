@@ -19,6 +19,7 @@ from rstar2_operator.build.objects import built, objects
 from rstar2_operator.decide.plan import Attempt, Plan
 from rstar2_operator.settings import Settings
 from rstar2_train.job.load import read_manifest
+from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.validate import check
 from tests.support.simulated import manifest
 
@@ -100,6 +101,31 @@ def test_a_filter_waits_for_no_trainer() -> None:
     job = next(body for body in everything(data, "f1") if body["metadata"]["name"] == "demo-f1-1")
     assert job["spec"]["completions"] == 1
     assert "amd.com/gpu" not in yaml.safe_dump(job)
+
+
+def test_rdma_devices_are_for_the_pods_that_learn() -> None:
+    accelerator = {"vendor": "amd", "rdma": {"resource": "rdma/hca"}}
+    pods = dict(templates(everything(manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}), "g0")))
+    assert pods["demo-g0-1"]["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] == "1"
+    assert "rdma/hca" not in yaml.safe_dump(pods["demo-rollout"])
+
+
+def test_a_claim_that_holds_data_and_state_is_one_volume() -> None:
+    data = manifest("g", storage={"claimName": "shared"}, model={"source": "pvc://shared/model"})
+    for name, template in templates(everything(data, "g0")):
+        claims = [volume for volume in template["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+        assert len(claims) <= 1, name
+        mounts = {mount["mountPath"]: mount for mount in template["spec"]["containers"][0]["volumeMounts"]}
+        if claims:
+            assert mounts["/pvc/shared"] == {"name": "state", "mountPath": "/pvc/shared", "readOnly": True}, name
+
+
+def test_pods_of_an_earlier_version_can_read_the_job_file() -> None:
+    """A field that came later stands in it only where the job asks for it."""
+    written = next(body for body in example() if body["metadata"]["name"] == "qwen3-14b-job")["data"]["job.json"]
+    assert "pendingSeconds" in written and "activeSeconds" not in written and "isolation" not in written
+    wanted = AgenticRLJob.model_validate_json(written)
+    assert wanted.spec.judge.isolation == "gvisor" and wanted.spec.accelerator.vendor == "amd"
 
 
 PATCH = {

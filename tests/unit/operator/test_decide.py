@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rstar2_operator.decide.troubles import OVERDUE_SECONDS, overdue_at
+from rstar2_operator.observed import timestamp
 from rstar2_train.job.contracts import Outcome
 from tests.support.simulated import Cluster, at_first_stage, kinds, manifest
 
@@ -147,6 +151,32 @@ def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() ->
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
 
 
+@pytest.mark.parametrize("told_by", ["pod", "job"])
+@pytest.mark.parametrize("code", [75, 137])
+def test_a_drained_node_counts_nothing_though_its_pod_is_gone_or_had_no_time(told_by: str, code: int) -> None:
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+    cluster.end("demo-g0-1", code, outcome=stopped if code == 75 else None)
+    if told_by == "job":
+        cluster.children["Job", "demo-g0-1"]["status"]["conditions"][0]["reason"] = "PodFailurePolicy"
+        cluster.pods.clear()
+    else:
+        evicted = {"type": "DisruptionTarget", "status": "True"}
+        cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [evicted]
+    cluster.now += 10
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+    assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
+
+
+def test_a_drained_node_excuses_no_mistake_in_the_manifest() -> None:
+    cluster = at_first_stage("g")
+    cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+    cluster.end("demo-g0-1", 78)
+    cluster.round()
+    assert cluster.running() == ["demo-report"]
+
+
 def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_always_checkpoints() -> None:
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
     for attempt in (1, 2, 3):
@@ -212,6 +242,43 @@ def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever() -
     plan = cluster.reconcile()
     assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
     assert "demo-executor" in plan.message and kinds(cluster, "Deployment") == []
+
+
+@pytest.mark.parametrize("made", [0, 1])
+def test_a_job_whose_trainer_pods_a_quota_refuses_lets_go_of_its_engines(made: int) -> None:
+    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster.children["Job", "demo-g0-1"]["status"] = {"active": made}
+    cluster.pods = {name: pod for name, pod in cluster.pods.items() if name == "demo-g0-1-0" and made}
+    plan = cluster.reconcile()
+    assert plan.phase == "Running" and plan.wake_at is not None
+    cluster.now = plan.wake_at
+    plan = cluster.reconcile()
+    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline") and "demo-g0-1" in plan.message
+    assert kinds(cluster, "Deployment") == []
+
+
+def test_a_pod_that_cannot_end_is_told_with_its_node() -> None:
+    cluster = at_first_stage("g")
+    pod = cluster.pods["demo-g0-1-1"]
+    pod["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
+    cluster.round()
+    assert degraded(cluster) is None
+    when = overdue_at(cluster.observed(), now=cluster.now)
+    assert when == cluster.now + OVERDUE_SECONDS
+    cluster.now = when
+    cluster.round()
+    told = degraded(cluster)
+    assert told is not None and told["reason"] == "NotEnding" and "taint nodes node-1 " in told["message"]
+    before = cluster.writes
+    cluster.now += 3600
+    cluster.round()
+    assert cluster.writes == before and overdue_at(cluster.observed(), now=cluster.now) is None
+
+
+def degraded(cluster: Cluster) -> dict[str, str] | None:
+    """The condition, when it is true."""
+    one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
+    return one if one["status"] == "True" else None
 
 
 def test_pods_replaced_while_training_release_nothing() -> None:
