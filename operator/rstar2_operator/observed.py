@@ -31,6 +31,8 @@ class Observed:
     """Its pods."""
     warnings: tuple[Object, ...] = ()
     """Warning events about any of them, oldest first."""
+    disrupted: frozenset[str] = frozenset()
+    """Batch Jobs of which a pod was evicted, preempted or drained; such a pod may be gone before its Job has failed."""
     secret_missing: bool = False
     """The Secret is gone, and there are pods that hold what it said."""
 

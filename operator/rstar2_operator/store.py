@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, Observed, labels
+from rstar2_operator.observed import Object, Observed, is_true, labels
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -28,6 +28,7 @@ class Store:
         self._children: defaultdict[Key, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._pods: defaultdict[Key, dict[str, Object]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
+        self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
         self._told: set[tuple[str, str, str]] | None = set()
         """(kind, namespace, name) of all that was seen, also of what is gone by now; None once nobody asks any more."""
 
@@ -40,7 +41,7 @@ class Store:
         self._note(JOB, body)
         key = _key(body, body["metadata"]["name"])
         if gone:
-            for table in (self._jobs, self._children, self._pods, self._warnings):
+            for table in (self._jobs, self._children, self._pods, self._warnings, self._disrupted):
                 table.pop(key, None)
         else:
             self._jobs[key] = body
@@ -59,6 +60,8 @@ class Store:
             table.pop(entry, None)
         else:
             table[entry] = body
+        if kind == "Pod" and key in self._jobs and is_true(body, "DisruptionTarget"):
+            self._disrupted[key].add(labels(body).get(names.OF_JOB_LABEL, ""))
         if key not in self._jobs and not table:  # the last of a deleted job
             self._pods.pop(key, None) if kind == "Pod" else self._children.pop(key, None)
         return key
@@ -108,6 +111,7 @@ class Store:
             children=dict(self._children.get(key, {})),
             pods=tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: str(pod["metadata"]["name"]))),
             warnings=tuple(self._warnings.get(key, ())),
+            disrupted=frozenset(self._disrupted.get(key, ())),
         )
 
     def _owner(self, namespace: str, name: str) -> Key | None:

@@ -20,7 +20,7 @@ from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.restart import as_far_as_it_came
 from rstar2_operator.decide.secret import users
 from rstar2_operator.decide.status import status_of
-from rstar2_operator.observed import Observed, labels, timestamp
+from rstar2_operator.observed import Observed, is_true, labels, timestamp
 from rstar2_operator.settings import Settings
 from rstar2_train.job.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.job.spec import AgenticRLJob
@@ -67,6 +67,8 @@ class Cluster:
         self.writes = 0
         self.passwords: dict[tuple[str, str], str] = {}
         """UID of the Secret that was there when an object was made."""
+        self.disrupted: set[str] = set()
+        """Jobs of which a pod was seen that somebody evicted."""
         self.refuses: set[str] = set()
         """Kinds that the API server does not take, new or changed."""
 
@@ -74,7 +76,10 @@ class Cluster:
 
     def observed(self) -> Observed:
         """What the operator would see."""
-        seen = Observed(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()))
+        evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
+        self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
+        seen = Observed(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
+                        disrupted=frozenset(self.disrupted))  # fmt: skip
         return replace(seen, secret_missing=SECRET not in self.children and users(seen))
 
     def plan(self) -> Plan:

@@ -61,10 +61,6 @@ def attempt(built: Built, wanted: Attempt) -> Manifest:
             "completions": replicas,
             "parallelism": replicas,
             "backoffLimit": 0,
-            # Keeps in the Job that a pod was evicted, preempted or drained, when that pod is long gone.
-            "podFailurePolicy": {
-                "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}],
-            },
             # The workers have nothing left to do when the driver is done.
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
             "template": _stage_template(built, stage, wanted, replicas, labels),

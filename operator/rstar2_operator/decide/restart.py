@@ -12,7 +12,6 @@ from rstar2_operator.observed import (
     Object,
     Observed,
     annotations_of,
-    condition,
     exit_code,
     is_true,
     job_finished_at,
@@ -51,7 +50,7 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
     if outcome is not None and outcome.attempt != number:
         outcome = None  # an earlier attempt's
     policy = job.spec.failure_policy
-    disrupted = _disrupted(stage, observed, number=number)
+    disrupted = names.attempt(observed.name, stage.name, number) in observed.disrupted
     decision = after_attempt(
         exit_code=driver_exit_code(stage, observed, number=number),
         outcome=outcome,
@@ -68,17 +67,6 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
     if counted >= policy.max_restarts:
         return Decision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
     return Decision("RestartStage", counts=True, why=LOST)
-
-
-def _disrupted(stage: Stage, observed: Observed, *, number: int) -> bool:
-    """Whether a pod of the attempt was: as its Job says, or a pod that is still there."""
-    attempt = names.attempt(observed.name, stage.name, number)
-    failed = condition(observed.child("Job", attempt) or {}, "Failed")
-    if failed is not None and failed.get("reason") == "PodFailurePolicy":
-        return True
-    return any(
-        is_true(pod, "DisruptionTarget") for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == attempt
-    )
 
 
 def driver_exit_code(stage: Stage, observed: Observed, *, number: int) -> int:

@@ -133,3 +133,18 @@ async def test_what_a_deleted_job_has_left_is_nobodys() -> None:
     store.saw_job(body("demo"), gone=True)
     api.there["AgenticRLJob"] = []
     assert [await one.look(WorkQueue()) for _ in range(2)] == ["", ""]
+
+
+async def test_an_evicted_pod_is_remembered_when_it_is_gone() -> None:
+    _, store = full()
+    evicted = body("demo-a-1-1-z")
+    evicted["metadata"]["labels"][names.OF_JOB_LABEL] = "demo-a-1"
+    evicted["status"] = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    store.saw_child("Pod", evicted, gone=True)
+    seen = store.observed(KEY)
+    assert seen is not None and seen.disrupted == {"demo-a-1"}
+    store.saw_job(body("demo"), gone=True)
+    store.saw_child("Pod", evicted, gone=True)
+    store.saw_job(body("demo", uid="another"), gone=False)
+    seen = store.observed(KEY)
+    assert seen is not None and not seen.disrupted, "the deleted job's"
