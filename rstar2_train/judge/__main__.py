@@ -11,6 +11,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rstar2_train.job.open_files import raise_open_files
 from rstar2_train.job.options import count, port, seconds
 from rstar2_train.judge.models import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.judge.queue import PREFIX
@@ -142,6 +143,7 @@ def run_executor(given: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
     given = parser().parse_args(arguments)
+    raise_open_files()
     logging.basicConfig(
         level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
