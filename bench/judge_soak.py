@@ -76,6 +76,8 @@ async def send(session: aiohttp.ClientSession, url: str, numbers: list[int], tal
             answer.raise_for_status()
             silent, again = set(left), []
             async for line in answer.content:
+                if not line.strip():  # a sign of life
+                    continue
                 result = json.loads(line)
                 number = left[result["index"]]
                 silent.discard(number)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rstar2_train.curriculum.context import Context, Endpoints, Suspend
 from rstar2_train.job.contracts import ExitCode, Outcome, StageFailed, write_model
+from rstar2_train.job.open_files import raise_open_files
 from rstar2_train.job.state import JobState
 from rstar2_train.track.tracker import Tracker
 
@@ -70,6 +71,7 @@ def _defect(ctx: Context) -> Outcome:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = parser().parse_args(argv)
+    raise_open_files()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every batch of tool calls
     state = JobState(arguments.state.resolve())

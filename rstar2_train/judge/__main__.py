@@ -11,8 +11,9 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rstar2_train.job.open_files import raise_open_files
 from rstar2_train.job.options import count, port, seconds
-from rstar2_train.judge.models import MAX_PENDING, SESSION_IDLE_SECONDS
+from rstar2_train.judge.models import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
 
@@ -45,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--max-pending", type=count, default=MAX_PENDING, help="calls held before 503 (default: %(default)s)"
     )
-    one.add_argument("--max-wait", type=seconds, default=900, help="seconds before a call is given up (default: 900)")
+    one.add_argument(
+        "--max-wait", type=seconds, default=MAX_WAIT_SECONDS, help="seconds before a call is given up (default: 900)"
+    )
     two = roles.add_parser(
         "worker", parents=[common], help="runs calls in sandboxes", formatter_class=formatter, epilog=SECRETS,
         description=WORKER,
@@ -140,6 +143,7 @@ def run_executor(given: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
     given = parser().parse_args(arguments)
+    raise_open_files()
     logging.basicConfig(
         level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rstar2_train.judge import code_judge
 from rstar2_train.judge.access import bears, check_bind, secret
 from rstar2_train.judge.intake import Busy, Intake, SessionBusy, TooMany
-from rstar2_train.judge.models import DRAIN_SECONDS, MAX_PENDING, CallResult
+from rstar2_train.judge.models import ALIVE_SECONDS, DRAIN_SECONDS, MAX_PENDING, MAX_WAIT_SECONDS, CallResult
 from rstar2_train.judge.queue import PREFIX, Names, connect, describe
 from rstar2_train.judge.schema import (
     BAD_BODY,
@@ -62,7 +62,7 @@ class ApiSettings:
     insecure: bool = False
     max_pending: int = MAX_PENDING
     """Calls accepted and not answered; above that, 503."""
-    max_wait_seconds: float = 900.0
+    max_wait_seconds: float = MAX_WAIT_SECONDS
     """A call nobody ran in that time is answered `internal`."""
     prefix: str = PREFIX
 
@@ -155,7 +155,10 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
 
     @app.post("/v1/batch", response_model=Results, responses=BAD_BODY | TOO_MANY)
     async def run_batch(batch: Batch, request: Request) -> Response:
-        """Runs up to 64 calls. With `Accept: application/x-ndjson` each result comes as a line, with its index."""
+        """Runs up to 64 calls. With `Accept: application/x-ndjson` each result comes as a line, with its index.
+
+        An empty line, every ten seconds without a result, says that the judge is there.
+        """
         intake().admit(len(batch.calls))
         runs = [asyncio.ensure_future(intake().run(call.code, call.stdin, call.limits)) for call in batch.calls]
         if NDJSON in request.headers.get("accept", ""):
@@ -189,12 +192,12 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
 
 
 async def as_lines(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[str]:
-    """One JSON line a result, as they come, those that are there together in one chunk."""
+    """One JSON line a result, as they come, those that are there together in one chunk; empty ones as signs of life."""
     index = {task: number for number, task in enumerate(runs)}
     left = set(runs)
     while left:
-        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        yield "".join(json.dumps({"index": index[task], **task.result().to_dict()}) + "\n" for task in done)
+        done, left = await asyncio.wait(left, timeout=ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        yield "".join(json.dumps({"index": index[task], **task.result().to_dict()}) + "\n" for task in done) or "\n"
 
 
 class _Server(uvicorn.Server):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Any
 import httpx
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import MAX_BATCH, CallResult, JudgeUnavailable, check_request
+from rstar2_train.judge.models import MAX_BATCH, SILENT_SECONDS, CallResult, JudgeUnavailable, check_request
 from rstar2_train.judge.session import JudgeSession
 
 MAX_REQUESTS = 32
@@ -26,6 +27,13 @@ MAX_CELLS = 1024
 """Cells of sessions in flight."""
 FIRST_DELAY = 0.25
 LONGEST_DELAY = 8.0
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(SILENT_SECONDS * 1000)),
+]
+"""An answer to a cell has no signs of life, for its status is not known before its end: these see that a node died."""
 INTERNAL_TRIES = 4
 """How often a call whose result is `internal` is run again before the judge counts as unavailable."""
 
@@ -54,16 +62,25 @@ class JudgeClient:
     """Runs snippets. One a process is enough; close it with `aclose`, or use it as an async context manager.
 
     `patience_seconds` is how long a judge may be away before `run` raises JudgeUnavailable; waiting in the judge's
-    queue, or for it to be less busy, does not count.
+    queue, or for it to be less busy, does not count. A connection on which not even a sign of life came for
+    `silent_seconds` is given up as lost.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, patience_seconds: float = 120.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience_seconds: float = 120.0,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         headers = {"Accept": "application/x-ndjson"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        limits = httpx.Limits(max_connections=MAX_REQUESTS + MAX_CELLS, max_keepalive_connections=MAX_REQUESTS)
         self._http = httpx.AsyncClient(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(None, connect=10.0),
-            limits=httpx.Limits(max_connections=MAX_REQUESTS + MAX_CELLS, max_keepalive_connections=MAX_REQUESTS),
+            timeout=httpx.Timeout(silent_seconds, connect=10.0, pool=None),
+            transport=httpx.AsyncHTTPTransport(limits=limits, socket_options=KEEPALIVE, trust_env=False),
             trust_env=False,
         )
         self._patience = patience_seconds
@@ -178,8 +195,9 @@ class JudgeClient:
                 )
             try:
                 async for line in answer.aiter_lines():
-                    fields = json.loads(line)
-                    self._take(batch[fields.pop("index")], CallResult(**fields))
+                    if line:  # an empty one is a sign of life
+                        fields = json.loads(line)
+                        self._take(batch[fields.pop("index")], CallResult(**fields))
             except httpx.HTTPError as error:
                 raise _Broken(f"{type(error).__name__} {error}".strip()) from error
 

@@ -30,6 +30,12 @@ MAX_PENDING = 8192
 """Calls that an API process holds, unless it is told otherwise."""
 SESSION_IDLE_SECONDS = 600
 """A session that nobody used for so long is ended, unless the worker is told otherwise."""
+MAX_WAIT_SECONDS = 900.0
+"""A call that nobody ran in that time is given up, unless the API is told otherwise."""
+ALIVE_SECONDS = 10.0
+"""How often, while there is no result, an empty line of a streamed answer says that the API lives."""
+SILENT_SECONDS = 60.0
+"""An API of which nothing came for so long counts as lost: its node may have died without a word."""
 DRAIN_SECONDS = 25.0
 """How long a part that was told to end goes on with what it holds: below the 30 s that Kubernetes gives it."""
 

@@ -1,7 +1,8 @@
 """A session of the judge, from the caller's side: cells that share one Python process, for one trajectory.
 
 Beside `client`, over the same connections. A cell is sent once. When it is not known whether it ran, because the
-connection or the sandbox was lost, the answer is `session_lost`, and so is that of every cell after it.
+connection or the sandbox was lost, the answer is `session_lost`, and so is that of every cell after it. A judge that
+says nothing for longer than it would keep a cell counts as lost too.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from types import TracebackType
 import httpx
 
 from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import CallResult, JudgeUnavailable
+from rstar2_train.judge.models import MAX_WAIT_SECONDS, CallResult, JudgeUnavailable
 
 LOST = "the connection to the judge was lost while the cell was under way\n"
 WAIT_SECONDS = 0.5
+ANSWER_SECONDS = MAX_WAIT_SECONDS + 60
+"""How long a judge may take to answer a cell, beyond the cell's own limit: it would have given it up by itself."""
 
 
 class JudgeSession:
@@ -54,12 +57,14 @@ class JudgeSession:
         """Runs a cell. `session_lives` says whether another one can follow. Raises JudgeUnavailable."""
         if self._lost:
             return CallResult("session_lost", stderr=self._lost)
-        body = {"code": code} | ({"limits": limits.model_dump(mode="json", by_alias=True)} if limits else {})
+        limits = limits or JudgeLimits()
+        body = {"code": code, "limits": limits.model_dump(mode="json", by_alias=True)}
+        timeout = httpx.Timeout(ANSWER_SECONDS + limits.wall_seconds, connect=10, pool=None)
         give_up = time.monotonic() + self._patience
         while True:
             wait = WAIT_SECONDS
             try:
-                answer = await self._http.post(f"/v1/sessions/{self._id}/cells", json=body, timeout=None)
+                answer = await self._http.post(f"/v1/sessions/{self._id}/cells", json=body, timeout=timeout)
                 if answer.status_code == 503:  # it lives, and has not taken the cell
                     give_up, wait = time.monotonic() + self._patience, float(answer.headers.get("Retry-After", wait))
                 else:

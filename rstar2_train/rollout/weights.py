@@ -35,12 +35,12 @@ Connect = Callable[..., EngineClient]
 
 @dataclass(frozen=True, slots=True)
 class PoolTimes:
-    """Seconds. The defaults suit a supervisor that restarts an engine within a minute."""
+    """Seconds."""
 
     patience: float = 180.0
-    """How long to go on without any engine that serves, before giving up."""
+    """How long to go on without any engine that serves, before giving up: on this machine one is soon restarted."""
     arrival: float = 1800.0
-    """The same, before the first engine that is to be found has ever served: its image may still be on its way."""
+    """The same, where engines are found: a pod's image may be on its way, and a large model takes long to load anew."""
     load: float = 600.0
     """Most that one engine may take to exchange its weights."""
     straggler: float = 30.0
@@ -107,7 +107,6 @@ class EnginePool:
         self._token = token
         self._find = find
         self._connect = connect or EngineClient
-        self._served = False
         self._engines: dict[str, _Engine] = {}
         self._target: _Target | None = None
         self._changed = asyncio.Event()
@@ -159,7 +158,7 @@ class EnginePool:
 
         Returns the addresses of those that have confirmed it: at least one. The others join when they confirm it.
         Trajectories still running are moved. Raises EngineRejected when an engine refuses the folder and none takes
-        it, EngineUnavailable when no engine is there for `times.patience` seconds (`times.arrival` for the first).
+        it, EngineUnavailable when no engine is there for `times.patience` seconds (`arrival` where they are found).
         """
         number = self._target.number + 1 if self._target else 1
         for url, engine in self._engines.items():
@@ -270,7 +269,6 @@ class EnginePool:
         if target is not self._target:
             return
         engine.limits, engine.confirmed, engine.trouble = limits, target.number, ""
-        self._served = True
         self.admission.add_engine(engine.client.url, capacity=limits.kv_tokens, block=limits.block_tokens)
         self._note_change()
 
@@ -294,7 +292,7 @@ class EnginePool:
 
     @property
     def _patience(self) -> float:
-        return self.times.patience if self._served or self._find is None else self.times.arrival
+        return self.times.patience if self._find is None else self.times.arrival
 
     def _why_none(self) -> str:
         if not self._engines:

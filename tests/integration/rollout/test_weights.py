@@ -206,7 +206,7 @@ async def test_engines_come_and_go(engine: Engine, models: Models) -> None:
     times = PoolTimes(patience=1, arrival=120, load=60, straggler=0.5, check=0.2, retry=0.2, look=0.1)
     async with EnginePool(token=engine.token, find=find, times=times) as pool:
         pushed = asyncio.create_task(pool.update_weights(models.boot, "found"))
-        await asyncio.sleep(2)  # longer than the patience with engines that have been there
+        await asyncio.sleep(2)  # longer than the patience with engines that are given by address
         assert not pushed.done()
         there.add(engine.url)
         assert await pushed == [engine.url]

@@ -1,0 +1,119 @@
+"""A judge of which nothing comes, as when its node died without a word: noticed, and told from one that is at work."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+
+from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.judge import api
+from rstar2_train.judge import session as sessions
+from rstar2_train.judge.client import JudgeClient
+from rstar2_train.judge.models import JudgeUnavailable
+from rstar2_train.judge.stack import JudgeStack
+from tests.integration.judge.test_recovery import SLOW
+
+HEAD = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n"
+END = "0\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(answer: Callable[[int, asyncio.StreamWriter], Awaitable[object]]) -> AsyncIterator[str]:
+    """A server that has a request's head answered, is told which one it is (0, 1, ...), and says nothing of its own."""
+    count = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        while await reader.readuntil(b"\r\n\r\n"):
+            count += 1
+            await answer(count - 1, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+def chunk(line: str) -> str:
+    """A line, as one piece of an answer."""
+    return f"{len(line) + 1:x}\r\n{line}\n\r\n"
+
+
+def result(index: int) -> str:
+    """The result of a call that printed its index."""
+    return chunk(json.dumps({"index": index, "status": "ok", "stdout": f"{index}\n"}))
+
+
+async def test_a_judge_that_takes_calls_and_says_nothing_is_away() -> None:
+    async with (
+        serving(lambda number, writer: asyncio.sleep(0)) as url,
+        JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
+        asyncio.timeout(30),
+    ):
+        with pytest.raises(JudgeUnavailable, match="ReadTimeout"):
+            await client.run("print(1)")
+
+
+async def test_calls_are_sent_again_when_their_judge_falls_silent() -> None:
+    """The first request gets one of its two results and nothing more; patience counts from what was heard last."""
+
+    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write((HEAD + (result(1) if number == 0 else result(0) + END)).encode())
+
+    async with serving(answer) as url, JudgeClient(url, silent_seconds=0.2) as client, asyncio.timeout(30):
+        both = await asyncio.gather(client.run("print(0)"), client.run("print(1)"))
+        assert [one.stdout for one in both] == ["0\n", "1\n"]
+
+
+async def test_a_cell_is_lost_and_not_sent_again_when_its_judge_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "ANSWER_SECONDS", 0.2)
+    requests = 0
+
+    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        if number == 0:
+            begun = json.dumps({"session": "s"})
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(begun)}\r\n\r\n{begun}".encode())
+
+    async with serving(answer) as url, JudgeClient(url) as client, asyncio.timeout(30):
+        session = client.session()
+        await session.__aenter__()
+        lost = await session.run("print(1)", limits=JudgeLimits(wall_seconds=0.1))
+        assert lost.status == "session_lost" and "ReadTimeout" in lost.stderr
+        assert (await session.run("print(1)")).status == "session_lost"
+    assert requests == 2
+
+
+async def test_the_kernel_asks_whether_a_judges_node_is_there() -> None:
+    """Only this finds out that the node of a cell's judge is dead."""
+
+    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with serving(answer) as url, JudgeClient(url) as client:
+        response = await client._http.get("/")
+        its = response.extensions["network_stream"].get_extra_info("socket")
+        assert its.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert its.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
+
+async def test_a_judge_at_work_gives_signs_of_life(judge: JudgeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes far longer than the client bears silence is answered by the first request."""
+    monkeypatch.setattr(api, "ALIVE_SECONDS", 0.1)
+    monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)
+    app = api.make_app(api.ApiSettings(redis=judge.redis_url), token=None)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(server.serve([listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with JudgeClient(url, silent_seconds=2) as client, asyncio.timeout(60):
+            slow = await client.run("import time\ntime.sleep(5)\nprint('slow')", limits=SLOW)
+            assert (slow.status, slow.stdout) == ("ok", "slow\n")
+            intake = app.state.intake
+            assert (intake.submitter.answered, intake.submitter.pending) == (1, 0)
+        server.should_exit = True
+        await serving
