@@ -117,8 +117,7 @@ class _Loop:
         update_seconds = time.monotonic() - started - rollout_seconds
         record = _record(step + 1, groups)
         training.extra["history"] = [_plain(one) for one in [*history, record][-_history_length(settings) :]]
-        if training.best is None or record.reward > training.best[0]:
-            training.best = (record.reward, step + 1)
+        training.rewards.append(record.reward)
         last = step + 1 == settings.steps or self.decide([*history, record]) is not None
         if last or (step + 1) % ctx.job.spec.checkpoint.every_steps == 0:
             await training.checkpoint(step + 1)
