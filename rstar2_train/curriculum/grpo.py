@@ -95,13 +95,17 @@ class _Loop:
         self._problems = problems
         self._protocol = protocol
         self._order = Order(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
+        self._told_at = time.monotonic()
 
     def decide(self, history: Sequence[StepRecord]) -> Decision | None:
         """Whether the stage ends now."""
         return decide(history, advance=self._settings.advance_when, collapse=self._settings.collapse)
 
     async def step(self, step: int, history: Sequence[StepRecord]) -> StepRecord:
-        """Do 0-based `step`: afterwards `step + 1` steps are done, checkpointed when due, and in the engines."""
+        """Do 0-based `step`: afterwards `step + 1` steps are done, checkpointed when due, and in the engines.
+
+        Raises Suspend when asked to stop; once the update is done, nothing waits for the engines any more.
+        """
         ctx, settings, training = self._ctx, self._settings, self._training
         started = time.monotonic()
         groups, generated = await self._groups(step)
@@ -119,17 +123,17 @@ class _Loop:
         training.extra["history"] = [_plain(one) for one in [*history, record][-_history_length(settings) :]]
         training.rewards.append(record.reward)
         last = step + 1 == settings.steps or self.decide([*history, record]) is not None
-        if last or (step + 1) % ctx.job.spec.checkpoint.every_steps == 0:
+        due = (step + 1) % ctx.job.spec.checkpoint.every_steps == 0
+        if last or due or ctx.stopping.is_set():
             await training.checkpoint(step + 1)
+        # Before the push, which waits for engines: an attempt that dies there does not repeat a step with a checkpoint.
+        self._tell(step + 1, groups, trained, {"rollout": rollout_seconds, "update": update_seconds})
+        ctx.check_stop()
         weights_started = time.monotonic()
         await self._rollouts.push(training.group, step_version(ctx.stage, step + 1))
-        timings = {
-            "rollout": rollout_seconds,
-            "update": update_seconds,
-            "weights": time.monotonic() - weights_started,
-            "step": time.monotonic() - started,
-        }
-        self._tell(step + 1, groups, trained, timings)
+        ended = time.monotonic()
+        timings = {"time/weights_seconds": ended - weights_started, "time/step_seconds": ended - started}
+        ctx.tracker.metrics(ctx.stage.name, step=step + 1, values=timings)
         return record
 
     async def _groups(self, step: int) -> tuple[list[list[Trajectory]], bool]:
@@ -166,7 +170,9 @@ class _Loop:
     ) -> None:
         ctx = self._ctx
         metrics = step_metrics(groups, trained, timings)
-        self._training.finished_step(step, metrics, seconds=timings["step"], show=headline(metrics))
+        now = time.monotonic()
+        self._training.finished_step(step, metrics, seconds=now - self._told_at, show=headline(metrics))
+        self._told_at = now
         chosen = pick(groups, ctx.job.spec.tracking.traces_per_step)
         ctx.tracker.traces(ctx.stage.name, step=step, trajectories=chosen, decode=self._protocol.decode)
         keep = ctx.job.spec.retain.trajectory_steps

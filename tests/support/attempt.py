@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rstar2_train.curriculum.context import Context, Endpoints
 from rstar2_train.job.contracts import Attempt, write_model
@@ -21,11 +21,13 @@ from tests.support.simulated import manifest
 class Group:
     """In place of `TrainerGroup`: its weights are a number that a step adds one to."""
 
+    on_step: ClassVar[Callable[[Group], None]] = staticmethod(lambda _: None)
+    """What happens at the end of a step; for tests to replace."""
+
     def __init__(self, **_: object) -> None:
         self.weights = 0.0
         self.fresh_optimizer = True
         self.rates: list[float] = []
-        self.on_step: Callable[[], None] = lambda: None
 
     def load(self, model_dir: Path, *, optimizer: object) -> None:
         self.weights = json.loads((model_dir / "weights.json").read_text())
@@ -39,7 +41,7 @@ class Group:
     def grpo_step(self, groups: object, *, lr: float, **_: object) -> dict[str, float]:
         self.weights += 1
         self.rates.append(lr)
-        self.on_step()
+        type(self).on_step(self)
         return {"loss": 0.0}
 
     def save(self, folder: Path, *, step: int, extra: dict[str, Any]) -> None:
@@ -65,9 +67,10 @@ Begin = Callable[..., Context]
 
 
 def begin_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> Context:
-    """The context of an attempt, whose job starts from weights 0."""
+    """The context of an attempt, whose job starts from weights 0 and has its data in `folder`."""
     state = JobState(folder / "state")
-    job, problems = check(manifest(stages, **{"model": {"source": str(folder / "base")}, **spec}))
+    content = json.dumps(manifest(stages, **{"model": {"source": str(folder / "base")}, **spec}))
+    job, problems = check(json.loads(content.replace('"/data/', f'"{folder}/')))
     assert job is not None, problems
     write_weights(folder / "base", 0.0)
     stage = job.spec.stages[number]
