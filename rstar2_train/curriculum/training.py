@@ -82,8 +82,7 @@ class Training:
         await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
         state = await self._restore_newest()
         if state is None:
-            if self._inherit and self._source.checkpoint is not None:
-                await asyncio.to_thread(self.group.restore, self._source.checkpoint)
+            await self._take_over()
             return 0
         self.extra = state.extra
         self._done = self._saved = state.step
@@ -93,6 +92,21 @@ class Training:
         log.info("resuming %s after step %d", ctx.stage.name, state.step)
         ctx.report(step=state.step, checkpoint=self._reference(state.step))
         return state.step
+
+    async def _take_over(self) -> None:
+        """Take the weights of the stage before as its ranks had them: its model folder has them rounded to its dtype.
+
+        A damaged checkpoint is an error only where the optimiser is wanted too: no other file has that.
+        """
+        checkpoint = self._source.checkpoint
+        if checkpoint is None:
+            return
+        try:
+            await asyncio.to_thread(self.group.restore, checkpoint, reset_optimizer=not self._inherit)
+        except checkpoints.CheckpointInvalid as error:
+            if self._inherit:
+                raise
+            log.warning("%s; starting from the rounded weights in %s", error, self._source.model)
 
     async def _restore_newest(self) -> TrainState | None:
         """The newest checkpoint that is whole; None when the stage has none yet."""

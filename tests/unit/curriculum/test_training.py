@@ -10,10 +10,10 @@ import pytest
 from rstar2_train.curriculum.context import Context
 from rstar2_train.curriculum.handover import incoming
 from rstar2_train.curriculum.training import Training
-from rstar2_train.job.contracts import Outcome
+from rstar2_train.job.contracts import Outcome, write_model
 from rstar2_train.train import checkpoints
 from rstar2_train.train.config import OptimizerConfig
-from tests.support.attempt import Begin
+from tests.support.attempt import Begin, Group
 
 FALLING = [0.5, 0.5, 0.9, 0.5, 0.8, 0.8, 0.1, 0.1]
 """Mean reward of each step; step 3 alone has the highest, the checkpoint of step 4 made the best two steps."""
@@ -75,3 +75,31 @@ async def test_a_best_checkpoint_that_is_gone_is_no_best(begin: Begin) -> None:
     outcome = await train(begin(attempt=2, **spec), rewards, every=2)
     assert outcome is not None and outcome.checkpoint is not None
     assert outcome.checkpoint.step == 6
+
+
+@pytest.mark.parametrize("inherit", [True, False])
+async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begin, inherit: bool) -> None:
+    first = begin("gg", 0)
+    async with Training(first, OptimizerConfig(), incoming(first.job, first.stage, first.state)) as training:
+        await training.begun()
+        training.group.weights = 2.25
+        write_model(first.folder.outcome_file, await training.hand_on(1))
+    assert (first.folder.model / "weights.json").read_text() == "2", "rounded"
+
+    async def begun() -> Group:
+        second = begin("gg", 1)
+        source = incoming(second.job, second.stage, second.state)
+        async with Training(second, OptimizerConfig(), source, inherit=inherit) as training:
+            assert await training.begun() == 0
+            return training.group
+
+    group = await begun()
+    assert (group.weights, group.fresh_optimizer) == (2.25, not inherit)
+
+    checkpoints.remove(checkpoints.checkpoint_path(first.folder.checkpoints, 1))
+    if inherit:
+        with pytest.raises(checkpoints.CheckpointInvalid):
+            await begun()
+    else:
+        group = await begun()
+        assert (group.weights, group.fresh_optimizer) == (2, True)
