@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -103,3 +104,14 @@ async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begi
     else:
         group = await begun()
         assert (group.weights, group.fresh_optimizer) == (2, True)
+
+
+async def test_a_loss_that_is_no_number_is_left_out_of_the_progress(begin: Begin) -> None:
+    ctx = begin()
+    async with Training(ctx, OptimizerConfig(), incoming(ctx.job, ctx.stage, ctx.state)) as training:
+        await training.begun()
+        shown = {"loss": math.nan, "grad_norm": math.inf, "tokens_per_second": 2.0}
+        training.finished_step(1, {"sft/loss": math.nan}, seconds=1.0, show=shown)
+    progress = ctx.state.progress()
+    assert progress is not None
+    assert (progress.step, progress.metrics) == (1, {"tokens_per_second": 2.0})
