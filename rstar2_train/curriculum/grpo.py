@@ -44,6 +44,8 @@ async def run(ctx: Context) -> Outcome:
     source = incoming(ctx.job, ctx.stage, ctx.state)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, grad_clip=settings.grad_clip)
     inherit = inherits_optimizer(source.stage, reset=settings.reset_optimizer)
+    if inherit:
+        settings = settings.model_copy(update={"warmup_steps": 0})  # the optimiser's moments are there already
     async with contextlib.AsyncExitStack() as stack:
         training = await stack.enter_async_context(Training(ctx, optimizer, source, inherit=inherit))
         protocol = await asyncio.to_thread(load_protocol, ctx, source.model)

@@ -27,7 +27,6 @@ class Group:
     def __init__(self, **_: object) -> None:
         self.weights = 0.0
         self.fresh_optimizer = True
-        self.rates: list[float] = []
 
     def load(self, model_dir: Path, *, optimizer: object) -> None:
         self.weights = json.loads((model_dir / "weights.json").read_text())
@@ -40,7 +39,6 @@ class Group:
 
     def grpo_step(self, groups: object, *, lr: float, **_: object) -> dict[str, float]:
         self.weights += 1
-        self.rates.append(lr)
         type(self).on_step(self)
         return {"loss": 0.0}
 

@@ -12,7 +12,7 @@ import pytest
 from rstar2_train.curriculum import grpo
 from rstar2_train.curriculum.context import Context, Suspend
 from rstar2_train.data.problems import Problem
-from rstar2_train.job.contracts import StageFailed
+from rstar2_train.job.contracts import StageFailed, write_model
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.track.tracker import journal_file
 from rstar2_train.train import checkpoints
@@ -75,9 +75,9 @@ def stage(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         "".join(json.dumps({"id": f"{n}", "problem": f"{n}", "answer": "1"}) + "\n" for n in range(4))
     )
 
-    def one(*, attempt: int = 1, every: int = 1, **more: Any) -> Context:
+    def one(stages: str = "g", number: int = 0, *, attempt: int = 1, every: int = 1, **more: Any) -> Context:
         settings = {"promptsPerStep": 2, "rolloutsPerPrompt": 2, "keepPerPrompt": 2, **more}
-        return begin(attempt=attempt, checkpoint={"everySteps": every, "keepLast": 10}, grpo=settings)
+        return begin(stages, number, attempt=attempt, checkpoint={"everySteps": every, "keepLast": 10}, grpo=settings)
 
     return one
 
@@ -146,3 +146,13 @@ async def test_asked_to_stop_during_an_update_it_writes_a_checkpoint_and_pushes_
     assert outcome.outcome == "completed"
     assert Engines.pushed[2:] == ["g0-step-000002", "g0-step-000003", "g0-step-000004"]
     assert (ctx.folder.model / "weights.json").read_text() == "4"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_only_a_stage_with_a_fresh_optimizer_warms_up(stage: Callable[..., Context], reset: bool) -> None:
+    for number, expected in enumerate([[0.25, 0.5, 0.75, 1.0], [0.25, 0.5, 0.75, 1.0] if reset else [1.0] * 4]):
+        ctx = stage("gg", number, learningRate=1.0, warmupSteps=4, resetOptimizer=reset)
+        write_model(ctx.folder.outcome_file, await grpo.run(ctx))
+        events = map(json.loads, journal_file(ctx.state.root).read_text().splitlines())
+        values = [event["values"] for event in events if event["kind"] == "metrics" and event["run"] == ctx.stage.name]
+        assert [step["trainer/lr"] for step in values if "trainer/lr" in step] == expected
