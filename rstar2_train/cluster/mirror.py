@@ -50,14 +50,12 @@ class Mirror:
         self._told: Progress | None = None
         self._told_at = 0.0
         self._trouble = ""
+        self._unreadable = ""
 
     async def follow(self) -> None:
         """Tell progress as it changes, for ever."""
         while True:
-            try:
-                await self._tell_progress()
-            except OSError as error:  # network storage has its moments
-                log.warning("the progress cannot be read now: %s", error)
+            await self._tell_progress()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def conclude(self, outcome: Outcome) -> None:
@@ -81,7 +79,21 @@ class Mirror:
         self._told, self._told_at, self._trouble = progress, time.monotonic(), ""
 
     def _progress(self) -> Progress | None:
-        """The attempt's progress, with its run in MLflow; None before its driver wrote one, or once it is past."""
+        """The attempt's progress, with its run in MLflow; None before its driver wrote one, or once it is past.
+
+        None too when it cannot be read, which is logged once: the mirror, and the outcome, must not fail with it.
+        """
+        try:
+            progress = self._read()
+        except (OSError, ValueError) as error:  # network storage has its moments; a file may not be what it should
+            if str(error) != self._unreadable:
+                log.warning("the progress cannot be read now: %s", error)
+            self._unreadable = str(error)
+            return None
+        self._unreadable = ""
+        return progress
+
+    def _read(self) -> Progress | None:
         progress = self._state.progress()
         if progress is None or (progress.stage, progress.attempt) != (self._stage, self._attempt.attempt):
             return None

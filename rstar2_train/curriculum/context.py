@@ -6,8 +6,10 @@ Made once by `__main__`, passed down; the drivers of the stage types hold no oth
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +65,10 @@ class Context:
         """The job's seed."""
         return self.job.spec.seed
 
-    def report(self, **changes: object) -> None:
-        """Change fields of the progress and write it."""
+    def report(self, *, metrics: Mapping[str, float] | None = None, **changes: object) -> None:
+        """Change fields of the progress and write it. A metric that is not finite is left out: JSON cannot hold it."""
+        if metrics is not None:
+            changes["metrics"] = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.progress = self.progress.model_copy(update=changes | {"updated_at": time.time()})
         write_model(self.state.progress_file, self.progress)
 

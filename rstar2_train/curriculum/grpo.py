@@ -44,6 +44,8 @@ async def run(ctx: Context) -> Outcome:
     source = incoming(ctx.job, ctx.stage, ctx.state)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, grad_clip=settings.grad_clip)
     inherit = inherits_optimizer(source.stage, reset=settings.reset_optimizer)
+    if inherit:
+        settings = settings.model_copy(update={"warmup_steps": 0})  # the optimiser's moments are there already
     async with contextlib.AsyncExitStack() as stack:
         training = await stack.enter_async_context(Training(ctx, optimizer, source, inherit=inherit))
         protocol = await asyncio.to_thread(load_protocol, ctx, source.model)
@@ -95,13 +97,17 @@ class _Loop:
         self._problems = problems
         self._protocol = protocol
         self._order = Order(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
+        self._told_at = time.monotonic()
 
     def decide(self, history: Sequence[StepRecord]) -> Decision | None:
         """Whether the stage ends now."""
         return decide(history, advance=self._settings.advance_when, collapse=self._settings.collapse)
 
     async def step(self, step: int, history: Sequence[StepRecord]) -> StepRecord:
-        """Do 0-based `step`: afterwards `step + 1` steps are done, checkpointed when due, and in the engines."""
+        """Do 0-based `step`: afterwards `step + 1` steps are done, checkpointed when due, and in the engines.
+
+        Raises Suspend when asked to stop; once the update is done, nothing waits for the engines any more.
+        """
         ctx, settings, training = self._ctx, self._settings, self._training
         started = time.monotonic()
         groups, generated = await self._groups(step)
@@ -117,20 +123,19 @@ class _Loop:
         update_seconds = time.monotonic() - started - rollout_seconds
         record = _record(step + 1, groups)
         training.extra["history"] = [_plain(one) for one in [*history, record][-_history_length(settings) :]]
-        if training.best is None or record.reward > training.best[0]:
-            training.best = (record.reward, step + 1)
+        training.rewards.append(record.reward)
         last = step + 1 == settings.steps or self.decide([*history, record]) is not None
-        if last or (step + 1) % ctx.job.spec.checkpoint.every_steps == 0:
+        due = (step + 1) % ctx.job.spec.checkpoint.every_steps == 0
+        if last or due or ctx.stopping.is_set():
             await training.checkpoint(step + 1)
+        # Before the push, which waits for engines: an attempt that dies there does not repeat a step with a checkpoint.
+        self._tell(step + 1, groups, trained, {"rollout": rollout_seconds, "update": update_seconds})
+        ctx.check_stop()
         weights_started = time.monotonic()
         await self._rollouts.push(training.group, step_version(ctx.stage, step + 1))
-        timings = {
-            "rollout": rollout_seconds,
-            "update": update_seconds,
-            "weights": time.monotonic() - weights_started,
-            "step": time.monotonic() - started,
-        }
-        self._tell(step + 1, groups, trained, timings)
+        ended = time.monotonic()
+        timings = {"time/weights_seconds": ended - weights_started, "time/step_seconds": ended - started}
+        ctx.tracker.metrics(ctx.stage.name, step=step + 1, values=timings)
         return record
 
     async def _groups(self, step: int) -> tuple[list[list[Trajectory]], bool]:
@@ -167,7 +172,9 @@ class _Loop:
     ) -> None:
         ctx = self._ctx
         metrics = step_metrics(groups, trained, timings)
-        self._training.finished_step(step, metrics, seconds=timings["step"], show=headline(metrics))
+        now = time.monotonic()
+        self._training.finished_step(step, metrics, seconds=now - self._told_at, show=headline(metrics))
+        self._told_at = now
         chosen = pick(groups, ctx.job.spec.tracking.traces_per_step)
         ctx.tracker.traces(ctx.stage.name, step=step, trajectories=chosen, decode=self._protocol.decode)
         keep = ctx.job.spec.retain.trajectory_steps

@@ -17,8 +17,7 @@ from typing import Any, Self, TypeVar
 
 from rstar2_train.curriculum.context import Context, Suspend
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluate.ask import ask_missing, too_many_lost
-from rstar2_train.evaluate.samples import Samples
+from rstar2_train.evaluate.ask import Kept, ask_missing, too_many_lost
 from rstar2_train.evaluate.scored import Scored
 from rstar2_train.job.contracts import Reason, StageFailed
 from rstar2_train.job.service import addresses, split_address
@@ -103,7 +102,7 @@ class Rollouts:
         count: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        samples: Samples,
+        samples: Kept,
     ) -> list[Scored]:
         """`count` samples of each problem, in order; those that `samples` has are not asked, the others kept there.
 

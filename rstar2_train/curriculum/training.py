@@ -43,8 +43,10 @@ class Training:
         self._saved = 0
         self.extra: dict[str, Any] = {}
         """What the driver keeps with a checkpoint, such as its history; JSON."""
+        self.rewards: list[float] = []
+        """Mean rewards of the steps since the last checkpoint; the first was sampled with that checkpoint's weights."""
         self.best: tuple[float, int] | None = None
-        """Best mean reward so far and the step that made it."""
+        """The best checkpoint: mean reward of the steps from it to the next one, and its step."""
         self.resumes = bool(checkpoints.list_checkpoints(ctx.folder.checkpoints))
         """Whether the stage has a checkpoint to go on from; if not, its weights are still those of the source."""
 
@@ -80,16 +82,31 @@ class Training:
         await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
         state = await self._restore_newest()
         if state is None:
-            if self._inherit and self._source.checkpoint is not None:
-                await asyncio.to_thread(self.group.restore, self._source.checkpoint)
+            await self._take_over()
             return 0
         self.extra = state.extra
         self._done = self._saved = state.step
         best = self.extra.get("best")
-        self.best = (best[0], best[1]) if best else None
+        # After falling back to an older checkpoint, what was the best then may have been deleted since.
+        self.best = (best[0], best[1]) if best and self._there(best[1]) else None
         log.info("resuming %s after step %d", ctx.stage.name, state.step)
         ctx.report(step=state.step, checkpoint=self._reference(state.step))
         return state.step
+
+    async def _take_over(self) -> None:
+        """Take the weights of the stage before as its ranks had them: its model folder has them rounded to its dtype.
+
+        A damaged checkpoint is an error only where the optimiser is wanted too: no other file has that.
+        """
+        checkpoint = self._source.checkpoint
+        if checkpoint is None:
+            return
+        try:
+            await asyncio.to_thread(self.group.restore, checkpoint, reset_optimizer=not self._inherit)
+        except checkpoints.CheckpointInvalid as error:
+            if self._inherit:
+                raise
+            log.warning("%s; starting from the rounded weights in %s", error, self._source.model)
 
     async def _restore_newest(self) -> TrainState | None:
         """The newest checkpoint that is whole; None when the stage has none yet."""
@@ -116,11 +133,19 @@ class Training:
         ctx.report(phase="Training", step=step, metrics=dict(show), estimated_remaining_seconds=left)
 
     async def checkpoint(self, step: int) -> None:
-        """Write a complete checkpoint of `step` and drop those that need not be kept."""
+        """Write a complete checkpoint of `step` and drop those that need not be kept.
+
+        Only now is it known how good the one before was: rollouts show the weights that sampled them.
+        """
         if step == self._saved:
             return
         ctx, keep = self._ctx, self._ctx.job.spec.checkpoint
         ctx.check_current()
+        if self._saved and self.rewards:
+            reward = fmean(self.rewards)
+            if self.best is None or reward > self.best[0]:
+                self.best = (reward, self._saved)
+        self.rewards.clear()
         self.extra["best"] = list(self.best) if self.best else None
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
         await asyncio.to_thread(self.group.save, folder, step=step, extra=self.extra)
@@ -132,18 +157,26 @@ class Training:
     async def hand_on(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
         """Write the final checkpoint and model of the stage; the outcome is for the caller to return.
 
-        After a collapse it is the best checkpoint that is handed on, where one was kept.
+        After a collapse it is the best checkpoint that is handed on; where none was kept, the last one, with a warning.
         """
         ctx = self._ctx
         await self.checkpoint(step)
-        if reason == "Collapsed" and self.best is not None:
+        message = f"after {step} steps"
+        if reason == "Collapsed" and self.best is not None and self._there(self.best[1]):
             best = checkpoints.checkpoint_path(ctx.folder.checkpoints, self.best[1])
-            if best in (folder for _, folder in checkpoints.list_checkpoints(ctx.folder.checkpoints)):
-                step = (await asyncio.to_thread(self.group.restore, best)).step
+            step = (await asyncio.to_thread(self.group.restore, best)).step
+            message += f"; hands on the best checkpoint, of step {step}"
+        elif reason == "Collapsed":
+            message += "; no earlier checkpoint was kept to hand on, so that what is handed on has collapsed"
+            log.warning("%s collapsed %s (spec.checkpoint: everySteps, keepBest)", ctx.stage.name, message)
         ctx.check_current()
         await asyncio.to_thread(self.group.export, ctx.folder.model)
         kind = "completed" if reason == "StepsReached" else "advanced"
-        return ctx.outcome(kind, reason, f"after {step} steps", checkpoint=self._reference(step))
+        return ctx.outcome(kind, reason, message, checkpoint=self._reference(step))
+
+    def _there(self, step: int) -> bool:
+        """Whether there is a complete checkpoint of `step`."""
+        return step in dict(checkpoints.list_checkpoints(self._ctx.folder.checkpoints))
 
     def _reference(self, step: int) -> CheckpointRef:
         folder = checkpoints.checkpoint_path(self._ctx.folder.checkpoints, step)

@@ -1,16 +1,30 @@
 """Asks a model what is not kept yet, and keeps each sample as it ends: the core of `rstar2 eval`, `rstar2 filter` and
-the Evaluate stage, which differ in what they make of the records that come back.
+the stages Filter and Evaluate, which differ in what they make of the records that come back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluate.samples import Samples
 from rstar2_train.evaluate.scored import Scored
 from rstar2_train.rollout.collect import MOST_LOST, Sampler, ask
 from rstar2_train.rollout.trajectory import Trajectory
+
+
+class Kept(Protocol):
+    """Where samples are kept as they end: `samples.Samples`, or the slices of a Filter stage."""
+
+    def finished(
+        self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
+    ) -> dict[tuple[str, int], Scored]:
+        """What is there of `samples` samples of each problem, by problem id and number."""
+        ...
+
+    def add(self, trajectory: Trajectory) -> Scored:
+        """Keep a sample that has ended; returns its record."""
+        ...
 
 
 async def ask_missing(
@@ -19,7 +33,7 @@ async def ask_missing(
     prompts: Mapping[str, list[int]],
     count: int,
     have: Mapping[tuple[str, int], Scored],
-    samples: Samples,
+    samples: Kept,
     sampler: Sampler,
     on_done: Callable[[Scored], None],
 ) -> list[Scored]:

@@ -128,7 +128,7 @@ class GRPO(Model):
     learning_rate: Positive | None = None
     """AdamW learning rate, constant after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Rollout steps of linear warm-up."""
+    """Rollout steps of linear warm-up; none where a stage goes on with the optimiser of the one before."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
     """AdamW weight decay."""
     grad_clip: Positive | None = None

@@ -95,6 +95,14 @@ def test_a_resumed_run_continues_as_if_it_had_not_stopped(group: TrainerGroup, m
     resumed = exported(group, tmp_path / "resumed")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
 
+    # A stage that starts from the checkpoint's weights does, in float32, what one does that starts from the model.
+    group.load(model_dir, optimizer=OPTIMIZER)
+    group.restore(folder, reset_optimizer=True)
+    exported(group, tmp_path / "handed-on")
+    from_checkpoint = steps(group, range(2, 4))
+    group.load(tmp_path / "handed-on", optimizer=OPTIMIZER)
+    assert steps(group, range(2, 4)) == from_checkpoint
+
     # Without its moments the optimiser takes other steps from the same weights.
     group.restore(folder, reset_optimizer=True)
     fresh = steps(group, range(2, 4))

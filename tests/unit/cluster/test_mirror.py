@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rstar2_train.cluster import mirror
 from rstar2_train.cluster.launch import claim
 from rstar2_train.cluster.mirror import due, last_words
-from rstar2_train.job.contracts import Attempt, Progress
-from rstar2_train.job.state import read_attempt
+from rstar2_train.job.contracts import PROGRESS_KEY, Attempt, Outcome, Progress, outcome_key, write_model
+from rstar2_train.job.state import JobState, read_attempt
+from rstar2_train.track.tracker import Tracker
 
 TOLD = Progress(stage="rl", attempt=1, phase="Training", step=3, updated_at=100.0)
 
@@ -33,6 +38,53 @@ def test_due(changes: dict[str, object], seconds: float, expected: bool) -> None
 
 def test_the_first_progress_is_told_at_once() -> None:
     assert due(TOLD, None, seconds=0.0)
+
+
+class Told:
+    """In place of the ConfigMap."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.keys: set[str] = set()
+        self.changed = asyncio.Event()
+
+    async def put(self, data: dict[str, str]) -> None:
+        self.keys |= set(data)
+        if PROGRESS_KEY in data:
+            self.steps.append(json.loads(data[PROGRESS_KEY])["step"])
+        self.changed.set()
+
+
+async def test_a_progress_that_cannot_be_read_is_logged_once_and_the_next_one_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+
+    async def look(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            write_model(state.progress_file, TOLD)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(mirror, "asyncio", SimpleNamespace(sleep=look))
+    state, attempt, told = JobState(tmp_path), Attempt(attempt=1), Told()
+    Tracker(tmp_path, job="demo").close()
+    write_model(state.stage("rl").attempt_file, attempt)
+    state.progress_file.write_text('{"stage": "rl", "attempt": 1, "metrics": {"loss": NaN}}')
+    one = mirror.Mirror(told, state, stage="rl", attempt=attempt)  # type: ignore[arg-type]
+    following = asyncio.create_task(one.follow())
+    changed = asyncio.create_task(told.changed.wait())
+    await asyncio.wait({following, changed}, return_when=asyncio.FIRST_COMPLETED)
+    assert not following.done(), following
+    following.cancel()
+    assert told.steps == [3]
+    assert caplog.text.count("the progress cannot be read now") == 1
+
+    state.progress_file.write_text("{")
+    await one.conclude(Outcome(stage="rl", attempt=1, outcome="completed", reason="Completed"))
+    assert told.keys == {PROGRESS_KEY, outcome_key("rl")}
+    assert told.steps == [3]
 
 
 @pytest.mark.parametrize(
