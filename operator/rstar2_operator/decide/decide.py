@@ -111,8 +111,18 @@ def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
         message = "its pods are ending; a driver that trains writes its checkpoint first"
         return _counted(told, phase="Suspending", why="Suspending", stage=stage.name, message=message,
                         serving=stage.needs_engines)  # fmt: skip
-    return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage),
-                    message="nothing is held but the storage; set spec.suspend to false to go on")  # fmt: skip
+    message = "nothing is held but the storage; set spec.suspend to false to go on"
+    if stage is not None and _ended_by_force(stage, observed):
+        message += (f" from the last checkpoint: the driver of stage {stage.name} was ended before it had written one "
+                    "(spec.trainer.terminationGracePeriodSeconds)")  # fmt: skip
+    return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage), message=message)
+
+
+def _ended_by_force(stage: Stage, observed: Observed) -> bool:
+    """Whether the driver of the last attempt was at work and never told how it ended."""
+    number, progress, outcome = stages.last_attempt(stage, observed), observed.progress(), observed.outcome(stage.name)
+    at_work = progress is not None and (progress.stage, progress.attempt) == (stage.name, number)
+    return at_work and (outcome is None or outcome.attempt != number)
 
 
 def _without_secret(stage: Stage | None, observed: Observed, told: Counters) -> Plan:

@@ -130,12 +130,23 @@ def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
     assert kinds(cluster, "Deployment") != []  # the driver may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.end("demo-g0-1", 75, outcome=stopped)
-    assert cluster.round().phase == "Suspended"
+    plan = cluster.round()
+    assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" not in plan.message
     assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
     cluster.job["spec"]["suspend"] = False
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
     assert cluster.job["status"]["restarts"] == 0
+
+
+def test_a_suspension_that_left_no_time_for_a_checkpoint_says_so() -> None:
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    cluster.job["spec"]["suspend"] = True
+    cluster.round()
+    cluster.end("demo-g0-1", 137)
+    plan = cluster.round()
+    assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" in plan.message
 
 
 def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() -> None:
