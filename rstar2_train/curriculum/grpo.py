@@ -104,7 +104,7 @@ class _Loop:
         return decide(history, advance=self._settings.advance_when, collapse=self._settings.collapse)
 
     async def step(self, step: int, history: Sequence[StepRecord]) -> StepRecord:
-        """Do 0-based `step`: afterwards `step + 1` steps are done, checkpointed when due, and in the engines.
+        """Do 0-based `step`: afterwards `step + 1` steps are done and in the engines, and a due checkpoint has begun.
 
         Raises Suspend when asked to stop; once the update is done, nothing waits for the engines any more.
         """
@@ -119,6 +119,7 @@ class _Loop:
             await asyncio.to_thread(store.write, file, rows)
         rollout_seconds = time.monotonic() - started
         await training.begun()
+        await training.settled()
         trained = await self._update(selected.groups, step)
         update_seconds = time.monotonic() - started - rollout_seconds
         record = _record(step + 1, groups)
@@ -126,9 +127,8 @@ class _Loop:
         training.rewards.append(record.reward)
         last = step + 1 == settings.steps or self.decide([*history, record]) is not None
         due = (step + 1) % ctx.job.spec.checkpoint.every_steps == 0
-        if last or due or ctx.stopping.is_set():
+        if last or ctx.stopping.is_set():
             await training.checkpoint(step + 1)
-        # Before the push, which waits for engines: an attempt that dies there does not repeat a step with a checkpoint.
         self._tell(step + 1, groups, trained, {"rollout": rollout_seconds, "update": update_seconds})
         ctx.check_stop()
         weights_started = time.monotonic()
@@ -136,6 +136,8 @@ class _Loop:
         ended = time.monotonic()
         timings = {"time/weights_seconds": ended - weights_started, "time/step_seconds": ended - started}
         ctx.tracker.metrics(ctx.stage.name, step=step + 1, values=timings)
+        if due and not last:
+            training.begin_checkpoint(step + 1)
         return record
 
     async def _groups(self, step: int) -> tuple[list[list[Trajectory]], bool]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from rstar2_train.curriculum.context import Context, Suspend
 from rstar2_train.curriculum.handover import Incoming
-from rstar2_train.job.contracts import CheckpointRef, Outcome, Reason
+from rstar2_train.job.contracts import CheckpointRef, Outcome, Reason, StageFailed
 from rstar2_train.train import checkpoints
 from rstar2_train.train.config import OptimizerConfig, TrainConfig, TrainState
 from rstar2_train.train.group import TrainerGroup
@@ -27,7 +27,11 @@ _TIMED_STEPS = 8
 
 
 class Training:
-    """The ranks of one stage attempt, from start to hand-over. A Suspend that passes through leaves a checkpoint."""
+    """The ranks of one stage attempt, from start to hand-over.
+
+    What ends the attempt and is no fault of the ranks (it is to stop, the engines or the judge stay away) leaves a
+    checkpoint when it passes through.
+    """
 
     group: TrainerGroup
     """Set once `begun` has returned."""
@@ -41,6 +45,7 @@ class Training:
         self._seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._done = 0
         self._saved = 0
+        self._saving: asyncio.Task[None] | None = None
         self.extra: dict[str, Any] = {}
         """What the driver keeps with a checkpoint, such as its history; JSON."""
         self.rewards: list[float] = []
@@ -55,14 +60,17 @@ class Training:
         self._beginning = asyncio.create_task(self._begin())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         await asyncio.wait({self._beginning})
+        away = isinstance(error, StageFailed) and error.reason in ("EngineUnavailable", "JudgeUnavailable")
         try:
-            if kind is not None and issubclass(kind, Suspend) and self._beginning.exception() is None:
+            if (away or isinstance(error, Suspend)) and self._beginning.exception() is None:
                 await self.checkpoint(self._done)
         finally:
             if hasattr(self, "group"):
                 await asyncio.to_thread(self.group.close)
+            if self._saving is not None:
+                await asyncio.wait({self._saving})
 
     async def begun(self) -> int:
         """Wait until the ranks hold the stage's weights. Returns the steps that are already done."""
@@ -133,12 +141,23 @@ class Training:
         ctx.report(phase="Training", step=step, metrics=dict(show), estimated_remaining_seconds=left)
 
     async def checkpoint(self, step: int) -> None:
-        """Write a complete checkpoint of `step` and drop those that need not be kept.
+        """Write a complete checkpoint of `step` and drop those that need not be kept."""
+        await self.settled()
+        if step != self._saved:
+            await self._write(step)
 
-        Only now is it known how good the one before was: rollouts show the weights that sampled them.
-        """
-        if step == self._saved:
-            return
+    def begin_checkpoint(self, step: int) -> None:
+        """The same aside, while the engines sample: the ranks have nothing to do. `settled` before the next update."""
+        self._saving = asyncio.create_task(self._write(step))
+
+    async def settled(self) -> None:
+        """Return when a checkpoint that was begun is written. Raises what kept it from being."""
+        if self._saving is not None:
+            await asyncio.shield(self._saving)
+            self._saving = None
+
+    async def _write(self, step: int) -> None:
+        """Only now is it known how good the checkpoint before was: rollouts show the weights that sampled them."""
         ctx, keep = self._ctx, self._ctx.job.spec.checkpoint
         ctx.check_current()
         if self._saved and self.rewards:

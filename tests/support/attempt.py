@@ -23,6 +23,8 @@ class Group:
 
     on_step: ClassVar[Callable[[Group], None]] = staticmethod(lambda _: None)
     """What happens at the end of a step; for tests to replace."""
+    on_save: ClassVar[Callable[[int], None]] = staticmethod(lambda _: None)
+    """What happens when a checkpoint of a step is written, in a thread of its own; the same."""
 
     def __init__(self, **_: object) -> None:
         self.weights = 0.0
@@ -44,6 +46,7 @@ class Group:
 
     def save(self, folder: Path, *, step: int, extra: dict[str, Any]) -> None:
         with checkpoints.write_folder(folder, durable=False) as aside:
+            type(self).on_save(step)
             (aside / "weights.json").write_text(json.dumps(self.weights))
             checkpoints.write_manifest(aside, Manifest(step=step, extra=extra, ranks=1, files={}))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -146,6 +149,47 @@ async def test_asked_to_stop_during_an_update_it_writes_a_checkpoint_and_pushes_
     assert outcome.outcome == "completed"
     assert Engines.pushed[2:] == ["g0-step-000002", "g0-step-000003", "g0-step-000004"]
     assert (ctx.folder.model / "weights.json").read_text() == "4"
+
+
+async def test_a_checkpoint_is_written_while_the_engines_sample_and_before_the_next_update(
+    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled, seen = threading.Event(), list[str]()
+
+    async def sample(self: Engines, problems: Sequence[Problem], **more: Any) -> list[list[Trajectory]]:
+        if "update 2" in seen:
+            await asyncio.sleep(0.05)  # the save has begun
+            seen.append("sampled")
+            sampled.set()
+        return await plain(self, problems, **more)
+
+    def save(step: int) -> None:
+        assert sampled.wait(10), "nothing was sampled meanwhile"
+        seen.append(f"saved {step}")
+
+    plain = Engines.sample
+    monkeypatch.setattr(Engines, "sample", sample)
+    monkeypatch.setattr(Group, "on_save", staticmethod(save))
+    monkeypatch.setattr(Group, "on_step", staticmethod(lambda group: seen.append(f"update {group.weights:.0f}")))
+    ctx = stage(every=2)
+    await grpo.run(ctx)
+    assert seen[:5] == ["update 1", "update 2", "sampled", "saved 2", "update 3"]
+    assert kept(ctx) == [2, 4]
+
+
+async def test_a_checkpoint_that_cannot_be_written_aside_ends_the_stage(
+    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(step: int) -> None:
+        if step == 2:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Group, "on_save", staticmethod(full))
+    ctx = stage()
+    with pytest.raises(StageFailed, match="no space left"):
+        await grpo.run(ctx)
+    assert kept(ctx) == [1]
+    assert [step for step, name in told(ctx) if name == "reward/mean"] == [1, 2]
 
 
 @pytest.mark.parametrize("reset", [False, True])
