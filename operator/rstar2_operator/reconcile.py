@@ -33,7 +33,8 @@ from rstar2_operator.report import Reporter
 from rstar2_operator.settings import Settings
 from rstar2_operator.store import Key, Store
 from rstar2_operator.workqueue import WorkQueue
-from rstar2_train.job.validate import InvalidJob, check
+from rstar2_train.job.problem import InvalidJob
+from rstar2_train.job.validate import check
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from rstar2_operator.build.serving import EXECUTORS, Wanted, last_trained, servi
 from rstar2_operator.settings import PREFIX, Settings
 from rstar2_train.job.load import ManifestError, read_manifest
 from rstar2_train.job.options import count
-from rstar2_train.job.validate import InvalidJob, load
+from rstar2_train.job.problem import InvalidJob
+from rstar2_train.job.validate import load
 
 DESCRIPTION = "Print the objects that serve a model which a job has trained: engine, judge, Redis, endpoint."
 EPILOG = f"""The head of what it prints says how to apply it. What the manifest leaves to the site comes from the

@@ -75,9 +75,12 @@ class Rollouts:
         await asyncio.to_thread(_prune, self._ctx.state.weights, keep=folder)
 
     async def push_folder(self, folder: Path, version: str) -> None:
-        """Make the engines serve the model in `folder` as `version`; at least one has confirmed it on return."""
+        """Make the engines serve the model in `folder` as `version`; at least one has confirmed it on return.
+
+        Raises Suspend when asked to stop: where no engine comes up, that may be the reason.
+        """
         try:
-            await self._pool.update_weights(folder, version)
+            await self._until_stopped(self._pool.update_weights(folder, version))
         except EngineUnavailable as error:
             raise StageFailed("EngineUnavailable", str(error), retryable=True) from error
         except EngineRejected as error:

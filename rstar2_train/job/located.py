@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from rstar2_train.job.problem import Problem
+from rstar2_train.job.problem import InvalidJob, Problem
 from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.validate import InvalidJob
 
 GENERATED = "generated://"
 HUB = "hf://"
@@ -105,6 +104,16 @@ def located(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[Agentic
     if problems:
         raise InvalidJob(problems)
     return job, tuple(sorted(claims))
+
+
+def schemes(job: AgenticRLJob) -> Iterator[Problem]:
+    """What is wrong with sources that are no paths: wrong on a machine and on a cluster alike."""
+    for source in sources(job):
+        try:
+            if "://" in source.value:
+                locate(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
+        except ValueError as error:
+            yield Problem(source.field, str(error), source.value)
 
 
 def locate(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:

@@ -20,6 +20,14 @@ class Problem:
         return f"{'warning' if self.warning else 'error'}: {self.field}{shown}: {self.message}"
 
 
+class InvalidJob(Exception):
+    """A manifest with errors; str() lists all of them, one a line."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -80,7 +80,7 @@ class Storage(Model):
     access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3)] = ["ReadWriteMany"]
     """Its access modes; more than one node needs ReadWriteMany."""
     reclaim: Literal["Retain", "Delete"] = "Retain"
-    """Retain: deleting the job never deletes its checkpoints. Delete: the claim goes with the job."""
+    """Retain: deleting the job never deletes its checkpoints. Delete: the claim goes with it, but never claimName's."""
 
 
 class RDMA(Model):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from rstar2_train.job.located import schemes
 from rstar2_train.job.pod_rules import amounts, counts, patches
 from rstar2_train.job.problem import Problem, twice
 from rstar2_train.job.spec import AgenticRLJob
@@ -188,4 +189,5 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Problem]], ...] = (
     counts,
     amounts,
     _evaluation,
+    schemes,
 )

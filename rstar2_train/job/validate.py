@@ -14,17 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rstar2_train.job.base import PATTERNS
-from rstar2_train.job.problem import Problem
+from rstar2_train.job.problem import InvalidJob, Problem
 from rstar2_train.job.rules import RULES
 from rstar2_train.job.spec import AgenticRLJob
-
-
-class InvalidJob(Exception):
-    """A manifest with errors; str() lists all of them, one a line."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
 
 
 def check(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[Problem]]:

@@ -18,11 +18,11 @@ from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.job.contracts import Attempt, write_atomically, write_model
 from rstar2_train.job.load import ManifestError, read_manifest
 from rstar2_train.job.located import sources
-from rstar2_train.job.problem import Problem
+from rstar2_train.job.problem import InvalidJob, Problem
 from rstar2_train.job.roles import Judge
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
-from rstar2_train.job.validate import InvalidJob, check
+from rstar2_train.job.validate import check
 
 MIN_FREE_BYTES = 512 * 2**20
 """Less free disk than this and nothing is started."""

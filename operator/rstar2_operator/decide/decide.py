@@ -13,10 +13,13 @@ from rstar2_operator import names
 from rstar2_operator.decide import pending, stages
 from rstar2_operator.decide.plan import FINAL, Attempt, Ending, Phase, Plan
 from rstar2_operator.decide.restart import Counters, counters, decide_next, restart_at
-from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds
+from rstar2_operator.decide.troubles import troubles
+from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds, timestamp
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 
+CAUSES = 2
+"""Of what kept pods from running, told when they are released."""
 REPORT_SECONDS = 300.0
 """How long the end of a job waits for its report."""
 
@@ -181,8 +184,9 @@ def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: flo
     names_shown = ", ".join(waiting[:3]) + (", ..." if len(waiting) > 3 else "")
     message = (
         f"after {job.spec.deadlines.pending_seconds} s not all pods could run (waiting: {names_shown}): "
-        "all were released, and are tried again later"
+        f"all were released, and are tried again at {timestamp(now + pending.pause(job, observed))}"
     )
+    message += "".join(f"\n{cause}" for cause in troubles(observed, now=now)[:CAUSES])
     return Plan(phase="Pending", why="PendingDeadline", message=message, stage=plan.stage, restarts=plan.restarts,
                 counted=plan.counted, released=True)  # fmt: skip
 

@@ -41,8 +41,13 @@ def resume_at(job: AgenticRLJob, observed: Observed) -> float | None:
     admitted = condition(observed.job, "Admitted")
     if admitted is None or admitted["status"] == "True" or admitted.get("reason") != "PendingDeadline":
         return None
+    return seconds(admitted["lastTransitionTime"]) + pause(job, observed)
+
+
+def pause(job: AgenticRLJob, observed: Observed) -> float:
+    """Seconds between a release and the next try."""
     low, high = BACK_OFF_SECONDS
     wait = min(high, max(low, float(job.spec.deadlines.pending_seconds or low)))
     # Jobs that were released together must not come back together.
     spread = zlib.crc32(observed.job["metadata"]["uid"].encode()) / 2**32
-    return seconds(admitted["lastTransitionTime"]) + wait * (1 + spread)
+    return wait * (1 + spread)

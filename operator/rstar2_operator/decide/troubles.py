@@ -175,7 +175,8 @@ def event_time(event: Object) -> float:
 
 def _about_scheduling(message: str) -> str:
     if "persistentvolumeclaim" in message and "not found" in message:
-        return " -> make the claim, or name one that is there (spec.storage.claimName, or the pvc:// source)"
+        where = "spec.storage.claimName, the pvc:// source, the volume of spec.runtimePatches"
+        return f" -> make the claim, or name one that is there ({where})"
     if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
         return " -> see the claim: its storage class must exist and be able to make or find a volume"
     if "Insufficient" in message:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rstar2_train.job.located import HubSource, located, sources, split_hub
+from rstar2_train.job.problem import InvalidJob
 from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.validate import InvalidJob
 
 STATE = "/state/tiny"
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.job.load import read_manifest
+from rstar2_train.job.problem import InvalidJob
 from rstar2_train.job.stages import GRPO, Resample, resolve_grpo
-from rstar2_train.job.validate import InvalidJob, check, load
+from rstar2_train.job.validate import check, load
 from tests.support.examples import MANIFESTS
 from tests.support.manifests import FAULTS, FINE, GOOD, changed
 

@@ -214,7 +214,9 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     cluster.now = plan.wake_at
     plan = cluster.round()
     assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
+    assert "3 Insufficient amd.com/gpu" in plan.message and "free or add nodes" in plan.message
     assert kinds(cluster, "Deployment") == [] and ("Job", "demo-g0-1") not in cluster.children
+    assert timestamp(cluster.plan().wake_at or 0.0) in plan.message
     cluster.pods.clear()
     assert cluster.round().phase == "Pending"
     assert plan.wake_at is None or plan.wake_at > cluster.now
