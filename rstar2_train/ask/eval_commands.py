@@ -59,11 +59,13 @@ def _evaluate(given: argparse.Namespace, wanted: Wanted, elsewhere: Elsewhere, b
     evaluation = flow.plan_evaluation(wanted, given.benchmark, data=given.data)
     bar.say(evaluation.plan.note)
     out = given.out or evaluation.out
+    flow.check_out(out)
     with bar as shown:
         result = flow.evaluate(evaluation, elsewhere, shown, out=out)
     print_table(render(result))
     print(f"report   {out / flow.PAGE}\nfigures  {out / flow.REPORT}\nsamples  {out / flow.TRAJECTORIES}")
     if given.mlflow:
+        print(f"sending figures and report to {given.mlflow} ...", flush=True)
         name = f"eval {Path(evaluation.plan.model).name}: {', '.join(result.benchmarks)}"
         shipped = flow.track(result, out, uri=given.mlflow, experiment=given.experiment, name=name)
         if not shipped.complete:

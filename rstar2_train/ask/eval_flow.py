@@ -5,9 +5,11 @@ Between `eval_commands.py`, which shows it, and `plan.py` and `run.py`, which do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -101,10 +103,31 @@ def evaluate(evaluation: Evaluation, elsewhere: Elsewhere, shown: Shown, *, out:
             sampling=plan.sampling,
             seconds=found.seconds,
         )
-        store.write(out / TRAJECTORIES, found.samples.trajectories())
-        write_atomically(out / PAGE, render_page(result))
-        write_record(out / REPORT, result)
+        with _aside(out) as new:
+            store.write(new / TRAJECTORIES, found.samples.trajectories())
+            write_atomically(new / PAGE, render_page(result))
+            write_record(new / REPORT, result)
+            for file in (TRAJECTORIES, PAGE, REPORT):
+                (new / file).replace(out / file)
         return result
+
+
+def check_out(out: Path) -> None:
+    """Raise CannotRun unless a report can be written into `out`, before anything is asked for it."""
+    with _aside(out):
+        pass
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """A folder in `out` for files that are to be there together or not at all. Raises CannotRun naming `out`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".report-", dir=out) as folder:
+            yield Path(folder)
+    except OSError as error:
+        what = f"no report can be written into {out}: {error.strerror or error}"
+        raise CannotRun(f"{what}; what was sampled is kept: see to it, or give another --out") from error
 
 
 def track(result: Result, out: Path, *, uri: str, experiment: str, name: str) -> Shipped:

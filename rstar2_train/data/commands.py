@@ -23,6 +23,7 @@ from rstar2_train.data.layouts import LAYOUTS
 from rstar2_train.data.records import RULES, Layout
 from rstar2_train.data.rows import DataError
 from rstar2_train.data.settings import Settings
+from rstar2_train.job.options import count
 
 if TYPE_CHECKING:
     from rstar2_train.data.prepare import Prepared, Watch
@@ -104,7 +105,7 @@ def add_arguments(data: argparse.ArgumentParser) -> None:
         epilog=f"layouts:\n{_LAYOUT_LIST}", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     look.add_argument("source", metavar="[LAYOUT=]WHERE", help="as for prepare; without a layout, as the rows are")
-    look.add_argument("--rows", type=int, metavar="N", help="look at the first N rows (default: all)")
+    look.add_argument("--rows", type=count, metavar="N", help="look at the first N rows (default: all)")
 
     clean = verbs.add_parser(
         "decontaminate", parents=[compared], help="remove from problems or conversations what overlaps with benchmarks",
@@ -170,8 +171,8 @@ def _inspect(given: argparse.Namespace) -> None:
 
 def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
     yield f"{found.rows:,} rows, {found.usable:,} usable" + (f" as {layout.holds}" if layout else "")
-    for rule, count in found.removed.items():
-        yield f"  {count:,} removed: {rule}"
+    for rule, rows in found.removed.items():
+        yield f"  {rows:,} removed: {rule}"
     if not found.usable:
         yield "neither problems {problem, answer} nor conversations {messages}: name a layout, LAYOUT=WHERE"
         return

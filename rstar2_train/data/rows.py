@@ -10,6 +10,7 @@ import codecs
 import csv
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     value = row.get(field)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # a column of integers with gaps
         value = int(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         value = str(value)
     if value is None and default is not None:
         return default

@@ -74,6 +74,8 @@ def parse_yaml(text: str, *, source: str = "manifest") -> Any:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ManifestError(f"{source}:{where} not valid YAML: {error.problem}") from error
+    except RecursionError as error:
+        raise ManifestError(f"{source}: nested too deep") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ManifestError(f"{source}: not valid YAML: {error}") from error
     except ManifestError as error:

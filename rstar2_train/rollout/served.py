@@ -97,6 +97,8 @@ class ServedClient(_Models):
             "return_token_ids": True,
         }
         reply = await self._post("/v1/completions", body, seconds=60 + max_tokens / 5)
+        if not reply.get("choices"):
+            raise EngineRejected(f"{self.url} does not answer /v1/completions as vLLM does")
         choice: dict[str, Any] = reply["choices"][0]
         token_ids = choice.get("token_ids")
         if token_ids is None:

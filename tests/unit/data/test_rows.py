@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,9 @@ def test_a_broken_arrow_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.arrow").write_bytes(b"ARROW1 or not")
     with pytest.raises(DataError, match=r"data\.arrow: not a readable Arrow file"):
         list(read_rows(tmp_path / "data.arrow"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_no_text_either(value: float) -> None:
+    with pytest.raises(DataError, match=r"f:1: answer must be a non-empty text, got (nan|inf)"):
+        text_field({"answer": value}, "answer", "f:1")

@@ -62,3 +62,8 @@ def test_missing_file_folder_and_binary(tmp_path) -> None:
     (tmp_path / "l.yaml").write_text("- a\n")
     with pytest.raises(ManifestError, match="holds a list"):
         read_manifest(tmp_path / "l.yaml")
+
+
+def test_what_is_nested_too_deep_is_said_in_a_line() -> None:
+    with pytest.raises(ManifestError, match=r"^manifest: nested too deep$"):
+        parse_yaml("[" * 5000)
