@@ -6,7 +6,7 @@ Between `eval_commands.py`, which shows it, and `plan.py` and `run.py`, which do
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,9 +113,13 @@ def evaluate(evaluation: Evaluation, elsewhere: Elsewhere, shown: Shown, *, out:
 
 
 def check_out(out: Path) -> None:
-    """Raise CannotRun unless a report can be written into `out`, before anything is asked for it."""
+    """Raise CannotRun unless a report can be written into `out`, before anything is asked for it. Leaves no folder."""
+    new = not out.exists()
     with _aside(out):
         pass
+    if new:
+        with suppress(OSError):  # somebody else has found it meanwhile
+            out.rmdir()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from rstar2_operator import names
 from rstar2_operator.build.access import access
 from rstar2_operator.build.objects import built
 from rstar2_operator.client import KINDS
+from rstar2_operator.decide.leftovers import PRUNED
 from rstar2_operator.handlers import CHILDREN
 from rstar2_operator.settings import PREFIX, Settings
 from rstar2_train.job.load import read_manifest
@@ -182,7 +183,9 @@ def needed() -> set[tuple[str, str, str]]:
         elif kind in ("Event", "Secret"):
             asked.add((group, plural, "create"))
         else:
-            asked |= {(group, plural, verb) for verb in ("create", "patch", "delete")}
+            asked |= {(group, plural, verb) for verb in ("create", "patch")}
+            if kind in {*PRUNED, "Job"}:  # the others go with their owner
+                asked.add((group, plural, "delete"))
     return asked
 
 

@@ -17,6 +17,11 @@ def test_a_place_that_cannot_hold_a_report_is_named(tmp_path: Path, where: str) 
         eval_flow.check_out(tmp_path / where)
 
 
+def test_the_trial_leaves_nothing(tmp_path: Path) -> None:
+    eval_flow.check_out(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_report_that_cannot_be_written_leaves_the_older_one_whole(tmp_path: Path) -> None:
     (tmp_path / eval_flow.REPORT).write_text("old")
     eval_flow.check_out(tmp_path)
