@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 from kubernetes.aio import client as aio
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -36,6 +37,8 @@ APPLY = "application/apply-patch+yaml"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 """Without specs and statuses."""
 TIMEOUT_SECONDS = 30.0
+UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
+"""What a call raises, beside ApiException, when the API server cannot be asked."""
 
 Body = dict[str, Any]
 

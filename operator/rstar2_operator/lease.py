@@ -11,10 +11,9 @@ import logging
 import time
 from typing import Any
 
-import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.client import Client
+from rstar2_operator.client import UNREACHABLE, Client
 from rstar2_operator.observed import precise
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,6 @@ DURATION_SECONDS = 15
 RENEW_SECONDS = 10.0
 """A holder that has not managed to renew for so long stops leading, before anyone else may begin."""
 RETRY_SECONDS = 2.0
-UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class Lease:

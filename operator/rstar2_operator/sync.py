@@ -15,12 +15,12 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 
-import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.client import Body, Client
+from rstar2_operator.client import UNREACHABLE, Body, Client
 from rstar2_operator.metrics import Metrics
+from rstar2_operator.observed import Object
 from rstar2_operator.store import JOB, Key, Store
 from rstar2_operator.workqueue import WorkQueue
 
@@ -60,30 +60,37 @@ class Sync:
             await asyncio.sleep(RESYNC_SECONDS)
             try:
                 metrics.deaf_to = await self.look(queue)
-            except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (ApiException, *UNREACHABLE) as error:
                 log.warning("what is there could not be listed: %s", error or type(error).__name__)
 
     async def look(self, queue: WorkQueue[Key]) -> str:
         """Forget what is gone, and have its jobs reconciled; what two looks found and no watch told, or nothing."""
-        untold, deaf_to = set(), ""
+        untold: dict[str, str] = {}
         for kind, namespace in self._everything():
             before = [one for one in self._store.of_kind(kind) if namespace in ("", one["metadata"]["namespace"])]
             there = await self._list(kind, namespace)
             listed = {one["uid"] for one in there}
-            for body in before:  # what is made while the list is on its way is not among them
-                if body["metadata"]["uid"] not in listed and (key := self._store.forget(kind, body)) is not None:
-                    log.warning("%s/%s: %s/%s is gone, which no watch told", *key, kind, body["metadata"]["name"])
-                    queue.add(key)
-            held = {one["metadata"]["uid"] for one in self._store.of_kind(kind)}
-            jobs = set(self._store.jobs())
-            for one in there:
-                # What a deleted job has left is nobody's, and not held.
-                owned = kind == JOB or (one["namespace"], one.get("labels", {}).get(names.JOB_LABEL)) in jobs
-                if owned and one["uid"] not in held:
-                    untold.add(one["uid"])
-                    deaf_to = f"{kind} {one['namespace']}/{one['name']}" if one["uid"] in self._untold else deaf_to
-        self._untold = untold
-        return deaf_to
+            # Only of what was held before: what is made while the list is on its way is not among them.
+            self._forget(kind, [one for one in before if one["metadata"]["uid"] not in listed], queue)
+            untold |= {one["uid"]: f"{kind} {one['namespace']}/{one['name']}" for one in self._unheard(kind, there)}
+        again = [what for uid, what in untold.items() if uid in self._untold]
+        self._untold = set(untold)
+        return again[-1] if again else ""
+
+    def _forget(self, kind: str, gone: list[Object], queue: WorkQueue[Key]) -> None:
+        for body in gone:
+            if (key := self._store.forget(kind, body)) is not None:
+                log.warning("%s/%s: %s/%s is gone, which no watch told", *key, kind, body["metadata"]["name"])
+                queue.add(key)
+
+    def _unheard(self, kind: str, there: list[Body]) -> Iterator[Body]:
+        """What is there and not held, but for what a deleted job has left: that is nobody's."""
+        held = {one["metadata"]["uid"] for one in self._store.of_kind(kind)}
+        jobs = set(self._store.jobs())
+        for one in there:
+            owned = kind == JOB or (one["namespace"], one.get("labels", {}).get(names.JOB_LABEL)) in jobs
+            if owned and one["uid"] not in held:
+                yield one
 
     def _everything(self) -> Iterator[tuple[str, str]]:
         return ((kind, namespace) for kind in self._kinds for namespace in self._namespaces)
