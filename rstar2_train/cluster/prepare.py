@@ -20,7 +20,7 @@ from rstar2_train.cluster.config_map import ConfigMap
 from rstar2_train.cluster.mirror import insist, last_words, to_json
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve, unusable
-from rstar2_train.job.contracts import PREPARE_KEY, Outcome, StageFailed, write_atomically
+from rstar2_train.job.contracts import FULL, PREPARE_KEY, Outcome, StageFailed, write_atomically
 from rstar2_train.job.located import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -62,7 +62,7 @@ def _bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
         bring(source, job, state)
         begin(source, state)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             raise StageFailed("StorageFull", f"{error}: enlarge the claim", retryable=False) from error
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -154,7 +154,7 @@ def fetch(source: HubSource, folder: Path) -> None:
             "a private one name the Secret with HF_TOKEN in spec.secretRefs.hubToken"
         ) from error
     except (httpx2.HTTPError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in FULL:
             words = f"no space left for {source.repository} in the storage: enlarge its claim"
             raise StageFailed("StorageFull", words, retryable=False) from error
         words = f"{source.repository} could not be fetched from the hub: {type(error).__name__}: {error}"

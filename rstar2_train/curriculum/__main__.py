@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import importlib
 import logging
 import shutil
@@ -18,7 +17,7 @@ import traceback
 from pathlib import Path
 
 from rstar2_train.curriculum.context import Context, Endpoints, Suspend
-from rstar2_train.job.contracts import ExitCode, Outcome, StageFailed, write_model
+from rstar2_train.job.contracts import FULL, ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.job.open_files import raise_open_files
 from rstar2_train.job.state import JobState
 from rstar2_train.track.tracker import Tracker
@@ -54,7 +53,7 @@ async def drive(ctx: Context) -> Outcome:
         outcome = ctx.outcome("failed", error.reason, str(error))
         return outcome.model_copy(update={"retryable": error.retryable})
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             return _defect(ctx)
         message = f"no space left on the disk under {ctx.state.root}: free some, then run again"
         return ctx.outcome("failed", "StorageFull", message)

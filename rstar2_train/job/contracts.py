@@ -6,6 +6,7 @@ The driver of a stage writes `progress` and `outcome`; the operator, `rstar2 run
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import os
 import time
@@ -16,6 +17,8 @@ from pydantic import Field, StringConstraints
 
 from rstar2_train.job.base import API_VERSION, Model, Name, Text
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a disk, or a share of one, that is full."""
 PROGRESS_KEY: Final = "progress.json"
 PREPARE_KEY: Final = "prepare.json"
 OUTCOME_PREFIX: Final = "outcome-"

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.job.contracts import StageFailed
+from rstar2_train.job.contracts import FULL, StageFailed
 
 MANIFEST = "manifest.json"
 VERSION = 1
 NAME = re.compile(r"step-(\d{6,})")
 ASIDE = ".aside-"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CheckpointInvalid(StageFailed):
