@@ -10,14 +10,11 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from rstar2_operator import names
 from rstar2_operator.build.serving import EXECUTORS, Wanted, last_trained, serving, serving_secret
 from rstar2_operator.settings import PREFIX, Settings
-from rstar2_train.job.load import ManifestError, read_manifest
+from rstar2_train.job.load import ManifestError, dump_yaml, read_manifest
 from rstar2_train.job.options import count
 from rstar2_train.job.problem import InvalidJob
 from rstar2_train.job.validate import load
@@ -61,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         stage = given.stage or last_trained(job)
         wanted = Wanted(job, stage, Settings.from_env(os.environ), given.executors)
         if given.secret:
-            text = _dump([serving_secret(wanted)])
+            text = dump_yaml([serving_secret(wanted)])
         else:
             text = render(wanted, file=given.file, out=given.out or Path("serve.yaml"))
         if given.out is None:
@@ -91,25 +88,7 @@ def render(wanted: Wanted, *, file: Path, out: Path) -> str:
         name=names.serving(job.metadata.name),
         port=names.ENDPOINT_PORT,
     )
-    return "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines()) + _dump(bodies)
-
-
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes texts of several lines as they are, and no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _dump(bodies: list[dict[str, Any]]) -> str:
-    return yaml.dump_all(bodies, Dumper=_Dumper, explicit_start=True, sort_keys=False, width=118)
+    return "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines()) + dump_yaml(bodies)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,13 +14,12 @@ import os
 import time
 from pathlib import Path, PurePosixPath
 
-import yaml
-
 from rstar2_train.cluster.config_map import ConfigMap
 from rstar2_train.cluster.mirror import insist, last_words, to_json
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.job.contracts import FULL, PREPARE_KEY, Outcome, StageFailed, write_atomically
+from rstar2_train.job.load import dump_yaml
 from rstar2_train.job.located import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.state import JobState
@@ -107,7 +106,7 @@ def begin(source: AgenticRLJob, state: JobState) -> None:
     if began.get("uid") != uid or not began:
         write_atomically(state.began_file, json.dumps({"uid": uid, "at": time.time()}))
     wanted = source.model_dump(mode="json", exclude_defaults=True)
-    write_atomically(state.manifest_file, yaml.safe_dump(wanted, sort_keys=False, width=110))
+    write_atomically(state.manifest_file, dump_yaml([wanted]))
     tracker = Tracker.of(source, state.root)
     tracker.start_job(source.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
     tracker.artifact("", state.manifest_file)

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter
 
 from rstar2_train.job.base import API_VERSION, KIND, Model, Name
 from rstar2_train.job.cel import RULES
+from rstar2_train.job.load import dump_yaml
 from rstar2_train.job.spec import AgenticRLJob, Spec
 from rstar2_train.job.stages import GRPOSettings
 from rstar2_train.job.status import JobStatus
@@ -196,19 +196,10 @@ def build_crd() -> dict[str, Any]:
     }
 
 
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper without anchors: the same node twice is written twice, as API servers want it."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def render_crd() -> str:
     """The text of the file in crds/."""
     head = "# Generated from rstar2_train/job by `make crds`; do not edit.\n"
-    return head + yaml.dump(
-        build_crd(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=118
-    )
+    return head + dump_yaml([build_crd()], block=False)
 
 
 def render_template() -> str:

@@ -1,12 +1,14 @@
 """Reads a manifest from YAML the way kubectl does, so that the same file means the same here and in a cluster.
 
 PyYAML follows YAML 1.1 and differs from kubectl's reader where it hurts: it takes `5e-6` for a string, `1:30` for a
-number and `2026-01-01` for a date, and lets a repeated key pass. This loader does not.
+number and `2026-01-01` for a date, and lets a repeated key pass. This loader does not. What is written for kubectl
+(`dump_yaml`) quotes the texts that either reader would take for something else.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,23 @@ _RULES = (
     ("tag:yaml.org,2002:merge", r"<<"),
     ("tag:yaml.org,2002:null", r"(?:~|null|Null|NULL|)"),
 )
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper for either reader. Texts of several lines stand as they are, and no anchors: API servers want none."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 for _tag, _pattern in _RULES:
-    _KubectlLoader.add_implicit_resolver(_tag, re.compile(rf"^{_pattern}$"), None)
+    for _kind in (_KubectlLoader, _Dumper):
+        _kind.add_implicit_resolver(_tag, re.compile(rf"^{_pattern}$"), None)
 
 
 def _construct_bool(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool:
@@ -85,6 +102,23 @@ def parse_yaml(text: str, *, source: str = "manifest") -> Any:
     if len(documents) != 1:
         raise ManifestError(f"{source}: found {len(documents)} {KIND} documents; give a file with exactly one")
     return documents[0]
+
+
+def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
+    """The documents as YAML that kubectl, and PyYAML, read back as what they are.
+
+    `block` False writes lists and mappings that hold no others on one line.
+    """
+    several = list(documents)
+    return yaml.dump_all(
+        several,
+        Dumper=_Dumper,
+        explicit_start=len(several) > 1,
+        sort_keys=False,
+        default_flow_style=False if block else None,
+        allow_unicode=True,
+        width=118,
+    )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -255,6 +255,12 @@ def test_the_schema_names_a_wrong_value(templated: Templated, value: str, said: 
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("name", ["image.tag", "mlflow.image.tag"])
+def test_a_tag_of_digits_alone_is_refused_in_words(templated: Templated, name: str) -> None:
+    done = templated(f"{name}=20261122", "mlflow.enabled=true")
+    assert f"{name}: is read as a number; quote it in a values file, or give it as --set-string" in done.stderr
+
+
 def test_a_variable_of_the_charts_own_is_refused_in_words(templated: Templated) -> None:
     done = templated('operator.env=[{"name":"RSTAR2_WORKERS","value":"9"}]')
     assert "operator.env: RSTAR2_WORKERS is set by the chart, from its other values" in done.stderr

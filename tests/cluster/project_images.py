@@ -76,7 +76,7 @@ def _key(name: str) -> str:
     digest = hashlib.sha256()
     for path in [ROOT / "images" / name / "Containerfile", *_sources()]:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
+    return f"sha{digest.hexdigest()[:12]}"  # helm's --set takes a tag of digits alone for a number
 
 
 def _sources() -> list[Path]:

@@ -47,6 +47,16 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end }}
 
+{{/* An image whose tag has a value of its own: include "rstar2.image" (list .Values.image "image" .Chart.AppVersion).
+A tag of digits alone arrives as a number, which is not printed as it was written (1.1e+11) in every case. */}}
+{{- define "rstar2.image" -}}
+{{- $image := index . 0 -}}
+{{- if not (kindIs "string" $image.tag) }}
+{{- fail (printf "%s.tag: is read as a number; quote it in a values file, or give it as --set-string %s.tag=..." (index . 1) (index . 1)) }}
+{{- end }}
+{{- printf "%s:%s" $image.repository (default (index . 2) $image.tag) }}
+{{- end }}
+
 {{/* Image of a job's role: include "rstar2.jobImage" (list . "trainer") */}}
 {{- define "rstar2.jobImage" -}}
 {{- $root := index . 0 -}}

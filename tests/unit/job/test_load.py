@@ -1,8 +1,9 @@
 """The YAML loader reads scalars as kubectl does."""
 
 import pytest
+import yaml
 
-from rstar2_train.job.load import ManifestError, parse_yaml, read_manifest
+from rstar2_train.job.load import ManifestError, dump_yaml, parse_yaml, read_manifest
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,21 @@ def test_missing_file_folder_and_binary(tmp_path) -> None:
 def test_what_is_nested_too_deep_is_said_in_a_line() -> None:
     with pytest.raises(ManifestError, match=r"^manifest: nested too deep$"):
         parse_yaml("[" * 5000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("1e-4", "5e6", "08", "1:30", "2026-01-02", "0o10", "1_0", "y", "off", "~", "", ".5", "<<", "="),
+        *("two\nlines", "two\nlines\n", " \n x", "ü", "a: b"),
+        *(5e-6, 1e22, 3, True, None),
+    ],
+)
+def test_what_is_written_reads_back_with_either_reader(value: object) -> None:
+    shared = {"k": value}
+    documents = [{"a": shared, "b": [shared]}]
+    for text in (dump_yaml(documents), dump_yaml(documents, block=False)):
+        for read in (parse_yaml, yaml.safe_load):
+            assert read(text) == documents[0]
+            assert type(read(text)["a"]["k"]) is type(value)
+        assert "&" not in text
