@@ -17,6 +17,8 @@ from rstar2_train.reward.instructions import as_gold, is_gold, of_gold, read_ins
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
 
 ROLES = ("system", "user", "assistant", "tool")
+LONGEST_TEXT = 2**20
+"""Characters of a problem or message: many times what a policy can take. Tokenizers end the program at a few more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,10 @@ def _readable(text: str, what: str) -> str:
     """The text itself. Raises DataError for one that no tokenizer takes."""
     if half := half_character(text):
         raise DataError(f"{what} holds {half!a}, half a surrogate pair, which is no character")
+    if len(text) > LONGEST_TEXT:
+        raise DataError(
+            f"{what} has {len(text):,} characters, more than the {LONGEST_TEXT:,} that are taken: drop the row"
+        )
     return text
 
 

@@ -21,11 +21,13 @@ class Decision:
     why: str = ""
 
 
-def after_attempt(*, exit_code: int, outcome: Outcome | None, policy: FailurePolicy, counted_restarts: int) -> Decision:
+def after_attempt(
+    *, exit_code: int, outcome: Outcome | None, policy: FailurePolicy, counted_restarts: int | None
+) -> Decision:
     """The next action after an attempt.
 
     `exit_code`: of the driver (negative or above 128 when a signal ended it); `outcome`: of this attempt, None when it
-    wrote none, which is a crash; `counted_restarts`: of the whole job so far.
+    wrote none, which is a crash; `counted_restarts`: of the whole job so far, None where maxRestarts does not hold.
     """
     if exit_code == ExitCode.DONE and outcome is not None and outcome.ended_well:
         return Decision("NextStage")
@@ -40,7 +42,7 @@ def after_attempt(*, exit_code: int, outcome: Outcome | None, policy: FailurePol
     if rule is None and exit_code == ExitCode.CONFIGURATION:
         return Decision("FailJob", why=why)
     counts = rule.counts_towards_max if rule is not None else True
-    if counts and counted_restarts >= policy.max_restarts:
+    if counts and counted_restarts is not None and counted_restarts >= policy.max_restarts:
         return Decision("FailJob", why=f"{why} (after {counted_restarts} restarts, the most that maxRestarts allows)")
     return Decision("RestartStage", counts=counts, why=why)
 

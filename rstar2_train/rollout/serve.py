@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.job.own_folder import own_folder
 from rstar2_train.job.roles import Accelerator, Rollout
 from rstar2_train.job.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.job.spec import AgenticRLJob
@@ -197,9 +198,13 @@ def _main() -> None:
             port=options.port,
             host=options.host,
         )
+        # vLLM leaves its sockets behind. The lock is the engine's from here on, and free when it has ended.
+        sockets, lock = own_folder("rstar2-engine-")
+        os.set_inheritable(lock.fileno(), True)
     except (ValueError, OSError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error
-    os.execve(start.argv[0], start.argv, os.environ | start.env | {TOKEN_VARIABLE: read_token()})
+    given = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
+    os.execve(start.argv[0], start.argv, os.environ | start.env | given)
 
 
 if __name__ == "__main__":

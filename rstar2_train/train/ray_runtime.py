@@ -5,19 +5,18 @@ Ray is imported here and late: some of its settings are read from the environmen
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from rstar2_train.job.contracts import StageFailed
+from rstar2_train.job.own_folder import own_folder
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
     import ray
 
     for left in reversed(range(STARTS)):
-        folder, lock = _folder()
+        folder, lock = own_folder(PREFIX)
         runtime = Runtime(ray=ray, folder=folder, lock=lock)
         try:
             with _signals_kept():
@@ -117,25 +116,3 @@ class _signals_kept:
     def __exit__(self, *_: object) -> None:
         if self._main:
             signal.signal(signal.SIGTERM, self._before)
-
-
-def _folder() -> tuple[Path, IO[str]]:
-    """A new folder for a private Ray, locked; those of programs that were killed are deleted.
-
-    Under /tmp whatever TMPDIR says: Ray's sockets lie below it, and a socket's path may have 107 characters.
-    """
-    root = Path("/tmp")
-    for stale in root.glob(f"{PREFIX}*/lock"):
-        try:
-            with stale.open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(stale.parent, ignore_errors=True)
-        except OSError:
-            continue  # alive, another user's, or gone meanwhile
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
-    fresh = folder / "lock.new"
-    lock = fresh.open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    # Under its real name only when locked, so that no other start takes it for stale in between.
-    fresh.rename(folder / "lock")
-    return folder, lock

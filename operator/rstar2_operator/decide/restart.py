@@ -55,7 +55,7 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
         exit_code=driver_exit_code(stage, observed, number=number),
         outcome=outcome,
         policy=policy,
-        counted_restarts=-1 if disrupted else counted,
+        counted_restarts=None if disrupted else counted,
     )
     # Who drains a node does no harm to the job, whether the driver found the time for a checkpoint or not.
     if disrupted and decision.action in ("Suspend", "RestartStage"):

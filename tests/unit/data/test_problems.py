@@ -68,6 +68,7 @@ def test_instructions_stand_where_others_have_an_answer_and_are_read_back_from_t
         ({"problem": "x", "answer": "1", "instructions": [{"id": "x"}]}, "an answer or instructions, not both"),
         ({"answer": "2"}, "problem must be a non-empty text, got None"),
         ({"problem": "half \ud800", "answer": "1"}, "problem holds '\\ud800', half a surrogate pair"),
+        ({"problem": "a" * (2**20 + 1), "answer": "1"}, "problem has 1,048,577 characters, more than"),
         ({"problem": "x", "answer": ""}, "answer must be a non-empty text, got ''"),
         ({"problem": "x", "answer": True}, "answer must be a non-empty text, got True"),
         ({"problem": "x", "answer": "1", "hard": "yes"}, "hard must be true or false, got 'yes'"),
