@@ -14,6 +14,7 @@ from rstar2_train.analysis import commands as analysis_commands
 from rstar2_train.ask import eval_commands, filter_commands
 from rstar2_train.data import commands as data_commands
 from rstar2_train.job.open_files import raise_open_files
+from rstar2_train.job.terminal import outlive_terminal
 from rstar2_train.judge.commands import add_arguments
 from rstar2_train.serve import commands as serve_commands
 
@@ -92,6 +93,8 @@ def _state(command: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
+    if argv is None:
+        outlive_terminal()
     arguments = parser().parse_args(argv)
     raise_open_files()
     handler = {

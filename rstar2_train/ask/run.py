@@ -7,7 +7,6 @@ however that comes. Each sample is kept the moment it ends (`evaluate/samples.py
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from rstar2_train.evaluate.ask import ask_missing, too_many_lost
 from rstar2_train.evaluate.samples import Samples
 from rstar2_train.evaluate.scored import Scored
 from rstar2_train.job.contracts import write_model
+from rstar2_train.job.terminal import ending_signals
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.local import prepare
 from rstar2_train.local.children import Supervisor, end_leftovers
@@ -113,7 +113,7 @@ class _Asking:
         plan = self._plan
         supervisor = Supervisor(logs=plan.state.logs, register=plan.state.children_file, say=self._shown.say)
         stop = asyncio.Event()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in ending_signals():
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
         asking = asyncio.create_task(self._ask(supervisor, have))
         stopping = asyncio.create_task(stop.wait())

@@ -203,7 +203,12 @@ class _Pod:
         """When another pod of the attempt was asked to end, so is the driver: it can still write a checkpoint."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if read_attempt(self._folder.leaving_file) == self._attempt:
+            try:
+                leaving = read_attempt(self._folder.leaving_file)
+            except (OSError, ValueError) as error:  # the storage is away, or two pods leave at the same moment
+                log.warning("%s cannot be read: %s", self._folder.leaving_file, error)
+                continue
+            if leaving == self._attempt:
                 log.info("a pod of this attempt was asked to end")
                 self.stopping.set()
                 return

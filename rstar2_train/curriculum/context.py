@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rstar2_train.job.contracts import Attempt, CheckpointRef, Outcome, Progress, Reason, StageFailed, write_model
+from rstar2_train.job.contracts import (
+    MESSAGE_LENGTH,
+    Attempt,
+    CheckpointRef,
+    Outcome,
+    Progress,
+    Reason,
+    StageFailed,
+    write_model,
+)
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState, StageState
@@ -99,14 +108,14 @@ class Context:
     def outcome(
         self, kind: str, reason: Reason, message: str = "", *, checkpoint: CheckpointRef | None = None
     ) -> Outcome:
-        """An outcome of this attempt."""
+        """An outcome of this attempt. A longer message is cut: sixty engines have a word each to say."""
         return Outcome.model_validate(
             {
                 "stage": self.stage.name,
                 "attempt": self.attempt,
                 "outcome": kind,
                 "reason": reason,
-                "message": message,
+                "message": message[:MESSAGE_LENGTH],
                 "checkpoint": checkpoint or self.progress.checkpoint,
             }
         )

@@ -123,7 +123,7 @@ async def run(ctx: Context) -> Outcome:
     source = incoming(ctx.job, ctx.stage, ctx.state)
     problems = load_problems(settings.data)
     total = -(-len(problems) * settings.samples // SLICE_ROLLOUTS)
-    ctx.report(phase="Filtering", total_steps=total)
+    ctx.report(total_steps=total)
     async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):

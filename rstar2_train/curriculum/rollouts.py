@@ -23,7 +23,7 @@ from rstar2_train.job.contracts import Reason, StageFailed
 from rstar2_train.job.service import addresses, split_address
 from rstar2_train.job.stages import Sampling
 from rstar2_train.judge.client import JudgeClient
-from rstar2_train.rollout.collect import Sampler, collect
+from rstar2_train.rollout.collect import NoRoom, Sampler, collect
 from rstar2_train.rollout.engine import EngineRejected, EngineUnavailable
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.trajectory import Trajectory
@@ -152,7 +152,10 @@ class Rollouts:
         return count
 
     async def _until_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, unless the driver is asked to stop before: then it is cancelled, and Suspend raised."""
+        """The result of `work`, unless the driver is asked to stop before: then it is cancelled, and Suspend raised.
+
+        Raises StageFailed for a prompt that is too long: another attempt would find it as long.
+        """
         working = asyncio.create_task(work)
         stop = asyncio.create_task(self._ctx.stopping.wait())
         await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +164,10 @@ class Rollouts:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             raise Suspend
-        return working.result()
+        try:
+            return working.result()
+        except NoRoom as error:
+            raise StageFailed("BadData", str(error), retryable=False) from error
 
 
 def _check_lost(rows: Sequence[Trajectory] | Sequence[Scored]) -> None:

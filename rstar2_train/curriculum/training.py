@@ -117,15 +117,22 @@ class Training:
             log.warning("%s; starting from the rounded weights in %s", error, self._source.model)
 
     async def _restore_newest(self) -> TrainState | None:
-        """The newest checkpoint that is whole; None when the stage has none yet."""
-        found = checkpoints.list_checkpoints(self._ctx.folder.checkpoints)
-        for number, (_, folder) in enumerate(reversed(found), start=1):
+        """The newest checkpoint that is whole; None when the stage has none yet.
+
+        Damaged ones that are newer are deleted: as the newest they would be kept, and what is written now dropped.
+        """
+        found = [folder for _, folder in checkpoints.list_checkpoints(self._ctx.folder.checkpoints)]
+        for number, folder in reversed(list(enumerate(found))):
             try:
-                return await asyncio.to_thread(self.group.restore, folder)
+                state = await asyncio.to_thread(self.group.restore, folder)
             except checkpoints.CheckpointInvalid as error:
-                if number == len(found):
+                if number == 0:
                     raise
                 log.warning("%s; falling back to the checkpoint before it", error)
+                continue
+            for damaged in found[number + 1 :]:
+                await asyncio.to_thread(checkpoints.remove, damaged)
+            return state
         return None
 
     def finished_step(

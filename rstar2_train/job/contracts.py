@@ -95,6 +95,10 @@ class Attempt(Model):
     """Of the job that it belongs to: a job that is deleted and made again counts from 1, in the same storage."""
 
 
+MESSAGE_LENGTH = 2048
+"""Characters of an outcome's message."""
+
+
 class Outcome(Told):
     """How an attempt of a stage ended. At most 4 KB as JSON, so that a termination message can carry a copy."""
 
@@ -103,7 +107,7 @@ class Outcome(Told):
     attempt: int
     outcome: Literal["completed", "advanced", "suspended", "failed"]
     reason: Reason
-    message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    message: Annotated[str, StringConstraints(max_length=MESSAGE_LENGTH)] = ""
     checkpoint: CheckpointRef | None = None
     retryable: bool = False
 

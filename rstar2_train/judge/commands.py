@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar2_train.job.options import count, port, seconds
+from rstar2_train.job.terminal import ending_signals
 from rstar2_train.judge.models import MAX_PENDING, SESSION_IDLE_SECONDS
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ending_signals():
         signal.signal(number, lambda *_: ended.set())
     told = {
         "host": given.host,

@@ -25,6 +25,7 @@ from rstar2_train.job.failure import Decision, after_attempt
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.stages import Stage
 from rstar2_train.job.state import JobState
+from rstar2_train.job.terminal import ending_signals
 from rstar2_train.local import prepare
 from rstar2_train.local.children import Child, ChildFailed, Supervisor, end_leftovers
 from rstar2_train.local.services import Ports, Services, start_engines, start_judge
@@ -93,7 +94,7 @@ class _Run:
         self._services = Services(job.spec.judge, state, Ports.choose(engines=job.spec.rollout.replicas))
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in ending_signals():
             loop.add_signal_handler(signum, self._asked_to_stop)
         tracker = Tracker.of(job, state.root)
         tracker.start_job(job.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _TAG = re.compile(r"</?answer>")
 _BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 class AnswerTags(NamedTuple):
@@ -48,8 +49,9 @@ def last_answer(text: str) -> str | None:
 
 def last_boxed(text: str) -> str | None:
     r"""Content, stripped, of the last `\boxed{...}` in `text` whose braces balance; None when there is none."""
+    closing = _closing_braces(text)
     for match in reversed(list(_BOX.finditer(text))):
-        end = _closing_brace(text, match.end())
+        end = closing.get(match.end() - 1)
         if end is not None:
             return text[match.end() : end].strip()
     return None
@@ -70,19 +72,13 @@ def _blocks(text: str) -> tuple[list[str], bool]:
     return blocks, balanced and start is None
 
 
-def _closing_brace(text: str, start: int) -> int | None:
-    """Index of the brace that closes the one before `start`; a backslash takes the next character's meaning away."""
-    depth = 1
-    index = start
-    while index < len(text):
-        character = text[index]
-        if character == "\\":
-            index += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-        index += 1
-    return None
+def _closing_braces(text: str) -> dict[int, int]:
+    """Where each brace that opens is closed. A backslash takes the next character's meaning away."""
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            closing[opened.pop()] = match.start()
+    return closing

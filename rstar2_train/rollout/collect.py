@@ -34,6 +34,10 @@ AT_ONCE = 16384
 """Trajectories that run or wait for admission: a step of the paper's, and more than its engines run at a time."""
 
 
+class NoRoom(ValueError):
+    """A prompt with the whole budget is longer than any sequence that the engines take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampler:
     """What all trajectories of one collection share."""
@@ -87,7 +91,7 @@ async def ask(
     """One trajectory of each pair of problem and sample number, handed to `on_done` as it ends and not held here.
 
     `prompts`: token ids by problem id. Begun in the order of `pairs`. Raises EngineRejected when an engine refuses a
-    request (a defect), ValueError for a prompt that leaves an engine no room, or when no weights were pushed, and what
+    request (a defect), NoRoom for a prompt that leaves an engine none, ValueError when no weights were pushed, and what
     `on_done` raises. Then, as when it is cancelled, every request is stopped.
     """
     if sampler.pool.version is None:
@@ -129,11 +133,11 @@ class _Collection:
     seed: tuple[int | str, ...]
 
     def check_room(self, prompt_id: str, prompt_tokens: int) -> None:
-        """Raise ValueError unless the prompt and the whole budget fit an engine's longest sequence."""
+        """Raise NoRoom unless the prompt and the whole budget fit an engine's longest sequence."""
         budget = self.agent.sampling.max_response_tokens
         longest = self.pool.max_model_len
         if longest is not None and prompt_tokens + budget > longest:
-            raise ValueError(
+            raise NoRoom(
                 f"problem {prompt_id}: {prompt_tokens} prompt tokens and maxResponseTokens {budget} are more than the "
                 f"engines' {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
             )

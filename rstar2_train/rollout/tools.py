@@ -141,16 +141,16 @@ def _parse_one(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
     begin = start + len(text[start:]) - len(text[start:].lstrip())
     try:
         value, end = _DECODER.raw_decode(text, begin)
-    except json.JSONDecodeError as error:
-        return ParsedCall(fault="malformed", why=f"not valid JSON ({error.msg})"), _resume(text, start)
+    except ValueError as error:  # also a number of more digits than Python reads
+        why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
+        return ParsedCall(fault="malformed", why=f"not valid JSON ({why})"), _resume(text, start)
     except RecursionError:
         return ParsedCall(fault="malformed", why="not valid JSON (nested too deep)"), _resume(text, start)
     rest = text[end:].lstrip()
     if rest.startswith(_CLOSE):
         return _check(value, tool), text.index(_CLOSE, end) + len(_CLOSE)
-    name = value.get("name") if isinstance(value, dict) else None
     why = f"text between the JSON and {_CLOSE}" if _CLOSE in rest.split(_OPEN)[0] else f"no {_CLOSE}"
-    return ParsedCall(name=name if isinstance(name, str) else "", fault="malformed", why=why), _resume(text, end)
+    return ParsedCall(name=_name(value), fault="malformed", why=why), _resume(text, end)
 
 
 def _resume(text: str, start: int) -> int:
@@ -165,8 +165,8 @@ def _check(value: Any, tool: ToolName) -> ParsedCall:
     """A decoded call against the tool's signature."""
     if not isinstance(value, dict):
         return ParsedCall(fault="malformed", why="not a JSON object")
-    name = value.get("name")
-    if not isinstance(name, str) or not name:
+    name = _name(value)
+    if not name:
         return ParsedCall(fault="malformed", why='"name" must be a string')
     if "arguments" not in value:
         return ParsedCall(name=name, fault="malformed", why='"arguments" is missing')
@@ -186,6 +186,12 @@ def _check(value: Any, tool: ToolName) -> ParsedCall:
         if half_character(value):
             return ParsedCall(name=name, fault="malformed", why=f'"{argument}" holds half a surrogate pair')
     return ParsedCall(name=name, code=code, stdin=stdin)
+
+
+def _name(value: Any) -> str:
+    """The name in a decoded call; empty where there is none that could be stored."""
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) and not half_character(name) else ""
 
 
 def _last_error(stderr: str, exit_code: int | None) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.job.state import JobState
+from rstar2_train.job.terminal import ending_signals
 from rstar2_train.judge.access import check_bind
 from rstar2_train.local import prepare
 from rstar2_train.local.children import ChildFailed, Supervisor
@@ -79,7 +79,7 @@ class _Stack:
         services = Services(self._served.judge, self._state, Ports.choose(engines=1))
         supervisor = Supervisor(logs=self._state.logs, register=self._state.root / "children.json", say=self._say)
         ended = asyncio.Event()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in ending_signals():
             asyncio.get_running_loop().add_signal_handler(signum, ended.set)
         asked = asyncio.create_task(ended.wait())
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -200,11 +200,11 @@ class Cluster:
         config = self.children["ConfigMap", "demo-progress"]
         config.setdefault("data", {})[key] = json.dumps(value)
 
-    def progress(self, stage: str, attempt: int, step: int) -> None:
+    def progress(
+        self, stage: str, attempt: int, step: int, *, phase: Literal["Starting", "Training"] = "Training"
+    ) -> None:
         """The driver reports a step."""
-        told = Progress(
-            stage=stage, attempt=attempt, phase="Training", step=step, total_steps=4, metrics={"reward": 0.5}
-        )
+        told = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4, metrics={"reward": 0.5})
         self.tell(PROGRESS_KEY, told.model_dump(mode="json", exclude_none=True))
 
     def prepared(self) -> None:

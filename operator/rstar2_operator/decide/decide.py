@@ -11,6 +11,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import pending, stages
+from rstar2_operator.decide.conditions import ready_of
 from rstar2_operator.decide.plan import FINAL, Attempt, Ending, Phase, Plan
 from rstar2_operator.decide.restart import Counters, counters, decide_next, restart_at
 from rstar2_operator.decide.troubles import troubles
@@ -29,13 +30,12 @@ def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
     for last in FINAL:
         if is_true(observed.job, last):
             return _finished(job, observed, last, now=now)
-    began = _active_since(observed, now)
-    if job.spec.deadlines.active_seconds is not None and began is not None and not job.spec.suspend:
-        ends = began + job.spec.deadlines.active_seconds
-        if now >= ends:
-            message = f"active for longer than spec.deadlines.activeSeconds ({job.spec.deadlines.active_seconds} s)"
-            return _fail(observed, "DeadlineExceeded", message, stage=stages.current(job, observed), now=now)
-        return _earlier(_running(job, observed, now=now), ends)
+    began, limit, stage = _active_since(observed, now), job.spec.deadlines.active_seconds, stages.current(job, observed)
+    if limit is not None and began is not None and stage is not None and not job.spec.suspend:
+        if now >= began + limit:
+            message = f"active for longer than spec.deadlines.activeSeconds ({limit} s)"
+            return _fail(observed, "DeadlineExceeded", message, stage=stage, now=now)
+        return _earlier(_running(job, observed, now=now), began + limit)
     return _running(job, observed, now=now)
 
 
@@ -82,9 +82,8 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counter
         attempt = Attempt(stage.name, number, told.restarts, told.counted)
         plan = _counted(told, phase="Running", why="Running", stage=stage.name, serving=serving, attempt=attempt,
                         message=f"attempt {number} of stage {stage.name}")  # fmt: skip
-        progress = observed.progress()
-        if progress is not None and (progress.stage, progress.attempt) == (stage.name, number):
-            return plan  # its driver runs: what is replaced from now on is a role's own affair
+        if _gets_on(stage, number, observed):
+            return plan  # what is replaced from now on is a role's own affair
         return _or_release(plan, job, observed, began=_created(last, now), now=now)
     if _alive(stage, observed):
         message = f"waiting for the pods of attempt {number} to end"
@@ -106,6 +105,17 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counter
     message = f"attempt {number + 1} of stage {stage.name}" + (f", after {why}" if why else "")
     return _counted(told, phase="Running", why="Restarted" if why else "Running", message=message, stage=stage.name,
                     serving=serving, attempt=attempt)  # fmt: skip
+
+
+def _gets_on(stage: Stage, number: int, observed: Observed) -> bool:
+    """Whether the attempt's driver is at work, or waits for nothing but what comes up by itself."""
+    progress = observed.progress()
+    if progress is None or (progress.stage, progress.attempt) != (stage.name, number):
+        return False
+    if progress.phase != "Starting" or not stage.needs_engines:
+        return True
+    counts = [ready_of(observed, role) for role in ("redis", "judge", "executor", "rollout")]
+    return all(ready or not desired for ready, desired in counts)
 
 
 def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:

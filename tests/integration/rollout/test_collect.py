@@ -13,7 +13,7 @@ from rstar2_train.job.stages import Sampling
 from rstar2_train.judge.client import JudgeClient
 from rstar2_train.judge.stack import JudgeStack
 from rstar2_train.rollout import store
-from rstar2_train.rollout.collect import Sampler, collect
+from rstar2_train.rollout.collect import NoRoom, Sampler, collect
 from rstar2_train.rollout.protocol import Protocol
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.weights import EnginePool, PoolTimes
@@ -224,5 +224,5 @@ async def test_a_prompt_without_room_is_named(
         await gather(pool, judge, engine_protocol)
     await pool.update_weights(models.boot, "random/3")
     says = "problem p0: 33 prompt tokens and maxResponseTokens 260 are more than the engines' 264"
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(NoRoom, match=says):
         await gather(pool, judge, engine_protocol, sampling=Sampling(max_response_tokens=260))

@@ -67,6 +67,17 @@ async def test_a_collapse_with_no_checkpoint_before_it_is_said(begin: Begin, cap
     assert "no earlier checkpoint was kept" in caplog.text
 
 
+async def test_a_damaged_checkpoint_takes_no_place_of_one_that_is_whole(begin: Begin) -> None:
+    spec = {"checkpoint": {"everySteps": 1, "keepLast": 1}}
+    ctx = begin(**spec)
+    await train(ctx, [0.9, 0.1, 0.1, 0.1], every=1, until=4)
+    assert kept(ctx) == [1, 4], "the best and the last"
+    manifest = checkpoints.checkpoint_path(ctx.folder.checkpoints, 4) / checkpoints.MANIFEST
+    manifest.write_text(manifest.read_text()[:-5])
+    await train(begin(attempt=2, **spec), [0.9, 0.1, 0.1], every=1, until=2)
+    assert kept(ctx) == [1, 2], "it went on from 1, and what it wrote is kept"
+
+
 async def test_a_best_checkpoint_that_is_gone_is_no_best(begin: Begin) -> None:
     spec = {"checkpoint": {"everySteps": 2, "keepLast": 2}}
     ctx = begin(**spec)

@@ -241,8 +241,11 @@ def test_many_pods_with_one_cause_do_not_hide_another() -> None:
     assert len(lines) == 7 and "executor-0" in lines[0] and "no image" in lines[1] and lines[6] == "and 35 more"
 
 
-def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever() -> None:
+@pytest.mark.parametrize("driver", ["none", "waits"])
+def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(driver: str) -> None:
     cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    if driver == "waits":
+        cluster.progress("g0", 1, 0, phase="Starting")
     words = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": words}
     cluster.children["Deployment", "demo-executor"]["status"] = {"conditions": [refused]}
@@ -298,6 +301,25 @@ def test_pods_replaced_while_training_release_nothing() -> None:
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
     cluster.now += 3600
     assert cluster.round().phase == "Running"
+
+
+def test_a_driver_that_starts_where_something_of_each_role_serves_is_let_go_on() -> None:
+    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster.progress("g0", 1, 0, phase="Starting")
+    cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
+    cluster.now += 3600
+    assert cluster.round().phase == "Running"
+
+
+def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported() -> None:
+    cluster = at_first_stage("s", deadlines={"activeSeconds": 600})
+    cluster.finish_stage("s0")
+    plan = cluster.round()
+    assert plan.phase == "Finishing"
+    cluster.now += 601
+    cluster.round()
+    cluster.end("demo-report", 0)
+    assert cluster.round().phase == "Complete"
 
 
 def test_the_active_deadline_fails_the_job() -> None:

@@ -1,5 +1,7 @@
 """Extraction: the cases on which lenient graders pay for no answer, and properties of tags and braces."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,26 @@ def test_balanced_means_as_many_blocks_as_tags(parts: list[str]) -> None:
 @given(st.recursive(st.text("ab1 ", max_size=4), lambda inner: inner.map(lambda text: "{" + text + "}"), max_leaves=8))
 def test_balanced_content_comes_back_whole(content: str) -> None:
     assert last_boxed(r"before \boxed{" + content + "} after }") == content.strip()
+
+
+@given(st.lists(st.sampled_from([r"\boxed{", r"\boxed {", "{", "}", r"\{", r"\}", "\\\\", "\\", "1"]), max_size=14))
+def test_the_last_box_whose_braces_balance_is_taken(parts: list[str]) -> None:
+    text, found = "".join(parts), None
+    for match in re.finditer(r"\\boxed\s*\{", text):
+        depth, escaped = 1, False
+        for end in range(match.end(), len(text)):
+            if escaped or text[end] == "\\":
+                escaped = not escaped
+                continue
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                found = text[match.end() : end].strip()
+                break
+    assert last_boxed(text) == found
+
+
+def test_many_boxes_that_never_close_take_no_time_to_speak_of() -> None:
+    assert last_boxed(r"\boxed{7}" + r"\boxed{" * 200_000) == "7"  # by the square of it: hours
 
 
 @given(st.text(r"\boxed{}<answer>/ 1", max_size=60))
