@@ -21,8 +21,8 @@ demo: setup ## train the tiny model through the whole curriculum (examples/tiny.
 test: setup ## every check below, all of them even when one fails; then the time each took
 	@$(BIN)/python tests/parts.py $(CHECKS) --beside e2e
 
-lint: setup ## ruff: rules and format
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: setup ## ruff: rules and format; hadolint: the Containerfiles
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/hadolint images/*/Containerfile
 
 types: setup ## mypy: strict for the pure rooms, ordinary for the others
 	@$(BIN)/mypy
@@ -39,7 +39,7 @@ chart: setup ## the Helm chart: lint, what it renders with its switches on and o
 integration: setup ## tests with real Redis, runsc, vLLM, MLflow and Ray: minutes
 	@$(BIN)/pytest tests/integration
 
-e2e: setup ## on a real Kubernetes that it boots (root): chart, CRD, operator, and a short tiny job with every part killed
+e2e: setup ## on a real Kubernetes that it boots (root): chart, CRD, operator, and a short job with every part killed
 	@$(BIN)/pytest tests/cluster
 
 e2e-full: setup ## examples/tiny.yaml undisturbed on that Kubernetes, compared with a local run: about an hour

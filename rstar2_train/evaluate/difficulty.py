@@ -67,7 +67,7 @@ class FilterReport(Record):
 def count_solved(problems: Sequence[Problem], rows: Iterable[Scored], *, drop_solved: int) -> list[Counts]:
     """How often each problem was solved, and whether it is kept: solved fewer than `drop_solved` times.
 
-    A problem that lost samples to infrastructure is kept: it was not shown to be solved.
+    A sample that was lost to infrastructure counts as not solved: it was not shown to be.
     """
     solved = dict.fromkeys((problem.id for problem in problems), 0)
     valid = dict(solved)

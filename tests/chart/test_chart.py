@@ -305,7 +305,7 @@ def test_one_version() -> None:
 def test_documented_values_are_values(templated: Templated) -> None:
     root = CHART.parents[1]
     texts = [path.read_text() for path in (root / "README.md", *root.glob("docs/*.md"), *root.glob("images/*.md"))]
-    found = {value for text in texts for value in re.findall(r"--set ([^\s`]+)", text)}
+    found = {value for text in texts for value in re.findall(r"--set '?([^\s`']+)", text)}
     assert {value.partition("=")[0] for value in found} >= {"image.repository", "image.tag", "jobImages.judge"}
     done = templated(*(value.replace("$REGISTRY", "registry.example.org/rstar2") for value in found))
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """NetworkPolicies: nothing may talk to the job's pods or out of them, but for the flows of the design.
 
-trainer -> rollout, judge, trainer (Ray, gloo, RCCL), API server, MLflow;   judge -> redis, executor;
-prepare, report -> anywhere (a hub, MLflow);   executor -> nobody;   everybody but executors -> DNS
+trainer -> anywhere (rollout, judge, trainer, API server, MLflow), and is reached by trainers alone (Ray, gloo, RCCL);
+judge -> redis, executor, DNS;   prepare, report -> anywhere (a hub, MLflow);   rollout, executor, redis -> nobody
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def network(built: Built) -> list[Manifest]:
         "report": ([], [ANYWHERE]),
         "rollout": (
             [_from(built, "trainer", names.ENGINE_PORT)],
-            [DNS, {"to": [_pods(built, "rollout")]}],
+            [],
         ),
         **_judge_flows(built, caller="trainer"),
     }

@@ -18,7 +18,7 @@ from rstar2_operator.build.accelerator import AMD_ENV, NVIDIA_ENV
 from rstar2_operator.build.objects import built, objects
 from rstar2_operator.decide.plan import Attempt, Plan
 from rstar2_operator.settings import Settings
-from rstar2_train.job.load import read_manifest
+from rstar2_train.job.load import dump_yaml, read_manifest
 from rstar2_train.job.spec import AgenticRLJob
 from rstar2_train.job.validate import check
 from tests.support.simulated import manifest
@@ -228,4 +228,4 @@ def test_a_wrong_setting_is_named(variable: str) -> None:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(yaml.safe_dump(example(), sort_keys=False, width=110), encoding="utf-8")
+    GOLDEN.write_text(dump_yaml([example()]), encoding="utf-8")
