@@ -109,6 +109,7 @@ def _forget_old(archives: Iterable[Path]) -> None:
         name, _, key = old.stem.rpartition("-")
         with contextlib.suppress(NoCluster):  # buildah's own copy may be gone already
             _buildah("rmi", f"rstar2.test/{name}:{key}")
+            _buildah("rmi", "--prune")  # the layers that it alone was built from
 
 
 def _ensure_bases() -> None:
