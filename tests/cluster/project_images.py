@@ -27,6 +27,8 @@ CERTIFICATES = Path("/etc/ssl/certs")
 INPUTS = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "rstar2_train", "operator")
 KEPT = 4
 """Builds of an image that the cache holds, the last ones used: two clones at work, and what each had before."""
+LAYERS_KEPT = 30
+"""Results of single steps that buildah keeps, so that the next build need not do them: all are forgotten beyond it."""
 NEXT = """\
 The operator on the test cluster, after `make cluster-up`; the last three in the shell of `make cluster-shell`:
 
@@ -109,7 +111,8 @@ def _forget_old(archives: Iterable[Path]) -> None:
         name, _, key = old.stem.rpartition("-")
         with contextlib.suppress(NoCluster):  # buildah's own copy may be gone already
             _buildah("rmi", f"rstar2.test/{name}:{key}")
-            _buildah("rmi", "--prune")  # the layers that it alone was built from
+    if len(_buildah("images", "--quiet", "--filter", "dangling=true").split()) > LAYERS_KEPT:
+        _buildah("rmi", "--prune")
 
 
 def _ensure_bases() -> None:
