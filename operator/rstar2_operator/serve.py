@@ -32,8 +32,10 @@ examples:
 HEAD = """\
 Serves the model of the job {job} (its stage {stage}): an engine, a judge with gVisor sandboxes, Redis, and an
 OpenAI-compatible endpoint that runs the tool loop on the server. docs/serving.md says what the endpoint does.
-For another job, stage or image write such a file from that job's manifest (--help) rather than editing this one:
+For another job, stage or image write such a file from that job's manifest (--help) rather than editing this one. Images
+that are not named are not published: images/README.md builds them.
 
+  export {PREFIX}ROLLOUT_IMAGE=REGISTRY/rollout:TAG {PREFIX}JUDGE_IMAGE=REGISTRY/judge:TAG
   python -m rstar2_operator.serve --out {out} {file}
 
 The claim {claim}, where the job has left its model, is mounted read-only: apply this in the job's namespace.
@@ -79,6 +81,7 @@ def render(wanted: Wanted, *, file: Path, out: Path) -> str:
     bodies = serving(wanted)
     job = wanted.job
     head = HEAD.format(
+        PREFIX=PREFIX,
         job=job.metadata.name,
         stage=wanted.stage,
         file=file,
