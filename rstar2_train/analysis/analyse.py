@@ -67,7 +67,8 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
     scorer = None
     if scored is not None:
         model = find_model(state, job, wanted.model)
-        scorer = Scorer(model, cache=state.entropies, temperature=temperature(job, scored))
+        # What was chosen greedily has no distribution that it was drawn from: then that of the model itself.
+        scorer = Scorer(model, cache=state.entropies, temperature=temperature(job, scored) or 1.0)
     with replaced(wanted.out) as folder:
         data = ViewerData(folder / "data")
         task = progress.add_task("trajectories", total=sum(len(members) for _, members in rows))
@@ -161,6 +162,8 @@ def replaced(out: Path) -> Iterator[Path]:
         if left.suffix[1:].isdigit() and not Path("/proc", left.suffix[1:]).exists():
             shutil.rmtree(left)
     aside, old = (out.with_name(f".{out.name}.{name}.{os.getpid()}") for name in ("new", "old"))
+    for left in (aside, old):  # of a process that had this number, as the only one of a container has each time
+        shutil.rmtree(left, ignore_errors=True)
     aside.mkdir()
     try:
         yield aside

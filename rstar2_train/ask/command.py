@@ -86,6 +86,7 @@ def carry_out(
     from rstar2_train.local.children import ChildFailed
     from rstar2_train.local.prepare import CannotRun
     from rstar2_train.local.run import add_tools_to_path
+    from rstar2_train.rollout.collect import NoRoom
     from rstar2_train.rollout.engine import EngineRejected, EngineUnavailable
 
     if not given.model and not given.endpoint:
@@ -108,7 +109,7 @@ def carry_out(
     )
     try:
         return work(wanted, elsewhere, Bar())
-    except (CannotRun, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable) as error:
+    except (CannotRun, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable, NoRoom) as error:
         return fail(name, str(error))
     except OSError as error:
         return fail(name, f"{error.filename or given.state}: {error.strerror or error}")

@@ -70,4 +70,6 @@ def _evaluate(given: argparse.Namespace, wanted: Wanted, elsewhere: Elsewhere, b
         shipped = flow.track(result, out, uri=given.mlflow, experiment=given.experiment, name=name)
         if not shipped.complete:
             return fail(NAME, f"MLflow has not taken everything: {shipped.error}\nthe same command sends it again")
+        if shipped.missing:
+            return fail(NAME, shipped.missing)
     return ended(NAME, lost=result.overall.excluded)

@@ -97,7 +97,7 @@ def _content(folder: Path) -> str:
 def _context(folder: Path, engine_args: Mapping[str, Any]) -> int | None:
     """Tokens of the longest sequence: what the job's engines are told, else what the model's config says."""
     for name, value in engine_args.items():
-        if name.lstrip("-").replace("_", "-") == "max-model-len" and isinstance(value, int):
-            return value
+        if name.lstrip("-").replace("_", "-") == "max-model-len" and str(value).isdecimal():
+            return int(value)
     longest = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
     return longest if isinstance(longest, int) else None

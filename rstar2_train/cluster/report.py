@@ -43,6 +43,8 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     if not shipped.complete:
         print(f"MLflow has not taken everything ({shipped.error}); it stays in the journal, {path.parent / 'track'}")
         return ExitCode.RETRYABLE
+    if shipped.missing:
+        print(shipped.missing)
     return ExitCode.DONE
 
 

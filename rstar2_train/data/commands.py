@@ -183,7 +183,7 @@ def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
     else:
         yield f"answers: {found.integers:,} whole numbers, {found.usable - found.integers:,} others"
     yield "the first usable row, as a stage would read it:"
-    yield json.dumps(found.first, ensure_ascii=False, indent=1)
+    yield json.dumps(found.first, ensure_ascii=False, indent=1, default=str)
 
 
 def _layout_and_files(named: str) -> tuple[Layout, tuple[Path, ...]]:

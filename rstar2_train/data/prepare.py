@@ -295,6 +295,7 @@ def _already(folder: Path, name: str) -> Prepared | None:
 def _made_whole(folder: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name when all is done, and is removed when not."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a process with this number that was killed
     aside.mkdir(parents=True)
     try:
         yield aside
@@ -334,4 +335,4 @@ def _hash(inputs: Mapping[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return json.dumps(row, ensure_ascii=False, default=str) + "\n"  # Parquet has dates, JSON has none

@@ -44,7 +44,7 @@ def identity(row: Row) -> str:
 
     Raises UnicodeEncodeError for a text with half a surrogate pair, which cannot be written nor tokenised.
     """
-    canonical = json.dumps(row, sort_keys=True, ensure_ascii=False)
+    canonical = json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
 

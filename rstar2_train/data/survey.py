@@ -88,6 +88,7 @@ def _count_row(found: Survey, row: Row, where: str) -> None:
     if "answer" in row:
         found.integers += canonical_integer(str(row["answer"])) is not None
     for message in row.get("messages") or ():
-        found.turns[message["role"]] += 1
-        if message["role"] == "assistant":
-            found.turns["tool call"] += message["content"].count(CALL_OPEN)
+        role = message.get("role") if isinstance(message, dict) else None
+        found.turns[str(role)] += 1
+        if role == "assistant":
+            found.turns["tool call"] += str(message.get("content")).count(CALL_OPEN)

@@ -8,7 +8,7 @@ number and `2026-01-01` for a date, and lets a repeated key pass. This loader do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,12 @@ class _KubectlLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, Hashable):
+                raise ManifestError(
+                    f"line {line}: a field's name is a word; is this a template that was not filled in?"
+                )
             if key in seen and key != "<<":
-                line = key_node.start_mark.line + 1
                 raise ManifestError(f"line {line}: the key {key!r} stands twice; keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)

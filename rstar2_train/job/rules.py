@@ -92,7 +92,7 @@ def _filter(job: AgenticRLJob) -> Iterator[Problem]:
         if stage.filter.drop_solved > stage.filter.samples:
             message = f"at most samples, which is {stage.filter.samples}; else nothing is ever dropped"
             yield Problem(f"spec.stages[{index}].filter.dropSolved", message, stage.filter.drop_solved)
-        users = [s.grpo.data_from for s in job.spec.stages[index + 1 :] if s.grpo is not None]
+        users = [job.grpo_settings(s).data_from for s in job.spec.stages[index + 1 :] if s.type == "GRPO"]
         if stage.name not in users:
             message = "no later stage trains on what it keeps; set dataFrom in one"
             yield Problem(f"spec.stages[{index}].name", message, stage.name, warning=True)

@@ -226,7 +226,8 @@ class Stage(Model):
     sft: SFTStage | None = None
     """Set when type is SFT: supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
     grpo: GRPO | None = None
-    """Set when type is GRPO: how this stage samples, selects and learns; lies over spec.grpo, field by field."""
+    """Set when type is GRPO: how this stage samples, selects and learns; lies over spec.grpo, field by field
+    (resample, collapse and the like whole)."""
     filter: FilterStage | None = None
     """Set when type is Filter: drops the problems that the policy always solves by now (paper §4.3: 8 of 8)."""
     evaluate: EvaluateStage | None = None
@@ -246,8 +247,14 @@ class Stage(Model):
 
 
 def resolve_grpo(defaults: GRPO, stage: GRPO) -> GRPOSettings:
-    """The settings a GRPO stage runs with: built-in defaults, then `spec.grpo`, then the stage's own."""
-    return GRPOSettings.model_validate(_set_fields(defaults) | _set_fields(stage))
+    """The settings a GRPO stage runs with: built-in defaults, then `spec.grpo`, then the stage's own.
+
+    A stage that names its problems, by `data` or by `data_from`, takes neither from `spec.grpo`.
+    """
+    own, others = _set_fields(stage), _set_fields(defaults)
+    if own.keys() & {"data", "data_from"}:
+        others = {name: value for name, value in others.items() if name not in ("data", "data_from")}
+    return GRPOSettings.model_validate(others | own)
 
 
 def _set_fields(settings: GRPO) -> dict[str, object]:

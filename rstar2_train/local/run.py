@@ -258,6 +258,8 @@ class _Run:
                 style="yellow",
                 markup=False,
             )
+        if shipped.missing:
+            console.print(shipped.missing, style="yellow", markup=False)
         console.print(f"report   {_shown(path)}", highlight=False, markup=False, soft_wrap=True)
         console.print(f"logs     {_shown(state.logs)}", highlight=False, markup=False, soft_wrap=True)
         console.print(f"metrics  {ui_command(state.root)}", highlight=False, markup=False, soft_wrap=True)

@@ -181,7 +181,7 @@ class _Streamed(Response):
             await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
 
         async def event(fields: dict[str, Any]) -> None:
-            await say(json.dumps(fields, ensure_ascii=False))
+            await say(json.dumps(fields))  # in ASCII: some clients take U+2028 for the end of a line
 
         async def work() -> Response | None:
             try:

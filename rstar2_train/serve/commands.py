@@ -154,16 +154,17 @@ def serve_main(given: argparse.Namespace) -> int:
 
 def chat_main(given: argparse.Namespace) -> int:
     """Talk; returns the exit code."""
-    from rstar2_train.data.rows import half_character
     from rstar2_train.judge.access import secret
     from rstar2_train.serve.chat import ChatFailed, Client, converse, started
 
     console = Console(highlight=False)
     try:
         token = secret(TOKEN)
-        prompt = given.prompt if given.prompt is not None or sys.stdin.isatty() else sys.stdin.read()
-        if prompt is not None and half_character(prompt):
-            raise ChatFailed("the question is not UTF-8 text")
+        try:
+            prompt = given.prompt if given.prompt is not None or sys.stdin.isatty() else sys.stdin.read()
+            (prompt or "").encode()  # a locale that decodes leniently leaves half characters for what is no UTF-8
+        except UnicodeError as error:
+            raise ChatFailed("the question is not UTF-8 text") from error
         with started(given.model, jobs=given.state, token=token, url=given.url) as url:
             client = Client(url, token=token, temperature=given.temperature, max_tokens=given.max_tokens)
             with client:

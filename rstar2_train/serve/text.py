@@ -14,9 +14,7 @@ from typing import Literal
 
 from rstar2_train.rollout.protocol import tool_message
 
-_BLOCK = r"<tool_response>\n(?:.*?)\n</tool_response>"
-_OUTPUTS = re.compile(rf"\n({_BLOCK}(?:\n{_BLOCK})*)\n", re.DOTALL)
-_ONE = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+_OPEN, _CLOSE = "\n<tool_response>\n", "\n</tool_response>\n"
 
 Kind = Literal["text", "reason", "call", "output", "answer"]
 _TAGS: dict[str, Kind] = {
@@ -42,11 +40,26 @@ def split_turns(content: str) -> list[dict[str, str]]:
     """The content of an assistant message as the messages it was made of: turns, and the outputs between them."""
     messages: list[dict[str, str]] = []
     at = 0
-    for found in _OUTPUTS.finditer(content):
-        messages.append({"role": "assistant", "content": content[at : found.start()]})
-        messages += ({"role": "tool", "content": output} for output in _ONE.findall(found[1]))
-        at = found.end()
+    while (start := content.find(_OPEN, at)) >= 0:
+        outputs, end = _outputs(content, start)
+        if not outputs:
+            break  # nothing closes behind here: looking on would take the square of the time
+        messages.append({"role": "assistant", "content": content[at:start]})
+        messages += ({"role": "tool", "content": output} for output in outputs)
+        at = end + 1
     return [*messages, {"role": "assistant", "content": content[at:]}]
+
+
+def _outputs(content: str, at: int) -> tuple[list[str], int]:
+    """What the blocks from `at` on hold, one behind the other, and where the line break behind them is."""
+    outputs = []
+    while content.startswith(_OPEN, at):
+        close = content.find(_CLOSE, at + len(_OPEN))
+        if close < 0:
+            break
+        outputs.append(content[at + len(_OPEN) : close])
+        at = close + len(_CLOSE) - 1  # this line break may begin the next block
+    return outputs, at
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ their event (the server drops equal ones), traces have ids derived from what the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ _MAX_BATCH = 1000
 _MAX_PARAMS = 100
 _MAX_VALUE = 5000
 """Characters of a parameter or tag."""
+
+
+def metric_name(name: str) -> str:
+    """A metric's name as MLflow takes it: a slice or benchmark may be called anything, a metric may not."""
+    parts = re.sub(r"[^\w.\- :/]", "_", name).split("/")
+    return "/".join(part for part in parts if part.strip("."))
 
 
 class RunsLost(Exception):
@@ -63,7 +70,7 @@ class MlflowSink:
 
     def _metrics(self, events: list[Event]) -> None:
         metrics = [
-            Metric(name, value, event["time"], event["step"])
+            Metric(metric_name(name), value, event["time"], event["step"])
             for event in events
             for name, value in event["values"].items()
         ]

@@ -68,6 +68,13 @@ class Shipped:
         """Whether everything has been sent."""
         return self.pending == 0
 
+    @property
+    def missing(self) -> str:
+        """What MLflow will never have, in words; empty when there is none."""
+        return (
+            f"MLflow has refused {self.refused} events for good: the shipper's log names them" if self.refused else ""
+        )
+
 
 def progress(state: Path) -> Shipped:
     """How far the journal of `state` has been sent, without waiting."""

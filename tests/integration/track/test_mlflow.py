@@ -180,12 +180,25 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest(state: Path, caplog: pyte
     tracker = Tracker(state, job="tiny")
     tracker.start_job({})
     tracker.metrics(JOB, step=1, values={"good": 1.0})
-    tracker.metrics(JOB, step=1, values={"bad*name": 1.0})
+    tracker.metrics(JOB, step=1, values={"x" * 300: 1.0})
     tracker.metrics(JOB, step=2, values={"good": 2.0})
     assert send(state, read_target(state))
     assert (progress(state).pending, progress(state).refused) == (0, 1)
     assert history(state, "-", "good") == [(1, 1.0), (2, 2.0)]
-    assert "bad*name" in caplog.text
+    assert "x" * 300 in caplog.text
+    assert "refuses" in caplog.text and "refused 1 events" in progress(state).missing
+
+
+def test_a_slice_may_be_called_anything(state: Path) -> None:
+    tracker = Tracker(state, job="tiny")
+    tracker.start_job({})
+    tracker.metrics(
+        JOB, step=1, values={"slices/Algebra, Geometry (hard)": 0.5, "slices//../": 0.25, "slices/zähl/x": 1.0}
+    )
+    assert send(state, read_target(state))
+    assert (progress(state).refused, progress(state).missing) == (0, "")
+    for name, value in (("slices/Algebra_ Geometry _hard_", 0.5), ("slices", 0.25), ("slices/zähl/x", 1.0)):
+        assert history(state, "-", name) == [(1, value)]
 
 
 def test_a_run_that_was_deleted_is_sent_again(state: Path) -> None:

@@ -1,6 +1,7 @@
 """`rstar2 analyse` from a job's state to its pages: what they hold, and that nothing in them can run."""
 
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ from rstar2_train.analysis.roc import sentences
 from rstar2_train.analysis.sources import AnalysisError, Source, find
 from rstar2_train.cli import main
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
+from rstar2_train.job.contracts import write_model
 from rstar2_train.job.state import JobState
 from rstar2_train.rollout import store
 from rstar2_train.track.metrics import step_metrics
@@ -86,12 +88,17 @@ def test_figures_are_those_that_the_driver_tracks(analysed: JobState) -> None:
     assert step_metrics([[slim(row) for row in rows]], {}, {}) == step_metrics([rows], {}, {})
 
 
-def test_a_scored_stage(filled: JobState, model_folder: Path) -> None:
+@pytest.mark.parametrize(("sampled", "scored_at"), [(0.7, 0.7), (0.0, 1.0)])
+def test_a_scored_stage(filled: JobState, model_folder: Path, sampled: float, scored_at: float) -> None:
+    job = filled.job()
+    assert job.spec.validation is not None
+    job.spec.validation.sampling.temperature = sampled
+    write_model(filled.job_file, job)
     shutil.copytree(model_folder, filled.stage("rl-1").model)
     assert run(filled, "--score", "rl-1", "--sample", "1") == 0
     entropy = json.loads((filled.analysis / pages.SUMMARY).read_text())["entropy"]
     assert (entropy["stage"], entropy["set"], entropy["trajectories"], entropy["temperature"]) == (
-        "rl-1", "evaluation", 1, 0.7
+        "rl-1", "evaluation", 1, scored_at
     )  # fmt: skip
     assert entropy["logprob_gap"] > 1, "these log-probs were made up, no model sampled them"
     scored = [row for row in table(filled.analysis) if row["entropy"] is not None]
@@ -165,8 +172,8 @@ def test_an_older_analysis_is_replaced_whole_or_not_at_all(
     assert "step-000002.parquet cannot be read as trajectories" in capsys.readouterr().err
     assert {path.name for path in filled.analysis.rglob("*")} == before
     torn.write_bytes(whole)
-    killed = filled.root / ".analysis.new.999999999"
-    killed.mkdir()
+    for number in (999999999, os.getpid()):  # the second: killed, and started again in a container of its own
+        (filled.root / f".analysis.new.{number}").mkdir()
     assert run(filled) == 0
     assert not (filled.analysis / "left-over").exists()
     assert [path.name for path in filled.root.iterdir() if path.name.startswith(".")] == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.cli import main
@@ -67,6 +70,18 @@ def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFi
     assert "1 rows, 1 usable" in printed and "messages: 1 user, 2 assistant, 1 tool call, 1 tool" in printed
     assert main(["data", "inspect", str(_write(given, {"other": 1}))]) == 0
     assert "name a layout" in capsys.readouterr().out
+
+
+def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{}]}]
+    given = _write(tmp_path / "talk.jsonl", {"messages": calls}, {"messages": [{"from": "human", "value": "b"}]})
+    assert main(["data", "inspect", str(given)]) == 0
+    assert "messages: 1 user, 1 assistant" in capsys.readouterr().out
+    dated = tmp_path / "dated.parquet"
+    row = {**PROBLEM, "at": datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)}
+    pq.write_table(pa.Table.from_pylist([row]), dated)
+    assert main(["data", "inspect", str(dated)]) == 0
+    assert "2026-11-22" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

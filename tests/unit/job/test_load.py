@@ -65,6 +65,12 @@ def test_missing_file_folder_and_binary(tmp_path) -> None:
         read_manifest(tmp_path / "l.yaml")
 
 
+@pytest.mark.parametrize("text", ["a: 1\nname: {{ job }}\n", "a: 1\n? [x, y]\n: 2\n"])
+def test_a_template_that_was_not_filled_in_names_its_line(text: str) -> None:
+    with pytest.raises(ManifestError, match="line 2: a field's name is a word"):
+        parse_yaml(text)
+
+
 def test_what_is_nested_too_deep_is_said_in_a_line() -> None:
     with pytest.raises(ManifestError, match=r"^manifest: nested too deep$"):
         parse_yaml("[" * 5000)

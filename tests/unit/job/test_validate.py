@@ -90,6 +90,12 @@ def test_stage_settings_lie_over_job_defaults() -> None:
     assert (settings.clip_low, settings.resample.mode, settings.keep_per_prompt) == (0.2, "uniform", 16)
 
 
+@pytest.mark.parametrize(("own", "others"), [({"data": "a"}, {"data_from": "f"}), ({"data_from": "f"}, {"data": "a"})])
+def test_a_stage_that_names_its_problems_takes_none_from_the_defaults(own: dict, others: dict) -> None:
+    settings = resolve_grpo(GRPO(**others), GRPO(**own))
+    assert {"data": settings.data, "data_from": settings.data_from} == {"data": None, "data_from": None, **own}
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
 def test_examples_are_valid(path: Path) -> None:
     job, found = check(read_manifest(path))

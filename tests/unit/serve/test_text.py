@@ -35,6 +35,18 @@ def test_outputs_are_told_apart_as_they_were_put_in(turns: list[tuple[str, list[
     assert split_turns(content) == [*expected, {"role": "assistant", "content": last}]
 
 
+def test_outputs_that_are_never_closed_are_text_and_take_no_time_to_speak_of() -> None:
+    block = outputs_text(["1"])
+    open_ones = "\n<tool_response>\n" * 200_000  # by the square of it: hours
+    said = {"role": "assistant", "content": "x"}
+    assert split_turns(f"x{block}{open_ones}") == [
+        said,
+        {"role": "tool", "content": "1"},
+        said | {"content": open_ones},
+    ]
+    assert split_turns(open_ones) == [said | {"content": open_ones}]
+
+
 def test_a_text_is_taken_to_pieces() -> None:
     kinds = split(WHOLE)
     assert [kind for kind, _ in kinds if kind != "text"] == ["reason", *["call"] * 3, *["output"] * 3, "answer"]
