@@ -84,11 +84,13 @@ class Sync:
                 queue.add(key)
 
     def _unheard(self, kind: str, there: list[Body]) -> Iterator[Body]:
-        """What is there and not held, but for what a deleted job has left: that is nobody's."""
+        """What is there and not held, but for what an earlier job has left: a claim that stays is not told again."""
         held = {one["metadata"]["uid"] for one in self._store.of_kind(kind)}
-        jobs = set(self._store.jobs())
+        made = [one["metadata"] for one in self._store.of_kind(JOB)]
+        jobs = {(meta["namespace"], meta["name"]): meta for meta in made}
         for one in there:
-            owned = kind == JOB or (one["namespace"], one.get("labels", {}).get(names.JOB_LABEL)) in jobs
+            job = jobs.get((one["namespace"], one.get("labels", {}).get(names.JOB_LABEL)))
+            owned = kind == JOB or (job is not None and one["creationTimestamp"] >= job["creationTimestamp"])
             if owned and one["uid"] not in held:
                 yield one
 

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 API_VERSION: Final = "rstar2.dev/v1alpha1"
 KIND: Final = "AgenticRLJob"
 
+JOB_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 OPTIONAL: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$"
@@ -29,6 +30,7 @@ DEVICE: Final = rf"^{_DEVICE}$"
 OPTIONAL_DEVICE: Final = rf"^({_DEVICE})?$"
 IMAGE: Final = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$"
 PATTERNS: Final = {
+    JOB_NAME: "lower-case letters, digits and '-', beginning with a letter and ending with a letter or digit",
     LABEL: "lower-case letters, digits and '-', beginning and ending with a letter or digit",
     SUBDOMAIN: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit",
     OPTIONAL: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit; or nothing",
@@ -46,6 +48,8 @@ PATTERNS: Final = {
 
 Name = Annotated[str, StringConstraints(pattern=LABEL, max_length=40)]
 """A DNS label, short enough that `<job>-<stage>-<attempt>` still fits in one."""
+JobName = Annotated[str, StringConstraints(pattern=JOB_NAME, max_length=40)]
+"""The same, beginning with a letter as the names of Services must."""
 ObjectName = Annotated[str, StringConstraints(pattern=SUBDOMAIN, max_length=253)]
 """Name of an object of the cluster that is not ours."""
 OptionalName = Annotated[str, StringConstraints(pattern=OPTIONAL, max_length=253)]

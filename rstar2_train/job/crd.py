@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rstar2_train.job.base import API_VERSION, KIND, Model, Name
+from rstar2_train.job.base import API_VERSION, KIND, JobName, Model
 from rstar2_train.job.cel import RULES
 from rstar2_train.job.load import dump_yaml
 from rstar2_train.job.spec import AgenticRLJob, Spec
@@ -144,7 +144,7 @@ def build_schema() -> Schema:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             # All that a CRD may say about metadata: the name.
-            "metadata": {"type": "object", "properties": {"name": structural(TypeAdapter(Name).json_schema(), {})}},
+            "metadata": {"type": "object", "properties": {"name": structural(TypeAdapter(JobName).json_schema(), {})}},
             "spec": _schema_of(Spec),
             "status": _schema_of(JobStatus),
         },

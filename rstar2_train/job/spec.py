@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rstar2_train.job.base import API_VERSION, KIND, ImageName, Model, Name, ObjectName, OptionalName, Text
+from rstar2_train.job.base import API_VERSION, KIND, ImageName, JobName, Model, ObjectName, OptionalName, Text
 from rstar2_train.job.contracts import Reason
 from rstar2_train.job.roles import (
     Accelerator,
@@ -157,7 +157,7 @@ class Metadata(Model):
 
     model_config = Model.model_config | {"extra": "ignore"}
 
-    name: Name
+    name: JobName
     """Name of the job."""
     namespace: Text | None = None
     """Its namespace."""

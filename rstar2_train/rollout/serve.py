@@ -38,6 +38,8 @@ class Launch:
     argv: list[str]
     env: dict[str, str]
     """Variables to set over the inherited environment."""
+    tuning: dict[str, str]
+    """Variables to set where the environment has none: a runtimePatch may say otherwise."""
 
 
 def launch(
@@ -83,10 +85,14 @@ def launch(
         # The default of 5 s closes a kept connection while a trajectory waits for its tool, under the next request.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
+    tuning: dict[str, str] = {}
     if accelerator.vendor == "none":
+        tuning["OMP_NUM_THREADS"] = "1"
         _cpu(args, env, rollout=rollout, config=config, max_model_len=max_model_len)
     else:
-        _gpu(args, env, rollout=rollout, vendor=accelerator.vendor)
+        if accelerator.vendor == "amd":
+            tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
+        _gpu(args, rollout=rollout)
     for name, value in rollout.engine_args.items():
         key = name.lstrip("-").replace("_", "-")
         if key in RESERVED_ENGINE_ARGS:
@@ -95,7 +101,7 @@ def launch(
     argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)
-    return Launch(argv, env)
+    return Launch(argv, env, tuning)
 
 
 def longest_sequence(job: AgenticRLJob) -> int:
@@ -143,11 +149,10 @@ def _cpu(
     env |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker inside the engine core: half the boot time and memory
         "TORCH_COMPILE_DISABLE": "1",  # log-probs would compile a helper on the first request, and die without g++
-        "OMP_NUM_THREADS": "1",
     }
 
 
-def _gpu(args: dict[str, Any], env: dict[str, str], *, rollout: Rollout, vendor: str) -> None:
+def _gpu(args: dict[str, Any], *, rollout: Rollout) -> None:
     """A large model on accelerators."""
     args |= {
         "dtype": "bfloat16",
@@ -155,8 +160,6 @@ def _gpu(args: dict[str, Any], env: dict[str, str], *, rollout: Rollout, vendor:
         "max-num-seqs": rollout.admission.max_in_flight,
         "max-num-batched-tokens": 8192,
     }
-    if vendor == "amd":
-        env["VLLM_ROCM_USE_AITER"] = "1"  # AMD's tuned kernels, made for MI300X
 
 
 def _flag(key: str, value: Any) -> list[str]:
@@ -204,7 +207,7 @@ def _main() -> None:
     except (ValueError, OSError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error
     given = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
-    os.execve(start.argv[0], start.argv, os.environ | start.env | given)
+    os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | given)
 
 
 if __name__ == "__main__":

@@ -255,6 +255,11 @@ def test_the_schema_names_a_wrong_value(templated: Templated, value: str, said: 
     assert said in done.stderr
 
 
+def test_large_group_ids_are_whole_numbers(rendered: Render) -> None:
+    for value in ("operator.gpuGroups={44,1234567}", "operator.gpuGroups=[44,1234567]"):  # the second as JSON: floats
+        assert env_of(rendered(value))["RSTAR2_GPU_GROUPS"] == "44,1234567"
+
+
 @pytest.mark.parametrize("name", ["image.tag", "mlflow.image.tag"])
 def test_a_tag_of_digits_alone_is_refused_in_words(templated: Templated, name: str) -> None:
     done = templated(f"{name}=20261122", "mlflow.enabled=true")

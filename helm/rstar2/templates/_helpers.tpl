@@ -47,6 +47,11 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end }}
 
+{{/* Numbers of a values file are floats, which are printed as 1.2e+06 from a million on. */}}
+{{- define "rstar2.gpuGroups" -}}
+{{- range $index, $group := .Values.operator.gpuGroups }}{{ if $index }},{{ end }}{{ int64 $group }}{{ end }}
+{{- end }}
+
 {{/* An image whose tag has a value of its own: include "rstar2.image" (list .Values.image "image" .Chart.AppVersion).
 A tag of digits alone arrives as a number, which is not printed as it was written (1.1e+11) in every case. */}}
 {{- define "rstar2.image" -}}

@@ -12,6 +12,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.settings import Settings
+from rstar2_train.job.base import amount
 from rstar2_train.job.pod_rules import devices
 from rstar2_train.job.roles import Resources, Role, RuntimePatch
 from rstar2_train.job.spec import AgenticRLJob
@@ -198,10 +199,21 @@ def resources(wanted: Resources) -> Manifest:
 
 
 def merge(base: Manifest, over: Manifest) -> Manifest:
-    """Resources, the second over the first."""
-    return {
+    """Resources, the second over the first.
+
+    Where only one of request and limit is asked for, and a default contradicts it, the default gives way.
+    """
+    made: dict[str, dict[str, Any]] = {
         key: {**base.get(key, {}), **over.get(key, {})} for key in ("requests", "limits") if key in base or key in over
     }
+    requests, limits = made.get("requests", {}), made.get("limits", {})
+    for name in requests.keys() & limits.keys():
+        if amount(requests[name]) > amount(limits[name]):
+            if name in over.get("requests", {}):
+                limits[name] = requests[name]
+            else:
+                requests[name] = limits[name]
+    return made
 
 
 def image(chosen: str | None, default: str, built: Built) -> str:

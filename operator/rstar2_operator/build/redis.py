@@ -60,6 +60,8 @@ def redis(built: Built) -> list[Manifest]:
             "spec": {
                 "replicas": 1,
                 "serviceName": name,
+                # Otherwise a pod that never got ready is not replaced, whatever is put right in its template.
+                "podManagementPolicy": "Parallel",
                 "selector": {"matchLabels": labels},
                 "template": template(Pod(role="redis", containers=[container]), built),
                 "volumeClaimTemplates": [claim],

@@ -81,6 +81,7 @@ def _built(wanted: Wanted) -> Built:
     job.spec.judge.executors = wanted.executors
     state = names.state_folder(trained)
     inside, _ = located(job, state)
+    inside.metadata.name = trained  # what is before it would make it too long a name for a job
     source = inside.spec.model
     source.source = str(JobState(Path(state)).stage(wanted.stage).model)
     inside.spec.rollout.engine_args |= tool_call_arguments(source)

@@ -82,6 +82,11 @@ def test_all_problems_in_one_pass() -> None:
         assert any(expected in problem for problem in found), (expected, found)
 
 
+def test_a_jobs_name_begins_with_a_letter_as_those_of_its_services_must() -> None:
+    (found,) = problems(changed("metadata.name", "4b-run"))
+    assert "metadata.name" in found and "beginning with a letter" in found
+
+
 def test_stage_settings_lie_over_job_defaults() -> None:
     settings = resolve_grpo(
         GRPO(prompts_per_step=8, clip_high=0.3), GRPO(steps=5, clip_high=0.4, resample=Resample(mode="uniform"))

@@ -141,6 +141,23 @@ PATCH = {
 }
 
 
+@pytest.mark.parametrize(
+    ("roles", "given", "pod", "memory"),
+    [
+        (["judge"], {"requests": {"memory": "4Gi"}}, "demo-judge", ("4Gi", "4Gi")),
+        (["redis"], {"requests": {"memory": "1Gi"}}, "demo-redis", ("1Gi", "2Gi")),
+        (["trainer"], {"limits": {"memory": "768Mi"}}, "demo-prepare", ("768Mi", "768Mi")),
+    ],
+)
+def test_a_default_gives_way_to_what_a_patch_asks_for(
+    roles: list[str], given: dict, pod: str, memory: tuple[str, str]
+) -> None:
+    patch = {"manager": "site", "roles": roles, "resources": given}
+    made = dict(templates(everything(manifest("g", runtimePatches=[patch]), "g0")))
+    found = made[pod]["spec"]["containers"][0]["resources"]
+    assert (found["requests"]["memory"], found["limits"]["memory"]) == memory
+
+
 def test_a_patch_adds_and_never_takes_over() -> None:
     plain = dict(templates(everything(manifest("g"), "g0")))
     patched = dict(templates(everything(manifest("g", runtimePatches=[copy.deepcopy(PATCH)]), "g0")))

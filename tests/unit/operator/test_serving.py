@@ -150,6 +150,15 @@ def test_the_operator_takes_none_of_it_for_its_own() -> None:
         assert not body["metadata"]["name"].startswith("qwen3-14b-")
 
 
+def test_a_job_with_the_longest_name_can_be_served() -> None:
+    data = manifest("sg")
+    data["metadata"]["name"] = "n" * 40
+    made = serving(wanted(data))
+    (file,) = [body for body in made if body["kind"] == "ConfigMap"]
+    assert AgenticRLJob.model_validate_json(file["data"]["job.json"]).metadata.name == "n" * 40
+    assert max(len(body["metadata"]["name"]) for body in made) <= 63
+
+
 def test_patches_of_the_engines_reach_the_endpoint() -> None:
     patch = {"manager": "site", "roles": ["rollout"], "imagePullSecrets": ["registry"]}
     made = pods(serving(wanted(manifest("sg", runtimePatches=[patch]))))

@@ -27,7 +27,8 @@ class Api:
 
 
 def body(name: str, job: str = "demo", uid: str = "") -> dict:
-    return {"metadata": {"namespace": "team", "name": name, "uid": uid or name, "labels": {names.JOB_LABEL: job}}}
+    meta: dict[str, Any] = {"namespace": "team", "name": name, "uid": uid or name, "labels": {names.JOB_LABEL: job}}
+    return {"metadata": meta | {"creationTimestamp": "2026-11-22T08:00:00Z"}}
 
 
 def sync(api: Api, store: Store, *namespaces: str) -> Sync:
@@ -132,6 +133,17 @@ async def test_what_a_deleted_job_has_left_is_nobodys() -> None:
     one = sync(api, store)
     store.saw_job(body("demo"), gone=True)
     api.there["AgenticRLJob"] = []
+    assert [await one.look(WorkQueue()) for _ in range(2)] == ["", ""]
+
+
+async def test_a_claim_that_an_earlier_job_of_the_name_has_left_is_no_sign_of_a_deaf_watch() -> None:
+    api, store = full()
+    again = body("demo")
+    again["metadata"]["creationTimestamp"] = "2026-11-22T09:00:00Z"
+    store.saw_job(body("demo"), gone=True)
+    store.saw_job(again, gone=False)
+    api.there["Job"] = ["demo-state"]
+    one = sync(api, store)
     assert [await one.look(WorkQueue()) for _ in range(2)] == ["", ""]
 
 

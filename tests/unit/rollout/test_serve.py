@@ -60,7 +60,7 @@ def test_on_accelerators(vendor: str) -> None:
     assert value(start, "--dtype") == "bfloat16"
     assert value(start, "--max-num-seqs") == "300"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & set(start.argv)
-    assert ("VLLM_ROCM_USE_AITER" in start.env) == (vendor == "amd")
+    assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "amd" else {})
 
 
 def test_the_cache_of_a_cpu_engine_holds_its_longest_sequence_twice() -> None:
