@@ -172,6 +172,17 @@ def exit_code(pod: Object) -> int | None:
     return None
 
 
+def running_since(pod: Object) -> float | None:
+    """When a pod's only container began to run; None when it does not, or is about to end."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return None
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        runs = (status.get("state") or {}).get("running")
+        if runs is not None:
+            return seconds(runs["startedAt"])
+    return None
+
+
 def as_json(value: object) -> str:
     """Compact JSON with sorted keys: the same value always gives the same text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

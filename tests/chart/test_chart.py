@@ -13,6 +13,7 @@ import yaml
 
 import rstar2_train
 from rstar2_operator import names
+from rstar2_operator.apply import CREATE_ONLY
 from rstar2_operator.build.access import access
 from rstar2_operator.build.objects import built
 from rstar2_operator.client import KINDS
@@ -171,19 +172,21 @@ def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
 
 def needed() -> set[tuple[str, str, str]]:
     """What the operator's own tables say that it asks of the API server."""
-    asked = {(group, plural, verb) for group, _, plural in CHILDREN for verb in ("get", "list", "watch")}
+    asked = {(group, plural, verb) for group, _, plural in CHILDREN for verb in ("list", "watch")}
     asked |= {("", "events", verb) for verb in ("list", "watch")}
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
         if kind in ("Lease", "Pod"):
             continue  # the Lease has a Role of its own; pods are only looked at
         if kind == "AgenticRLJob":
-            asked |= {(group, plural, verb) for verb in ("get", "list", "watch", "delete")}
+            asked |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
             asked |= {(group, f"{plural}/status", "patch")}
         elif kind in ("Event", "Secret"):
             asked.add((group, plural, "create"))
         else:
-            asked |= {(group, plural, verb) for verb in ("create", "patch")}
+            asked |= {(group, plural, verb) for verb in ("get", "create")}
+            if kind not in CREATE_ONLY:
+                asked.add((group, plural, "patch"))
             if kind in {*PRUNED, "Job"}:  # the others go with their owner
                 asked.add((group, plural, "delete"))
     return asked

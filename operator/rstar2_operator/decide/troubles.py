@@ -10,12 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, Observed, condition, job_finished_at, labels, lacks_pods, seconds
+from rstar2_operator.observed import (
+    Object,
+    Observed,
+    condition,
+    job_finished_at,
+    labels,
+    lacks_pods,
+    running_since,
+    seconds,
+    timestamp,
+)
 from rstar2_train.job.contracts import PREPARE_KEY
 
 MESSAGE_LENGTH = 1024
 OVERDUE_SECONDS = 30.0
 """A pod that has not gone so long after its grace: its node does not answer."""
+
+SILENT_SECONDS = 600.0
+"""A driver that has not reported so long after all pods of its attempt run: it reports before it loads anything."""
 
 IMAGE = "check the image's name and tag, and the pull secrets (spec.runtimePatches[].imagePullSecrets)"
 ADVICE = {
@@ -37,6 +50,8 @@ ADVICE = {
     "version, and take the key out of the ConfigMap (the driver writes it again)",
     "NotEnding": "its node does not answer. When the node is gone for good say so: kubectl taint nodes {node} "
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node); nothing runs twice",
+    "NotReporting": "do they reach one another (a firewall between nodes, an admin's policy: pod 0 at port 6379), does "
+    "the storage answer? kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix",
     "FailedBinding": "see to spec.storage.storageClassName, or make a matching volume",
 }
 WAITING = frozenset(
@@ -81,13 +96,32 @@ def troubles(observed: Observed, *, now: float) -> list[Trouble]:
     for key in observed.unreadable():
         role, what = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
         found.append(Trouble(role, what, "Unreadable", f"what {key} says cannot be read"))
+    for name, since in _silent(observed):
+        if now >= since + SILENT_SECONDS:
+            words = f"all its pods run since {timestamp(since)}, and its driver has not reported"
+            found.append(Trouble("trainer", f"Job/{name}", "NotReporting", words))
     return sorted(found, key=lambda one: (one.role, one.what, one.reason))
 
 
 def overdue_at(observed: Observed, *, now: float) -> float | None:
-    """When the next pod that is ending is to be told of, if it is still there; None when none is."""
+    """When the next one is to be told of a pod that does not end, or of a driver that is silent; None when none is."""
     ending = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
-    return min((when for end in ending if end and (when := seconds(end) + OVERDUE_SECONDS) > now), default=None)
+    times = [seconds(end) + OVERDUE_SECONDS for end in ending if end]
+    times += [since + SILENT_SECONDS for _, since in _silent(observed)]
+    return min((when for when in times if when > now), default=None)
+
+
+def _silent(observed: Observed) -> Iterator[tuple[str, float]]:
+    """The attempt all of whose pods run while its driver has not reported, and since when they do."""
+    told = observed.progress()
+    reports = names.attempt(observed.name, told.stage, told.attempt) if told is not None else ""
+    for (kind, name), job in observed.children.items():
+        if kind != "Job" or labels(job).get(names.ROLE_LABEL) != "trainer" or name == reports:
+            continue
+        pods = [pod for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == name]
+        begun = [begin for pod in pods if (begin := running_since(pod)) is not None]
+        if job_finished_at(job) is None and len(begun) == len(pods) >= job["spec"].get("parallelism", 1):
+            yield name, max(begun)
 
 
 def _of_pod(pod: Object, observed: Observed, now: float) -> Iterator[Trouble]:

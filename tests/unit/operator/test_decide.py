@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rstar2_operator.decide.troubles import OVERDUE_SECONDS, overdue_at
+from rstar2_operator.decide.troubles import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
 from rstar2_operator.observed import timestamp
 from rstar2_train.job.contracts import Outcome
 from tests.support.simulated import Cluster, at_first_stage, kinds, manifest
@@ -287,6 +287,24 @@ def test_a_pod_that_cannot_end_is_told_with_its_node() -> None:
     cluster.now += 3600
     cluster.round()
     assert cluster.writes == before and overdue_at(cluster.observed(), now=cluster.now) is None
+
+
+def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
+    cluster = at_first_stage("g")
+    for name in ("demo-g0-1-0", "demo-g0-1-1"):
+        begun = {"running": {"startedAt": timestamp(cluster.now)}}
+        cluster.pods[name]["status"]["containerStatuses"] = [{"name": "x", "state": begun}]
+    cluster.round()
+    when = overdue_at(cluster.observed(), now=cluster.now)
+    assert when == cluster.now + SILENT_SECONDS and degraded(cluster) is None
+    cluster.now = when
+    cluster.round()
+    told = degraded(cluster)
+    assert told is not None and told["reason"] == "NotReporting"
+    assert "kubectl logs -l batch.kubernetes.io/job-name=demo-g0-1 " in told["message"]
+    cluster.progress("g0", 1, 0, phase="Starting")
+    cluster.round()
+    assert degraded(cluster) is None and overdue_at(cluster.observed(), now=cluster.now) is None
 
 
 def degraded(cluster: Cluster) -> dict[str, str] | None:
