@@ -54,13 +54,6 @@ def kill_operator(cluster: Cluster) -> None:
     cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-operator", "--timeout=120s")
 
 
-def led(cluster: Cluster) -> bool:
-    """Whether a replica that is alive holds the Lease: after a kill the old holder's has to run out first."""
-    leases = cluster.get("leases", "-n", NAMESPACE)["items"]
-    alive = {pod["metadata"]["name"] for pod in cluster.get("pods", "-n", NAMESPACE, "-l", OPERATORS)["items"]}
-    return any(one["spec"].get("holderIdentity") in alive for one in leases)
-
-
 def writes(cluster: Cluster, *, since: float, until: float | None = None) -> list[tuple[str, str]]:
     """What the operator asked the API server to change, as (verb, namespace/resource/name[/subresource])."""
     made = []
