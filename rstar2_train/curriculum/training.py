@@ -122,16 +122,18 @@ class Training:
         Damaged ones that are newer are deleted: as the newest they would be kept, and what is written now dropped.
         """
         found = [folder for _, folder in checkpoints.list_checkpoints(self._ctx.folder.checkpoints)]
-        for number, folder in reversed(list(enumerate(found))):
+        damaged = []
+        for folder in reversed(found):
             try:
                 state = await asyncio.to_thread(self.group.restore, folder)
             except checkpoints.CheckpointInvalid as error:
-                if number == 0:
+                if folder == found[0]:
                     raise
                 log.warning("%s; falling back to the checkpoint before it", error)
+                damaged.append(folder)
                 continue
-            for damaged in found[number + 1 :]:
-                await asyncio.to_thread(checkpoints.remove, damaged)
+            for one in damaged:
+                await asyncio.to_thread(checkpoints.remove, one)
             return state
         return None
 

@@ -6,7 +6,6 @@ Arguments, progress and tables; what is done is in prepare.py and survey.py.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.records import RULES, Layout
+from rstar2_train.data.records import RULES, Layout, as_json
 from rstar2_train.data.rows import DataError
 from rstar2_train.data.settings import Settings
 from rstar2_train.job.options import count
@@ -183,7 +182,7 @@ def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
     else:
         yield f"answers: {found.integers:,} whole numbers, {found.usable - found.integers:,} others"
     yield "the first usable row, as a stage would read it:"
-    yield json.dumps(found.first, ensure_ascii=False, indent=1, default=str)
+    yield as_json(found.first, indent=1)
 
 
 def _layout_and_files(named: str) -> tuple[Layout, tuple[Path, ...]]:

@@ -29,7 +29,7 @@ from rstar2_train.data.decontaminate import Benchmarks
 from rstar2_train.data.layouts import LAYOUTS
 from rstar2_train.data.near_duplicates import NearDuplicates
 from rstar2_train.data.problems import read_conversations, read_problems
-from rstar2_train.data.records import Holds, Layout, Removed, Row, compared_text, identity
+from rstar2_train.data.records import Holds, Layout, Removed, Row, as_json, compared_text, identity
 from rstar2_train.data.rows import DataError, read_rows
 from rstar2_train.data.settings import Settings
 from rstar2_train.data.words import words
@@ -213,8 +213,7 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
                 if name in seen and layout.holds != "benchmark":
                     row = Removed("repeated", "as an earlier row of the file")
                 if isinstance(row, Removed):
-                    text = json.dumps(given, ensure_ascii=False, default=str)
-                    account.remove(row, source=layout.name, at=f"{file.name}:{line}", text=text)
+                    account.remove(row, source=layout.name, at=f"{file.name}:{line}", text=as_json(given))
                     continue
                 seen.add(name)
                 identified = {"id": f"{layout.name}-{row.get('id', name)}"}
@@ -335,4 +334,4 @@ def _hash(inputs: Mapping[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False, default=str) + "\n"  # Parquet has dates, JSON has none
+    return as_json(row) + "\n"

@@ -39,13 +39,17 @@ Row = dict[str, Any]
 """A row in the project's own form, but for `id` and `source`: `{problem, answer}` or `{messages}`."""
 
 
+def as_json(row: object, **options: Any) -> str:
+    """A row in JSON; what JSON has no form for, such as a Parquet file's dates, as text. `options`: of json.dumps."""
+    return json.dumps(row, ensure_ascii=False, default=str, **options)
+
+
 def identity(row: Row) -> str:
     """16 hexadecimal digits that two rows share when they are the same.
 
     Raises UnicodeEncodeError for a text with half a surrogate pair, which cannot be written nor tokenised.
     """
-    canonical = json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(as_json(row, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def compared_text(row: Row, where: str) -> str:

@@ -19,6 +19,8 @@ from rstar2_train.job.base import API_VERSION, Model, Name, Text
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a disk, or a share of one, that is full."""
+MESSAGE_LENGTH: Final = 2048
+"""Characters of an outcome's message."""
 PROGRESS_KEY: Final = "progress.json"
 PREPARE_KEY: Final = "prepare.json"
 OUTCOME_PREFIX: Final = "outcome-"
@@ -93,10 +95,6 @@ class Attempt(Model):
     """1 the first."""
     uid: Text | None = None
     """Of the job that it belongs to: a job that is deleted and made again counts from 1, in the same storage."""
-
-
-MESSAGE_LENGTH = 2048
-"""Characters of an outcome's message."""
 
 
 class Outcome(Told):

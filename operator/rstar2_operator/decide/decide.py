@@ -30,13 +30,13 @@ def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
     for last in FINAL:
         if is_true(observed.job, last):
             return _finished(job, observed, last, now=now)
-    began, limit, stage = _active_since(observed, now), job.spec.deadlines.active_seconds, stages.current(job, observed)
-    if limit is not None and began is not None and stage is not None and not job.spec.suspend:
-        if now >= began + limit:
-            message = f"active for longer than spec.deadlines.activeSeconds ({limit} s)"
-            return _fail(observed, "DeadlineExceeded", message, stage=stage, now=now)
-        return _earlier(_running(job, observed, now=now), began + limit)
-    return _running(job, observed, now=now)
+    began, limit = _active_since(observed, now), job.spec.deadlines.active_seconds
+    if limit is None or began is None or job.spec.suspend or (stage := stages.current(job, observed)) is None:
+        return _running(job, observed, now=now)
+    if now >= began + limit:
+        message = f"active for longer than spec.deadlines.activeSeconds ({limit} s)"
+        return _fail(observed, "DeadlineExceeded", message, stage=stage, now=now)
+    return _earlier(_running(job, observed, now=now), began + limit)
 
 
 def _active_since(observed: Observed, now: float) -> float | None:

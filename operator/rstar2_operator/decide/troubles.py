@@ -116,11 +116,13 @@ def _silent(observed: Observed) -> Iterator[tuple[str, float]]:
     told = observed.progress()
     reports = names.attempt(observed.name, told.stage, told.attempt) if told is not None else ""
     for (kind, name), job in observed.children.items():
-        if kind != "Job" or labels(job).get(names.ROLE_LABEL) != "trainer" or name == reports:
+        if kind != "Job" or labels(job).get(names.ROLE_LABEL) != "trainer":
+            continue
+        if name == reports or job_finished_at(job) is not None:
             continue
         pods = [pod for pod in observed.pods if labels(pod).get(names.OF_JOB_LABEL) == name]
         begun = [begin for pod in pods if (begin := running_since(pod)) is not None]
-        if job_finished_at(job) is None and len(begun) == len(pods) >= job["spec"].get("parallelism", 1):
+        if len(begun) == len(pods) >= job["spec"].get("parallelism", 1):
             yield name, max(begun)
 
 
