@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-SETUP := rstar2_train/local/setup.py
+SETUP := scripts/setup.py
 CHECKS := lint types imports unit integration chart e2e
 
 .DEFAULT_GOAL := help
@@ -79,9 +79,9 @@ bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes b
 bench-data: setup ## planted overlaps and near duplicates among 100,000 problems: writes bench/results/data.json
 	@$(BIN)/python -m bench.data
 
-crds: setup ## write crds/, the chart's copy and examples/serve.yaml again from rstar2_train/job and the operator
-	@$(BIN)/python -m rstar2_train.job.crd
-	@$(BIN)/python -m rstar2_operator.serve --out examples/serve.yaml examples/qwen3-14b.yaml
+crds: setup ## write crds/, the chart's copy and examples/serve.yaml again from rstar2_train/api and the operator
+	@$(BIN)/python -m rstar2_train.api.crd
+	@$(BIN)/python -m rstar2_operator.serving_manifests --out examples/serve.yaml examples/qwen3-14b.yaml
 
 # Versions already in the lock stay; `make lock UPGRADE=--upgrade` takes newer ones. The marker that every line would
 # share (the one platform that is locked) is cut off, which leaves it readable.

@@ -27,9 +27,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.prepare import Source, prepare
-from rstar2_train.data.rows import read_rows
+from rstar2_train.data.prepare.layouts import LAYOUTS
+from rstar2_train.data.prepare.pipeline import Source, prepare
+from rstar2_train.data.readers import read_rows
 
 RESULTS = Path(__file__).parent / "results" / "data.json"
 SIZES = (25_000, 50_000, 100_000)

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.judge_soak import soak
-from rstar2_train.judge.bundle import HUGE_PAGES, huge_pages_active
-from rstar2_train.judge.load import SNIPPETS, Measured, measure
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.loadgen import SNIPPETS, Measured, measure
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "judge.json"

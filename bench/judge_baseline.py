@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rstar2_train.judge.models import CallResult, Task
 from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Consumer, Names, connect, ensure_group
+from rstar2_train.judge.types import CallResult, Task
 
 WORKERS = 8
 PROLOGUE = """import resource, signal

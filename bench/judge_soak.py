@@ -22,9 +22,9 @@ from typing import Any
 import aiohttp
 import psutil
 
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import MAX_BATCH, CallResult
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.types import MAX_BATCH, CallResult
 
 WORKERS = ("worker", "worker-2")
 BATCHES_AT_ONCE = 120

@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from rstar2_train.job.load import read_manifest
-from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout import trajectory_store
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "learning.json"
@@ -83,7 +83,7 @@ def error_curve(job: JobState) -> list[dict[str, float]]:
         if stage.type != "GRPO":
             continue
         for file in sorted(job.stage(stage.name).trajectories.glob("step-*.parquet")):
-            rows = [row for row in store.read(file) if not row.failed]
+            rows = [row for row in trajectory_store.read(file) if not row.failed]
             correct = [row for row in rows if row.reward > 0]
             calls = sum(len(row.calls) for row in correct)
             errors = sum(row.call_errors for row in correct)

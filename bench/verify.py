@@ -30,10 +30,10 @@ from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.words import WORDS
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.reward.extract import extract_answer
-from rstar2_train.reward.verdict import Verdict
-from rstar2_train.reward.verify import score, verify
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.rewards.extract import extract_answer
+from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.rewards.verify import score, verify
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"

@@ -16,9 +16,9 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.client import Client
-from rstar2_operator.decide.troubles import Trouble
+from rstar2_operator.decide.diagnostics import Trouble
 from rstar2_operator.observed import Object, Observed, annotations_of, as_json, belongs, labels
-from rstar2_train.job.base import API_VERSION
+from rstar2_train.api.base import API_VERSION
 
 log = logging.getLogger(__name__)
 

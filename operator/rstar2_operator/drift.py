@@ -14,9 +14,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide.troubles import Trouble
+from rstar2_operator.cache import Key
+from rstar2_operator.decide.diagnostics import Trouble
 from rstar2_operator.observed import Object, Observed, annotations_of, labels
-from rstar2_operator.store import Key
 
 KINDS = frozenset(
     {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}

@@ -20,14 +20,14 @@ from aiohttp import web
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
-from rstar2_operator import handlers
+from rstar2_operator import watch as handlers
+from rstar2_operator.cache import Key, Store
 from rstar2_operator.client import Client
 from rstar2_operator.lease import Lease
 from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
+from rstar2_operator.resync import Sync
 from rstar2_operator.settings import Settings
-from rstar2_operator.store import Key, Store
-from rstar2_operator.sync import Sync
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from rstar2_operator.store import Store
+from rstar2_operator.cache import Store
 
 LOOP_SECONDS = 0.5
 MOST_LAG_SECONDS = 10.0

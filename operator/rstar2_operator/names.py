@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from rstar2_train.job.base import API_VERSION
+from rstar2_train.api.base import API_VERSION
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "agenticrljobs"
 FIELD_MANAGER: Final = "rstar2-operator"
 SERVE_MANAGER: Final = "rstar2-serve"
-"""Of objects that a person applies and the operator must not see (serve.py)."""
+"""Of objects that a person applies and the operator must not see (serving_manifests.py)."""
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 JOB_LABEL: Final = f"{GROUP}/job"

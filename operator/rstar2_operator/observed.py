@@ -1,6 +1,6 @@
 """What the operator knows about one job at one moment: the raw objects, and questions about them. Pure.
 
-Between store.py, which collects them from the watches, and decide/, which asks. Objects are plain dicts as the API
+Between cache.py, which collects them from the watches, and decide/, which asks. Objects are plain dicts as the API
 server sends them.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rstar2_operator import names
-from rstar2_train.job.contracts import OUTCOME_PREFIX, PREPARE_KEY, PROGRESS_KEY, Outcome, Progress, Told, outcome_key
+from rstar2_train.api.contracts import OUTCOME_PREFIX, PREPARE_KEY, PROGRESS_KEY, Outcome, Progress, Told, outcome_key
 
 Object = Mapping[str, Any]
 T = TypeVar("T", bound=Told)

@@ -14,27 +14,27 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.apply import NameTaken, apply, changed, delete, is_missing, must_wait, owned, refusal
-from rstar2_operator.build.config import secret
-from rstar2_operator.build.objects import built, objects
-from rstar2_operator.build.pod import Built
+from rstar2_operator.builders.config import secret
+from rstar2_operator.builders.objects import built, objects
+from rstar2_operator.builders.pod import Built
+from rstar2_operator.cache import Key, Store
 from rstar2_operator.client import Client
-from rstar2_operator.decide import stages
+from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.leftovers import leftovers, let_go
+from rstar2_operator.decide.diagnostics import Trouble, overdue_at
+from rstar2_operator.decide.failure_policy import as_far_as_it_came
 from rstar2_operator.decide.plan import Plan
-from rstar2_operator.decide.restart import as_far_as_it_came
-from rstar2_operator.decide.secret import reported_missing, users
+from rstar2_operator.decide.pruning import leftovers, let_go
+from rstar2_operator.decide.shared_secret import reported_missing, users
 from rstar2_operator.decide.status import invalid_status, status_of
-from rstar2_operator.decide.troubles import Trouble, overdue_at
 from rstar2_operator.drift import Corrections, drifted
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import Object, Observed
-from rstar2_operator.report import Reporter
 from rstar2_operator.settings import Settings
-from rstar2_operator.store import Key, Store
+from rstar2_operator.status_writer import Reporter
 from rstar2_operator.workqueue import WorkQueue
-from rstar2_train.job.problem import InvalidJob
-from rstar2_train.job.validate import check
+from rstar2_train.api.issue import InvalidJob
+from rstar2_train.api.validation import check
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Reconciler:
             try:
                 await apply(self._client, body, observed)
             except ApiException:
-                if stages.preparation(observed) != "complete":
+                if stage_progress.preparation(observed) != "complete":
                     raise  # later it is there: a quota that is full refuses also what would not be made
             self._with_secret[key] = observed.job["metadata"]["uid"]
         elif (there := await apply(self._client, body, observed)) is not None:

@@ -23,8 +23,8 @@ from rstar2_train.analysis.score import Scorer
 from rstar2_train.analysis.sources import AnalysisError, Source
 from rstar2_train.analysis.tokens import Decode
 from rstar2_train.analysis.viewer import ViewerData
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.state import JobState
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
 
 TOKENIZER = "tokenizer.json"
 

@@ -16,10 +16,10 @@ from rstar2_train.analysis.sources import Choice, Source
 from rstar2_train.analysis.study import Study
 from rstar2_train.analysis.tokens import Decode, annotate
 from rstar2_train.analysis.viewer import ViewerData
-from rstar2_train.evaluate.statistics import grouped
-from rstar2_train.rollout import store
+from rstar2_train.evaluation.statistics import grouped
+from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.track.metrics import step_metrics
+from rstar2_train.tracking.metrics import step_metrics
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ def read(
     everyone: list[Trajectory] = []
     reasons = found.reasons.setdefault(file.stage, defaultdict(ReasonTally))
     study = found.surprisal.setdefault(file.stage, Study("surprisal"))
-    for row in store.stream(file.path):
-        trajectory = store.from_row(row)
+    for row in trajectory_store.stream(file.path):
+        trajectory = trajectory_store.from_row(row)
         if file.set == "training":
             reasons[trajectory.kept_reason].add(trajectory)
         if (file.key, trajectory.prompt_id) in choice.groups:

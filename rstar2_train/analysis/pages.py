@@ -19,8 +19,8 @@ from rstar2_train.analysis.gather import Findings
 from rstar2_train.analysis.roc import sentences
 from rstar2_train.analysis.tokens import FORKING_WORDS, REGIONS
 from rstar2_train.analysis.viewer import NATS, ViewerData
+from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.grpo_roc.resample import DELTA, Mode
-from rstar2_train.job.spec import AgenticRLJob
 
 SUMMARY = "summary.json"
 FORMAT = 1

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.analysis.sources import AnalysisError
-from rstar2_train.evaluate.model import NoModel, fingerprint
+from rstar2_train.evaluation.model_fingerprint import NoModel, fingerprint
 from rstar2_train.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from rstar2_train.train.model import Policy
+    from rstar2_train.trainer.model import Policy
 
 LOGIT_ROWS = 256
 """Rows of logits that exist at once: 150 MB in float32 for a vocabulary of 150,000."""
@@ -87,8 +87,8 @@ def _load(model: Path) -> Policy:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from rstar2_train.train import device
-    from rstar2_train.train.model import Policy
+    from rstar2_train.trainer import device
+    from rstar2_train.trainer.model import Policy
 
     logging.disable_progress_bar()  # ours is on the terminal
     compute = device.pick("nvidia" if torch.cuda.is_available() else "none")

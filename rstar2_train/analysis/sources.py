@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout import trajectory_store
 
 Set = Literal["training", "filter", "evaluation"]
 SETS: dict[str, Set] = {"GRPO": "training", "Filter": "filter"}
@@ -74,7 +74,7 @@ def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> li
         if stages and stage.name not in stages:
             continue
         folder = state.stage(stage.name)
-        for step, path in store.step_files(folder.trajectories):
+        for step, path in trajectory_store.step_files(folder.trajectories):
             found.append(Source(path, stage.name, SETS.get(stage.type, "training"), step))
         if folder.evaluation_trajectories.exists():
             found.append(Source(folder.evaluation_trajectories, stage.name, "evaluation", 0))
@@ -91,7 +91,7 @@ def census(source: Source) -> list[Row]:
     columns = ["prompt_id", "sample", "stop", "verdict"]
     return [
         Row(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] == "internal")
-        for row in store.stream(source.path, columns)
+        for row in trajectory_store.stream(source.path, columns)
     ]
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rstar2_train.rollout.tools import call_spans
 from rstar2_train.rollout.trajectory import SegmentKind, Trajectory
+from rstar2_train.tools.parser import call_spans
 
 Decode = Callable[[Sequence[int]], str]
 Measure = Literal["surprisal", "entropy"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.rows import DataError, brief, half_character, read_rows, text_field
-from rstar2_train.reward.instructions import as_gold, is_gold, of_gold, read_instructions
+from rstar2_train.data.readers import DataError, brief, half_character, read_rows, text_field
+from rstar2_train.rewards.instructions import as_gold, is_gold, of_gold, read_instructions
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
 
@@ -53,7 +53,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
     """The problems of a file (`rows.SUFFIXES`) of rows `{problem, answer, id?, slice?, hard?}`, in file order.
 
     A row without `id` gets `<file stem>-<line>`; a number is taken as an answer too. Instead of `answer` a row may have
-    `instructions`, a list of `{id, ...arguments}` (`reward/checkers.py`).
+    `instructions`, a list of `{id, ...arguments}` (`rewards/instruction_checkers.py`).
     Raises DataError, naming file and line, for a row that is not usable, for an id used twice and for an empty file.
     """
     seen: dict[str, int] = {}

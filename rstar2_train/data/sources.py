@@ -2,7 +2,7 @@
 
 A value is a path (relative to the manifest), `generated://NAME/FILE` (made here, once, from the job's seed),
 `pvc://CLAIM/PATH` (mounted by the operator) or `hf://OWNER/NAME` (fetched into a cluster's storage by
-`rstar2_train.cluster prepare`). Where they lie in a cluster is said by `job/located.py`.
+`rstar2_train.launch.pod prepare`). Where they lie in a cluster is said by `api/sources.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from rstar2_train.api.contracts import write_atomically
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.sources import GENERATED, generated_folder, sources, split_generated
 from rstar2_train.data import tiny
 from rstar2_train.data.problems import DataError, read_conversations, read_problems
-from rstar2_train.job.contracts import write_atomically
-from rstar2_train.job.located import GENERATED, generated_folder, sources, split_generated
-from rstar2_train.job.spec import AgenticRLJob
 
 VERSION_FILE = "version"
 """Beside the generated files: which version of the generator made them."""

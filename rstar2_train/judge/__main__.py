@@ -11,11 +11,11 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from rstar2_train.job.open_files import raise_open_files
-from rstar2_train.job.options import count, port, seconds
-from rstar2_train.judge.models import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.judge.queue import PREFIX
-from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError
+from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
+from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
+from rstar2_train.utils.open_files import raise_open_files
+from rstar2_train.utils.options import count, port, seconds
 
 SECRETS = """Secrets come from the environment, never from the command line:
   RSTAR2_REDIS_PASSWORD, RSTAR2_REDIS_PASSWORD_FILE   Redis password, or a file that holds it
@@ -91,10 +91,10 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def run_api(given: argparse.Namespace) -> None:
     """Runs the API. Each role imports its own half: a worker has no use for a web framework."""
-    from rstar2_train.judge import api
+    from rstar2_train.judge.api import app
 
-    api.serve(
-        api.ApiSettings(
+    app.serve(
+        app.ApiSettings(
             redis=given.redis,
             host=given.host,
             port=given.port,
@@ -108,7 +108,7 @@ def run_api(given: argparse.Namespace) -> None:
 
 def run_worker(given: argparse.Namespace) -> None:
     """Runs a worker."""
-    from rstar2_train.judge import worker
+    from rstar2_train.judge.worker import worker
 
     settings = worker.WorkerSettings(
         redis=given.redis,
@@ -128,7 +128,7 @@ def run_worker(given: argparse.Namespace) -> None:
 
 def run_executor(given: argparse.Namespace) -> int:
     """Runs an executor's server. 70: a worker found its sandbox not to be tight."""
-    from rstar2_train.judge import executor_server
+    from rstar2_train.judge.sandbox import executor_server
 
     settings = executor_server.ExecutorSettings(
         host=given.host,

@@ -9,10 +9,10 @@ import os
 import signal
 from dataclasses import dataclass
 
-from rstar2_train.judge.models import CallResult, Status
+from rstar2_train.judge.types import CallResult, Status
 
 MEMORY_EXIT = 85
-"""Exit status with which the executor's child reports an uncaught MemoryError (program.py has the same)."""
+"""Exit status with which the executor's child reports an uncaught MemoryError (as in executor/program.py)."""
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from rstar2_train.judge.access import secret
-from rstar2_train.judge.models import SESSION_IDLE_SECONDS, CallResult, Task
+from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, Task
+from rstar2_train.utils.auth import secret
 
 log = logging.getLogger("rstar2.judge.queue")
 

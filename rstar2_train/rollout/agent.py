@@ -2,7 +2,7 @@
 
 A turn is sampled, its tool calls run all at once, their output is put behind the sampled ids, and so on until the
 model answers or a limit ends it. Where to sample and how to survive failures is not decided here: `Generate` and
-`Executor` are given (`seat.py`, the judge's client). Everything is counted from tokens and structured results.
+`Executor` are given (`generation.py`, the judge's client). Everything is counted from tokens and structured results.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
-from rstar2_train.job.roles import JudgeLimits, Rollout
-from rstar2_train.job.stages import Sampling
-from rstar2_train.rollout.engine import Generation
-from rstar2_train.rollout.protocol import Protocol
-from rstar2_train.rollout.tools import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
+from rstar2_train.api.roles import JudgeLimits, Rollout
+from rstar2_train.api.stages import Sampling
+from rstar2_train.inference.client import Generation
+from rstar2_train.rollout.chat_format import Protocol
 from rstar2_train.rollout.trajectory import CallStatus, Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
 
 CHARACTERS_PER_TOKEN = 4
 

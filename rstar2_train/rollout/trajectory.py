@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rstar2_train.reward.verdict import Verdict
+from rstar2_train.rewards.verdict import Verdict
 
 SegmentKind = Literal["model", "tool"]
 CallStatus = Literal[

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rstar2_train.local.setup import CannotSetUp
+from scripts.setup import CannotSetUp
 from tests.cluster.binaries import BINARIES, PROMTOOL, Binary, ready
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"

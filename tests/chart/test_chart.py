@@ -14,14 +14,14 @@ import yaml
 import rstar2_train
 from rstar2_operator import names
 from rstar2_operator.apply import CREATE_ONLY
-from rstar2_operator.build.access import access
-from rstar2_operator.build.objects import built
+from rstar2_operator.builders.access import access
+from rstar2_operator.builders.objects import built
 from rstar2_operator.client import KINDS
-from rstar2_operator.decide.leftovers import PRUNED
-from rstar2_operator.handlers import CHILDREN
+from rstar2_operator.decide.pruning import PRUNED
 from rstar2_operator.settings import PREFIX, Settings
-from rstar2_train.job.load import read_manifest
-from rstar2_train.job.validate import load
+from rstar2_operator.watch import CHILDREN
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.validation import load
 from tests.chart.conftest import CHART, Objects, Templated, settings
 from tests.cluster import project_images
 

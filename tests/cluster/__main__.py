@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from rstar2_train.local.setup import ROOT, say
+from scripts.setup import ROOT, say
 from tests.cluster import boot, components, nodespace, training
 from tests.cluster.cluster import Cluster, CommandFailed, attach
 from tests.cluster.layout import CLUSTERS, default_name

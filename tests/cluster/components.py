@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from rstar2_train.local.setup import ROOT
+from scripts.setup import ROOT
 from tests.cluster import binaries
 from tests.cluster.layout import (
     API_PORT,

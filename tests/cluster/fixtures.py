@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.local.setup import say
+from scripts.setup import say
 from tests.cluster import boot, machine, training
 from tests.cluster.cluster import Cluster, attach
 from tests.cluster.layout import CLUSTERS

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.evaluate.records import Report
-from rstar2_train.local.setup import ROOT
+from rstar2_train.evaluation.records import Report
+from scripts.setup import ROOT
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
 

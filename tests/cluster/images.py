@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.local.setup import CACHE, only_one, step
+from scripts.setup import CACHE, only_one, step
 from tests.cluster import binaries
 from tests.cluster.components import PAUSE
 from tests.cluster.machine import NoCluster, environment

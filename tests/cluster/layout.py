@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.local.setup import CACHE, ROOT
+from scripts.setup import CACHE, ROOT
 
 CLUSTERS = CACHE / "clusters"
 INSIDE = Path("/run/rstar2")  # where a cluster's folder is seen from inside its namespaces

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from rstar2_train.local.setup import CACHE, CannotSetUp, SystemNeed, apt_install, step
+from scripts.setup import CACHE, CannotSetUp, SystemNeed, apt_install, step
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])

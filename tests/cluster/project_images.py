@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from rstar2_train.local.setup import CACHE, ROOT, only_one, step
+from scripts.setup import CACHE, ROOT, only_one, step
 from tests.cluster import images
 from tests.cluster.machine import NoCluster, environment
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.job.crd import CRD_FILE
-from rstar2_train.job.load import read_manifest
+from rstar2_train.api.crd import CRD_FILE
+from rstar2_train.api.loader import read_manifest
 from tests.cluster.cluster import Cluster, CommandFailed
 from tests.support.examples import MANIFESTS
 from tests.support.manifests import CHANGES, FAULTS, FINE, GOOD, changed

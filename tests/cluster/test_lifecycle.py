@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rstar2_train.local.setup import ROOT
+from scripts.setup import ROOT
 from tests.cluster import boot, nodespace
 from tests.cluster.cluster import Cluster, CommandFailed, attach
 from tests.cluster.fixtures import PREFIX, remove_orphans, session_name

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.job.state import JobState
+from rstar2_train.api.state_dir import JobState
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
 from tests.support.whole import assert_whole, steps_done_twice

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rstar2_operator import names
-from rstar2_train.local.setup import ROOT
+from scripts.setup import ROOT
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import restricted
@@ -21,9 +21,9 @@ from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
 READY_SECONDS = 180
 SCRIPT = """
 import asyncio, json, sys, time
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.access import secret
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.utils.auth import secret
 
 SHORT = JudgeLimits(wall_seconds=2)
 
@@ -52,8 +52,8 @@ asyncio.run(main())
 """Runs in the judge's pod, beside its API."""
 STATUS = f"""
 import asyncio, json
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.access import secret
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.utils.auth import secret
 
 async def main():
     async with JudgeClient("http://127.0.0.1:{names.JUDGE_PORT}", secret("RSTAR2_JUDGE_TOKEN")) as client:

@@ -24,11 +24,11 @@ import pytest
 import yaml
 
 from rstar2_operator import names
-from rstar2_operator.serve import main
-from rstar2_train.job.located import located
-from rstar2_train.job.state import JobState
-from rstar2_train.job.validate import load
-from rstar2_train.serve.text import outputs_text
+from rstar2_operator.serving_manifests import main
+from rstar2_train.api.sources import located
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import load
+from rstar2_train.serving.text import outputs_text
 from tests.cluster import images, project_images, training, volumes
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import pod, restricted
@@ -91,7 +91,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The objects of `python -m rstar2_operator.serve`, applied, and the endpoint ready."""
+    """The objects of `python -m rstar2_operator.serving_manifests`, applied, and the endpoint ready."""
     if reason := why_not():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("served")

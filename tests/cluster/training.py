@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.job.load import read_manifest
-from rstar2_train.local.setup import ROOT, VENV
+from rstar2_train.api.loader import read_manifest
+from scripts.setup import ROOT, VENV
 from tests.cluster import project_images, volumes
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import pod, restricted, service

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.local.setup import ROOT, VENV
+from scripts.setup import ROOT, VENV
 from tests.cluster.layout import NODE
 
 Object = dict[str, Any]

@@ -15,11 +15,11 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
+from rstar2_operator.cache import Store
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import timestamp
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import Settings
-from rstar2_operator.store import Store
 from rstar2_operator.workqueue import WorkQueue
 
 Body = dict[str, Any]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rstar2_train.curriculum.context import Context, Endpoints
-from rstar2_train.job.contracts import Attempt, write_model
-from rstar2_train.job.state import JobState
-from rstar2_train.job.validate import check
-from rstar2_train.track.tracker import Tracker
-from rstar2_train.train import checkpoints
-from rstar2_train.train.checkpoints import Manifest
-from rstar2_train.train.config import TrainState
+from rstar2_train.api.contracts import Attempt, write_model
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import check
+from rstar2_train.orchestrator.context import Context, Endpoints
+from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.trainer import checkpoint
+from rstar2_train.trainer.checkpoint import Manifest
+from rstar2_train.trainer.types import TrainState
 from tests.support.simulated import manifest
 
 
@@ -34,7 +34,7 @@ class Group:
         self.weights = json.loads((model_dir / "weights.json").read_text())
 
     def restore(self, folder: Path, reset_optimizer: bool = False) -> TrainState:
-        found = checkpoints.verify(folder)
+        found = checkpoint.verify(folder)
         self.weights = json.loads((folder / "weights.json").read_text())
         self.fresh_optimizer = reset_optimizer
         return TrainState(step=found.step, extra=found.extra)
@@ -45,10 +45,10 @@ class Group:
         return {"loss": 0.0}
 
     def save(self, folder: Path, *, step: int, extra: dict[str, Any]) -> None:
-        with checkpoints.write_folder(folder, durable=False) as aside:
+        with checkpoint.write_folder(folder, durable=False) as aside:
             type(self).on_save(step)
             (aside / "weights.json").write_text(json.dumps(self.weights))
-            checkpoints.write_manifest(aside, Manifest(step=step, extra=extra, ranks=1, files={}))
+            checkpoint.write_manifest(aside, Manifest(step=step, extra=extra, ranks=1, files={}))
 
     def export(self, folder: Path, *, durable: bool = True) -> None:
         write_weights(folder, round(self.weights))

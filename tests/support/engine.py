@@ -18,8 +18,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.rollout.protocol import Protocol, render_call
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.rollout.chat_format import Protocol, render_call
 
 BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"
@@ -133,7 +133,7 @@ class Engine:
 
     def start(self, *, wait: bool = True) -> None:
         """Start the server in a process group of its own."""
-        argv = [sys.executable, "-m", "rstar2_train.rollout.serve", "--job", str(self._job)]
+        argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self._job)]
         argv += ["--model", str(self.model), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

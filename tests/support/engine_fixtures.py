@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.chat_format import Protocol
 from tests.support.engine import Engine, load_protocol, memorising_model, random_model, why_not
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rstar2_train.job.service import join_address
-from rstar2_train.judge.bundle import find_runsc
-from rstar2_train.judge.rootfs import cache_folder, prepare_root
+from rstar2_train.judge.sandbox.oci_bundle import find_runsc
+from rstar2_train.judge.sandbox.rootfs import cache_folder, prepare_root
+from rstar2_train.utils.dns import join_address
 
 CLONE = Path(__file__).parents[2]
 READY_SECONDS = 180

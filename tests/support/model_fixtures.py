@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.rollout.chat_format import Protocol
 from tests.support.engine import load_protocol, random_model
 
 

@@ -19,9 +19,9 @@ import aiohttp
 import psutil
 from aiohttp import web
 
-from rstar2_train.job.contracts import Attempt, write_model
-from rstar2_train.job.state import JobState
-from rstar2_train.job.validate import check
+from rstar2_train.api.contracts import Attempt, write_model
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.validation import check
 from rstar2_train.rollout.seeds import derive
 from tests.support.engine import QUESTION, Engine
 
@@ -133,7 +133,7 @@ async def drive(
     """Start the driver of an attempt, as `rstar2 run` does. `url`: of the engine, or of what stands before it."""
     write_model(state.stage(stage).attempt_file, Attempt(attempt=attempt))
     return await start(
-        engine, state.root, "rstar2_train.curriculum", "--state", state.root, "--stage", stage,
+        engine, state.root, "rstar2_train.orchestrator", "--state", state.root, "--stage", stage,
         "--attempt", str(attempt), "--engine", url, "--judge", judge,
     )  # fmt: skip
 

@@ -13,18 +13,18 @@ from typing import Any, Literal
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.apply import changed, must_wait, owned, refusal
-from rstar2_operator.build.objects import built, objects
+from rstar2_operator.builders.objects import built, objects
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.leftovers import leftovers
+from rstar2_operator.decide.failure_policy import as_far_as_it_came
 from rstar2_operator.decide.plan import Plan
-from rstar2_operator.decide.restart import as_far_as_it_came
-from rstar2_operator.decide.secret import users
+from rstar2_operator.decide.pruning import leftovers
+from rstar2_operator.decide.shared_secret import users
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.observed import Observed, is_true, labels, timestamp
 from rstar2_operator.settings import Settings
-from rstar2_train.job.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.validate import check
+from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.validation import check
 
 FINAL = "Complete", "Failed"
 SECRET = "Secret", "demo-secrets"

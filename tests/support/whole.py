@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
-from rstar2_train.track import journal
-from rstar2_train.track.tracker import journal_file
-from rstar2_train.train import checkpoints
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.tracking import journal
+from rstar2_train.tracking.tracker import journal_file
+from rstar2_train.trainer import checkpoint
 
 
 def assert_whole(state: JobState) -> None:
@@ -18,7 +18,7 @@ def assert_whole(state: JobState) -> None:
         settings = job.grpo_settings(job.stage(name))
         problems = settings.prompts_per_step
         for step in range(1, settings.steps + 1):
-            rows = store.read(store.step_path(state.stage(name).trajectories, step))
+            rows = trajectory_store.read(trajectory_store.step_path(state.stage(name).trajectories, step))
             groups = Counter(row.prompt_id for row in rows)
             assert set(groups.values()) == {settings.rollouts_per_prompt}
             assert len(groups) <= problems
@@ -26,7 +26,7 @@ def assert_whole(state: JobState) -> None:
             versions = {segment.weight_version for row in rows for segment in row.segments if segment.kind == "model"}
             assert versions == {f"{name}-step-{step - 1:06d}"}, "sampled under other weights than the step's"
             assert {call.status for row in rows for call in row.calls} <= {"ok", "error", "malformed", "unknown_tool"}
-        assert checkpoints.list_checkpoints(state.stage(name).checkpoints)[-1][0] == settings.steps
+        assert checkpoint.list_checkpoints(state.stage(name).checkpoints)[-1][0] == settings.steps
 
 
 def steps_done_twice(state: JobState) -> list[tuple[str, int]]:

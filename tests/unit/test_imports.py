@@ -10,13 +10,13 @@ import pytest
 
 HEAVY = ("torch", "transformers", "vllm", "ray", "mlflow")
 LIGHT = (
-    "rstar2_train.job.spec",
-    "rstar2_train.job.contracts",
+    "rstar2_train.api.job",
+    "rstar2_train.api.contracts",
     "rstar2_train.judge",
-    "rstar2_train.data.prepare",
+    "rstar2_train.data.prepare.pipeline",
     "rstar2_train.grpo_roc.penalties",
     "rstar2_train.grpo_roc.resample",
-    "rstar2_train.reward.verify",
+    "rstar2_train.rewards.verify",
     "rstar2_train.rollout.trajectory",
 )
 
@@ -33,7 +33,9 @@ def test_a_light_room_loads_nothing_heavy(module: str) -> None:
 def test_a_served_models_endpoint_starts_in_the_engines_image() -> None:
     """`rstar2 serve --endpoint --judge` runs there in a cluster: what that image lacks must not be loaded."""
     lacks = ("redis", "ray", "mlflow", "cryptography", "math_verify", "pyarrow", "matplotlib")
-    modules = "rstar2_train.cli, rstar2_train.local.run, rstar2_train.serve.stack, rstar2_train.serve.model"
+    modules = (
+        "rstar2_train.cli.main, rstar2_train.launch.local.run, rstar2_train.serving.stack, rstar2_train.serving.model"
+    )
     program = f"import sys, {modules}; print(*sorted({set(lacks)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import stages
+from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.diagnostics import Trouble
 from rstar2_operator.decide.plan import FINAL, Plan
-from rstar2_operator.decide.troubles import Trouble
 from rstar2_operator.observed import Object, Observed, timestamp
 
 Condition = dict[str, Any]
@@ -103,7 +103,7 @@ def _storage(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
     own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
     if own is not None:
         return _one("StorageReady", False, own.reason, str(own))
-    if stages.preparation(observed) == "complete":
+    if stage_progress.preparation(observed) == "complete":
         return _one("StorageReady", True, "Prepared", "data and model are in the storage")
     outcome = observed.prepared()
     if outcome is not None and outcome.outcome == "failed":

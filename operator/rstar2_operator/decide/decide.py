@@ -10,14 +10,14 @@ import dataclasses
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import pending, stages
+from rstar2_operator.decide import pending_deadline, stage_progress
 from rstar2_operator.decide.conditions import ready_of
+from rstar2_operator.decide.diagnostics import troubles
+from rstar2_operator.decide.failure_policy import Counters, counters, decide_next, restart_at
 from rstar2_operator.decide.plan import FINAL, Attempt, Ending, Phase, Plan
-from rstar2_operator.decide.restart import Counters, counters, decide_next, restart_at
-from rstar2_operator.decide.troubles import troubles
 from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds, timestamp
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.stages import Stage
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
 
 CAUSES = 2
 """Of what kept pods from running, told when they are released."""
@@ -31,7 +31,7 @@ def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
         if is_true(observed.job, last):
             return _finished(job, observed, last, now=now)
     began, limit = _active_since(observed, now), job.spec.deadlines.active_seconds
-    if limit is None or began is None or job.spec.suspend or (stage := stages.current(job, observed)) is None:
+    if limit is None or began is None or job.spec.suspend or (stage := stage_progress.current(job, observed)) is None:
         return _running(job, observed, now=now)
     if now >= began + limit:
         message = f"active for longer than spec.deadlines.activeSeconds ({limit} s)"
@@ -48,19 +48,19 @@ def _active_since(observed: Observed, now: float) -> float | None:
 
 
 def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
-    stage = stages.current(job, observed)
+    stage = stage_progress.current(job, observed)
     told = counters(observed, _last_job(stage, observed))
     if job.spec.suspend:
         return _suspended(stage, observed, told)
     if observed.secret_missing:
         return _without_secret(stage, observed, told)
-    again = pending.resume_at(job, observed)
+    again = pending_deadline.resume_at(job, observed)
     if again is not None and now < again:
         admitted = condition(observed.job, "Admitted")
         message = str(admitted["message"]) if admitted is not None else ""
         return _counted(told, phase="Pending", why="PendingDeadline", message=message, stage=_name(stage),
                         released=True, wake_at=again)  # fmt: skip
-    preparation = stages.preparation(observed)
+    preparation = stage_progress.preparation(observed)
     if preparation in ("missing", "running"):
         plan = _counted(told, phase="Preparing", why="Preparing", stage=_name(stage), prepare=True,
                         message="data and model are being brought into the storage")  # fmt: skip
@@ -73,7 +73,7 @@ def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
 
 
 def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counters, *, now: float) -> Plan:
-    number = stages.last_attempt(stage, observed)
+    number = stage_progress.last_attempt(stage, observed)
     last = observed.attempts(stage.name).get(number)
     serving = stage.needs_engines
     if last is not None and last["metadata"].get("deletionTimestamp"):
@@ -133,7 +133,11 @@ def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
 
 def _ended_by_force(stage: Stage, observed: Observed) -> bool:
     """Whether the driver of the last attempt was at work and never told how it ended."""
-    number, progress, outcome = stages.last_attempt(stage, observed), observed.progress(), observed.outcome(stage.name)
+    number, progress, outcome = (
+        stage_progress.last_attempt(stage, observed),
+        observed.progress(),
+        observed.outcome(stage.name),
+    )
     at_work = progress is not None and (progress.stage, progress.attempt) == (stage.name, number)
     return at_work and (outcome is None or outcome.attempt != number)
 
@@ -157,7 +161,7 @@ def _report(
     report = observed.child("Job", names.report(observed.name))
     over = report is not None and job_finished_at(report) is not None
     given_up = _asked_for_report(observed, report, now) + REPORT_SECONDS
-    nothing = stages.preparation(observed) in ("missing", "failed")
+    nothing = stage_progress.preparation(observed) in ("missing", "failed")
     if nothing or over or now >= given_up:
         last: Phase = "Complete" if ending == "completed" else "Failed"
         return _counted(told, phase=last, why=why, message=message, stage=stage, report=ending if over else None)
@@ -185,16 +189,16 @@ def _finished(job: AgenticRLJob, observed: Observed, phase: Phase, *, now: float
 
 def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: float, now: float) -> Plan:
     """The plan, unless its pods have waited for nodes for too long: then nothing, for a while."""
-    deadline = pending.release_at(job, observed, began=began)
+    deadline = pending_deadline.release_at(job, observed, began=began)
     if deadline is None:
         return plan
     if now < deadline:
         return _earlier(plan, deadline)
-    waiting = pending.waiting(observed)
+    waiting = pending_deadline.waiting(observed)
     names_shown = ", ".join(waiting[:3]) + (", ..." if len(waiting) > 3 else "")
     message = (
         f"after {job.spec.deadlines.pending_seconds} s not all pods could run (waiting: {names_shown}): "
-        f"all were released, and are tried again at {timestamp(now + pending.pause(job, observed))}"
+        f"all were released, and are tried again at {timestamp(now + pending_deadline.pause(job, observed))}"
     )
     message += "".join(f"\n{cause}" for cause in troubles(observed, now=now)[:CAUSES])
     return Plan(phase="Pending", why="PendingDeadline", message=message, stage=plan.stage, restarts=plan.restarts,
@@ -223,7 +227,7 @@ def _alive(stage: Stage, observed: Observed) -> bool:
 
 
 def _last_job(stage: Stage | None, observed: Observed) -> Object | None:
-    return None if stage is None else observed.attempts(stage.name).get(stages.last_attempt(stage, observed))
+    return None if stage is None else observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
 
 
 def _created(thing: Object | None, now: float) -> float:

@@ -1,6 +1,6 @@
 """A job's status from what was observed and decided: everything that `kubectl get` and `describe` show. Pure.
 
-The fields are those of rstar2_train/job/status.py, from which the CRD is made; lists are bounded as they are there.
+The fields are those of rstar2_train/api/status.py, from which the CRD is made; lists are bounded as they are there.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import stages
+from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.conditions import conditions, merged, ready_of
+from rstar2_operator.decide.diagnostics import Trouble, troubles
 from rstar2_operator.decide.plan import FINAL, Plan
-from rstar2_operator.decide.troubles import Trouble, troubles
 from rstar2_operator.observed import Object, Observed, job_finished_at, timestamp
-from rstar2_train.job.contracts import Progress
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.stages import Stage
+from rstar2_train.api.contracts import Progress
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
 
 Status = dict[str, Any]
 
@@ -87,7 +87,7 @@ def _stage(
 ) -> Status:
     """One row of `stages`: what its driver told, over what was known before."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
-    row["attempts"] = stages.last_attempt(stage, observed)
+    row["attempts"] = stage_progress.last_attempt(stage, observed)
     if plan.attempt is not None and plan.attempt.stage == stage.name:
         row["attempts"] = max(row["attempts"], plan.attempt.number)
         row.setdefault("startTime", timestamp(now))
@@ -106,7 +106,7 @@ def _stage(
 
 
 def _phase(stage: Stage, observed: Observed, plan: Plan) -> str:
-    if stages.ended_well(stage.name, observed):
+    if stage_progress.ended_well(stage.name, observed):
         return "Done"
     if plan.stage != stage.name:
         return "Waiting"
@@ -136,7 +136,7 @@ def _number(value: float) -> str:
 
 
 def _ended(stage: Stage, observed: Observed) -> float | None:
-    last: Object | None = observed.attempts(stage.name).get(stages.last_attempt(stage, observed))
+    last: Object | None = observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
     return job_finished_at(last) if last is not None else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.tiny.demos import Flaws, demonstrate
+from rstar2_train.data.tiny.demonstrations import Flaws, demonstrate
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.data.tiny.tasks import LARGEST, LEVELS, OPERATIONS, draw_chains, to_problem
 

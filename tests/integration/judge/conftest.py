@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.bundle import find_runsc
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import CallResult
-from rstar2_train.judge.rootfs import SetupError
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.sandbox.oci_bundle import find_runsc
+from rstar2_train.judge.sandbox.rootfs import SetupError
+from rstar2_train.judge.types import CallResult
 
 
 def require_sandbox() -> None:

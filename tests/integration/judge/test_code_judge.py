@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rstar2_train.judge.schema import JudgeStatus
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.api.schema import JudgeStatus
+from rstar2_train.judge.local import JudgeStack
 
 
 def post(judge: JudgeStack, path: str, body: dict[str, Any]) -> dict[str, Any]:

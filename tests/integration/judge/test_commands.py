@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rstar2_train.judge.bundle import find_runsc
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 
 COMMAND = [sys.executable, "-m", "rstar2_train.judge"]
 

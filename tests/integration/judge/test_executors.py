@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge import link
-from rstar2_train.judge.canary import Canary
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import Task
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack, free_port
 from rstar2_train.judge.outcome import to_result
-from rstar2_train.judge.sandbox import SandboxBusy, SandboxError, SandboxNotTight
-from rstar2_train.judge.sandbox_remote import RemoteSandbox
-from rstar2_train.judge.stack import JudgeStack, free_port
+from rstar2_train.judge.sandbox import wire
+from rstar2_train.judge.sandbox.base import SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.sandbox.remote import RemoteSandbox
+from rstar2_train.judge.types import Task
+from rstar2_train.judge.worker.isolation_check import Canary
 from tests.integration.judge.conftest import require_sandbox
 from tests.support.executor_pod import ExecutorPod, write_keys
 
@@ -53,7 +53,7 @@ def pod(folder: Path, keys: tuple[Path, Path]) -> Iterator[ExecutorPod]:
 @pytest.fixture
 def sandbox(pod: ExecutorPod, keys: tuple[Path, Path]) -> Callable[[], RemoteSandbox]:
     """Connections to the executor."""
-    return lambda: RemoteSandbox(pod.address, ("bare",), key=link.read_private_key(keys[0]), walled=True)
+    return lambda: RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(keys[0]), walled=True)
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ async def test_who_is_no_worker_is_not_served(pod: ExecutorPod, tmp_path: Path) 
     for _ in range(3):  # a kubelet's probe
         socket.create_connection((HOST, pod.port), 5).close()
     other, _ = write_keys(tmp_path)
-    stranger = RemoteSandbox(pod.address, ("bare",), key=link.read_private_key(other), walled=True)
+    stranger = RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(other), walled=True)
     with pytest.raises(SandboxError, match="no executor at"):
         await stranger.start()
     await stranger.stop()
     assert "its signature is wrong" in pod.log.read_text()
-    for garbage in (b"\x00" * 100, b"\xff" * 4096, link.control(signature="zz"), link.control(signature="00" * 64)):
+    for garbage in (b"\x00" * 100, b"\xff" * 4096, wire.control(signature="zz"), wire.control(signature="00" * 64)):
         reader, writer = await asyncio.open_connection(HOST, pod.port)
         writer.write(garbage)
         async with asyncio.timeout(30):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import CallResult
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.types import CallResult
 from tests.support.hostile import HOSTILE, PROBE, PROBED, Hostile, baits
 
 

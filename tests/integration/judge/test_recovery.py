@@ -16,12 +16,12 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from bench.judge_soak import soak
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.load import measure
-from rstar2_train.judge.models import CallResult, JudgeUnavailable
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.loadgen import measure
+from rstar2_train.judge.local import JudgeStack
 from rstar2_train.judge.queue import GROUP, Consumer, Names, connect
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from tests.support.hostile import HOSTILE
 
 SLOW = JudgeLimits(wall_seconds=60)

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import NO_ROOM
-from rstar2_train.judge.stack import JudgeStack
-from rstar2_train.rollout.notebook import STARTED_AGAIN, Notebook
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.types import NO_ROOM
+from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, Notebook
 from tests.integration.judge.test_recovery import kill_sandboxes
 from tests.support.hostile import SESSIONS
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge import api
-from rstar2_train.judge import session as sessions
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.models import JudgeUnavailable
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.api import app as api
+from rstar2_train.judge.client import session as sessions
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.types import JudgeUnavailable
 from tests.integration.judge.test_recovery import SLOW
 
 HEAD = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n"

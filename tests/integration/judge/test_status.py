@@ -5,8 +5,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from rstar2_train.judge.models import MAX_CODE_BYTES, CallResult
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.types import MAX_CODE_BYTES, CallResult
 
 Run = Callable[..., CallResult]
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.reward.verify import verify
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.rewards.verify import verify
 
 CASES = [
     ("10/2", "5", "correct"),

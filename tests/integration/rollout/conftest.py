@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.judge.client import JudgeClient
-from rstar2_train.judge.stack import JudgeStack
-from rstar2_train.rollout.engine import EngineClient
-from rstar2_train.rollout.weights import EnginePool, PoolTimes
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import engine, engine_protocol, models
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.data.layouts import LAYOUTS
-from rstar2_train.data.prepare import Source, prepare
-from rstar2_train.evaluate.benchmarks import SEED_NAME
-from rstar2_train.evaluate.records import read_evaluation
-from rstar2_train.evaluate.result import Result
-from rstar2_train.judge.stack import JudgeStack
-from rstar2_train.rollout import store
-from rstar2_train.rollout.weights import EnginePool
+from rstar2_train.data.prepare.layouts import LAYOUTS
+from rstar2_train.data.prepare.pipeline import Source, prepare
+from rstar2_train.evaluation.benchmarks import SEED_NAME
+from rstar2_train.evaluation.records import read_evaluation
+from rstar2_train.evaluation.result import Result
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.relay import (
@@ -137,7 +137,7 @@ async def test_killed_in_the_middle_it_goes_on_and_asks_no_sample_twice(
     assert (figures.calls_per_sample, figures.tool_error_ratio) == (3.0, pytest.approx(1 / 3))
     assert [one.correct for one in result.problems] == [SAMPLES if gold == "42" else 0 for gold in GOLD]
     assert "sums/2" in (tmp_path / "out" / "evaluation.html").read_text()
-    stored = store.read(tmp_path / "out" / "trajectories.parquet")
+    stored = trajectory_store.read(tmp_path / "out" / "trajectories.parquet")
     assert [(row.prompt_id, row.sample) for row in stored] == sorted(everything)
     assert len({tuple(row.response()[0]) for row in stored}) == 1  # sampled before the kill or after it: the same
 
@@ -180,7 +180,7 @@ async def test_a_killed_evaluate_stage_asks_no_finished_sample_again(
     assert (found.attempt, found.problems, found.samples, found.excluded) == (2, len(GOLD), len(everything), 0)
     assert (found.pass_at_1, found.pass_at_k) == (0.75, {2: 0.75, 4: 0.75})
     assert found.benchmarks["sums"].pass_at_1 == 0.75
-    rows = store.read(folder.evaluation_trajectories)
+    rows = trajectory_store.read(folder.evaluation_trajectories)
     assert [(row.prompt_id, row.sample) for row in rows] == sorted(everything)
     assert folder.done and not folder.samples.exists()
 

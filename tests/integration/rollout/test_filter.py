@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.evaluate.difficulty import SEED_NAME, FilterReport
-from rstar2_train.judge.stack import JudgeStack
+from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
+from rstar2_train.judge.local import JudgeStack
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.relay import (

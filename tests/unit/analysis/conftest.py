@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.job.contracts import write_model
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
-from rstar2_train.rollout.protocol import Protocol
+from rstar2_train.api.contracts import write_model
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.chat_format import Protocol
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from tests.support.model_fixtures import model_folder, protocol
 
@@ -89,11 +89,15 @@ def fill(state: JobState, rollout: Rollout) -> JobState:
             rollout("p", 3, stop="infrastructure", kept_reason="dropped: infrastructure", segments=[]),
             *[rollout("q", sample, **good, kept_reason="untrained: all correct") for sample in range(4)],
         ]
-        store.write(store.step_path(state.stage("rl-1").trajectories, step), group)
-    store.write(state.stage("rl-1").evaluation_trajectories, [rollout("held", sample, **good) for sample in (0, 1)])
-    store.write(store.step_path(state.stage("hard").trajectories, 1), [rollout("f", sample) for sample in (0, 1)])
+        trajectory_store.write(trajectory_store.step_path(state.stage("rl-1").trajectories, step), group)
+    trajectory_store.write(
+        state.stage("rl-1").evaluation_trajectories, [rollout("held", sample, **good) for sample in (0, 1)]
+    )
+    trajectory_store.write(
+        trajectory_store.step_path(state.stage("hard").trajectories, 1), [rollout("f", sample) for sample in (0, 1)]
+    )
     bad = [rollout(HOSTILE, 0, thought=HOSTILE, kept_reason=HOSTILE, gold=HOSTILE, slice=HOSTILE)]
-    store.write(store.step_path(state.stage("rl-2").trajectories, 1), bad)
+    trajectory_store.write(trajectory_store.step_path(state.stage("rl-2").trajectories, 1), bad)
     return state
 
 

@@ -15,12 +15,12 @@ from rstar2_train.analysis.analyse import temperature
 from rstar2_train.analysis.figures import Point, positions, slim
 from rstar2_train.analysis.roc import sentences
 from rstar2_train.analysis.sources import AnalysisError, Source, find
-from rstar2_train.cli import main
+from rstar2_train.api.contracts import write_model
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.cli.main import main
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
-from rstar2_train.job.contracts import write_model
-from rstar2_train.job.state import JobState
-from rstar2_train.rollout import store
-from rstar2_train.track.metrics import step_metrics
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.tracking.metrics import step_metrics
 
 from .conftest import HOSTILE, Protocol, Rollout, empty_job, fill
 
@@ -57,7 +57,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, rollo
 
 
 def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: Protocol) -> None:
-    stored = [one for source in find(analysed, analysed.job()) for one in store.read(source.path)]
+    stored = [one for source in find(analysed, analysed.job()) for one in trajectory_store.read(source.path)]
     rows = table(analysed.analysis)
     assert len(rows) == len(stored)
     for row, one in zip(rows, stored, strict=True):
@@ -83,7 +83,7 @@ def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: Proto
 
 def test_figures_are_those_that_the_driver_tracks(analysed: JobState) -> None:
     [first, *_] = json.loads((analysed.analysis / pages.SUMMARY).read_text())["files"]
-    rows = store.read(store.step_path(analysed.stage("rl-1").trajectories, 1))
+    rows = trajectory_store.read(trajectory_store.step_path(analysed.stage("rl-1").trajectories, 1))
     assert first["metrics"] == step_metrics([rows[:4], rows[4:]], {}, {})
     assert step_metrics([[slim(row) for row in rows]], {}, {}) == step_metrics([rows], {}, {})
 
@@ -165,7 +165,7 @@ def test_an_older_analysis_is_replaced_whole_or_not_at_all(
     assert "18 trajectories, 18 of them in the viewer" in capsys.readouterr().out
     (filled.analysis / "left-over").touch()
     before = {path.name for path in filled.analysis.rglob("*")}
-    torn = store.step_path(filled.stage("rl-1").trajectories, 2)
+    torn = trajectory_store.step_path(filled.stage("rl-1").trajectories, 2)
     whole = torn.read_bytes()
     torn.write_bytes(whole[:200] + b"torn" + whole[204:])
     assert run(filled) == 1
@@ -291,7 +291,7 @@ def test_every_reason_of_the_selection_has_a_sentence(mode: str) -> None:
 def test_rollouts_without_text_are_shown_too(state: JobState, rollout: Rollout) -> None:
     """Lost before their first token; a prompt that nobody answered."""
     lost = rollout(stop="infrastructure", segments=[], calls=[], error="engine gone")
-    store.write(store.step_path(state.stage("rl-1").trajectories, 1), [lost])
+    trajectory_store.write(trajectory_store.step_path(state.stage("rl-1").trajectories, 1), [lost])
     assert run(state) == 0
     [row] = table(state.analysis)
     assert row["surprisal"] is None and row["body"]["turns"] == [] and row["body"]["error"] == "engine gone"

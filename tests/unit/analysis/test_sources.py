@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.analysis.sources import AnalysisError, Row, Source, census, choose, find, pool
-from rstar2_train.job.state import JobState
+from rstar2_train.api.state_dir import JobState
 
 
 def test_files_come_in_the_order_of_the_job(filled: JobState) -> None:

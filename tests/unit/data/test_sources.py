@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.data import sources
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve, unusable
-from rstar2_train.job.spec import AgenticRLJob
 
 
 @pytest.fixture

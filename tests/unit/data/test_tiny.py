@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
 from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
-from rstar2_train.data.tiny.demos import SYSTEM_PROMPT, Flaws, complaint, demonstrate
+from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, Flaws, complaint, demonstrate
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, Chain, draw_chain
-from rstar2_train.job.load import read_manifest
-from rstar2_train.job.spec import AgenticRLJob
-from rstar2_train.reward.verify import score
-from rstar2_train.rollout.protocol import Protocol
-from rstar2_train.rollout.tools import parse_calls, render_parsed, render_result
+from rstar2_train.rewards.verify import score
+from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.tools.parser import parse_calls, render_parsed, render_result
 
 SMALL = Recipe(demo_problems=300, demos_per_problem=1)
 PROBLEM_FILES = ("rl-1", "rl-2", "rl-3", "choose", "report")

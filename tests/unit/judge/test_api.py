@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rstar2_train.judge.api import ApiSettings, make_app
+from rstar2_train.judge.api.app import ApiSettings, make_app
 
 
 def asking(token: str | None) -> httpx.AsyncClient:

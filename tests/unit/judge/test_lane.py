@@ -2,9 +2,9 @@
 
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits
-from rstar2_train.judge.models import Task
-from rstar2_train.judge.sandbox import Lane, Sandbox, SandboxError
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.sandbox.base import Lane, Sandbox, SandboxError
+from rstar2_train.judge.types import Task
 
 
 class Broken(Sandbox):

@@ -3,14 +3,14 @@
 import pytest
 from redis.exceptions import ExecAbortError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from rstar2_train.judge import cells
-from rstar2_train.judge.cells import Cells
-from rstar2_train.judge.models import CallResult
 from rstar2_train.judge.queue import transient
+from rstar2_train.judge.types import CallResult
+from rstar2_train.judge.worker import cell_dedup
+from rstar2_train.judge.worker.cell_dedup import Cells
 
 
 def test_a_running_cell_is_never_forgotten_and_old_answers_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(cell_dedup, "MOST_ANSWERS", 3)
     known = Cells()
     known.begin("runs")
     for n in range(10):
@@ -22,7 +22,7 @@ def test_a_running_cell_is_never_forgotten_and_old_answers_are(monkeypatch: pyte
 
 
 def test_large_answers_are_forgotten_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "MOST_BYTES", 100)
+    monkeypatch.setattr(cell_dedup, "MOST_BYTES", 100)
     known = Cells()
     for name in "abc":
         known.end(name, CallResult("ok", stdout="x" * 60))

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rstar2_train.job.roles import JudgeLimits
+from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.__main__ import main
-from rstar2_train.judge.access import check_bind, secret
-from rstar2_train.judge.api import as_lines
-from rstar2_train.judge.bundle import SandboxSettings, bundle_config
+from rstar2_train.judge.api.app import as_lines
 from rstar2_train.judge.executor import program
-from rstar2_train.judge.imports import MAX_SCANNED, choose_lane
-from rstar2_train.judge.models import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
 from rstar2_train.judge.outcome import MEMORY_EXIT, Outcome, to_result
 from rstar2_train.judge.queue import connect, decode_result, encode_result
-from rstar2_train.judge.rootfs import LANE_PACKAGES, SetupError, named_when_full, prepare_library, prepare_root
-from rstar2_train.judge.sandbox_local import LocalSandbox
-from rstar2_train.judge.supply import LocalSupply
+from rstar2_train.judge.sandbox.local import LocalSandbox
+from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings, bundle_config
+from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError, named_when_full, prepare_library, prepare_root
+from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
+from rstar2_train.judge.worker.lanes import MAX_SCANNED, choose_lane
+from rstar2_train.judge.worker.provider import LocalSupply
+from rstar2_train.utils.auth import check_bind, secret
 
 LANES = ("bare", "std", "numpy", "sympy")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rstar2_operator.decide.troubles import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
+from rstar2_operator.decide.diagnostics import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
 from rstar2_operator.observed import timestamp
-from rstar2_train.job.contracts import Outcome
+from rstar2_train.api.contracts import Outcome
 from tests.support.simulated import Cluster, at_first_stage, kinds, manifest
 
 

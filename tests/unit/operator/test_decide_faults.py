@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rstar2_operator import names
-from rstar2_train.job.contracts import Outcome
+from rstar2_train.api.contracts import Outcome
 from tests.support.simulated import SECRET, Cluster, at_first_stage, kinds, manifest
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from rstar2_operator import names
 from rstar2_operator.apply import owned
-from rstar2_operator.build.objects import built, objects
+from rstar2_operator.builders.objects import built, objects
 from rstar2_operator.decide.plan import Attempt, Plan
 from rstar2_operator.drift import KINDS, as_applied, drifted
 from rstar2_operator.observed import Observed
 from rstar2_operator.settings import Settings
-from rstar2_train.job.validate import check
+from rstar2_train.api.validation import check
 from tests.support.simulated import manifest
 
 Body = dict[str, Any]

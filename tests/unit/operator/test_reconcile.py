@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_operator import drift, names, report
+from rstar2_operator import drift, names, status_writer
 from tests.support.apiserver import Operator, answer
 from tests.support.simulated import manifest
 
@@ -15,9 +15,9 @@ from tests.support.simulated import manifest
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statuses need not wait for what may go away by itself."""
-    monkeypatch.setattr(report, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(report, "HOLD_SECONDS", 0.0)
-    monkeypatch.setattr(report, "COUNTS_SECONDS", 0.0)
+    monkeypatch.setattr(status_writer, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(status_writer, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(status_writer, "COUNTS_SECONDS", 0.0)
 
 
 async def test_a_refused_claim_is_told_in_the_api_servers_words_and_nothing_runs_without_it() -> None:

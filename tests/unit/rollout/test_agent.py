@@ -7,12 +7,12 @@ from typing import Literal
 
 import pytest
 
-from rstar2_train.job.roles import JudgeLimits, Rollout
-from rstar2_train.job.stages import Sampling
-from rstar2_train.judge.models import CallResult
+from rstar2_train.api.roles import JudgeLimits, Rollout
+from rstar2_train.api.stages import Sampling
+from rstar2_train.inference.client import Generation
+from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.engine import Generation
-from rstar2_train.rollout.protocol import Protocol, render_call
+from rstar2_train.rollout.chat_format import Protocol, render_call
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 

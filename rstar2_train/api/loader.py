@@ -1,0 +1,143 @@
+"""Reads a manifest from YAML the way kubectl does, so that the same file means the same here and in a cluster.
+
+PyYAML follows YAML 1.1 and differs from kubectl's reader where it hurts: it takes `5e-6` for a string, `1:30` for a
+number and `2026-01-01` for a date, and lets a repeated key pass. This loader does not. What is written for kubectl
+(`dump_yaml`) quotes the texts that either reader would take for something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rstar2_train.api.base import KIND
+
+
+class ManifestError(Exception):
+    """A manifest that cannot be read; the message says where and why."""
+
+
+class _KubectlLoader(yaml.SafeLoader):
+    """SafeLoader with kubectl's scalar rules and no repeated keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, Hashable):
+                raise ManifestError(
+                    f"line {line}: a field's name is a word; is this a template that was not filled in?"
+                )
+            if key in seen and key != "<<":
+                raise ManifestError(f"line {line}: the key {key!r} stands twice; keep one of them")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_RULES = (
+    (
+        "tag:yaml.org,2002:bool",
+        r"(?:y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)",
+    ),
+    ("tag:yaml.org,2002:int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|0|[1-9][0-9_]*)"),
+    ("tag:yaml.org,2002:float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"),
+    ("tag:yaml.org,2002:float", r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"),
+    ("tag:yaml.org,2002:merge", r"<<"),
+    ("tag:yaml.org,2002:null", r"(?:~|null|Null|NULL|)"),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper for either reader. Texts of several lines stand as they are, and no anchors: API servers want none."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+for _tag, _pattern in _RULES:
+    for _kind in (_KubectlLoader, _Dumper):
+        _kind.add_implicit_resolver(_tag, re.compile(rf"^{_pattern}$"), None)
+
+
+def _construct_bool(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool:
+    return str(node.value).lower() in ("y", "yes", "true", "on")
+
+
+def _construct_int(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = str(node.value).replace("_", "")
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
+        text = text.replace("0", "0o", 1)  # kubectl reads 010 as octal
+    return int(text, 0)
+
+
+_KubectlLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+_KubectlLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+def parse_yaml(text: str, *, source: str = "manifest") -> Any:
+    """The one document in `text`. Raises ManifestError with the line when it is not valid YAML."""
+    try:
+        documents = [doc for doc in yaml.load_all(text, Loader=_KubectlLoader) if doc is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ManifestError(f"{source}:{where} not valid YAML: {error.problem}") from error
+    except RecursionError as error:
+        raise ManifestError(f"{source}: nested too deep") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ManifestError(f"{source}: not valid YAML: {error}") from error
+    except ManifestError as error:
+        raise ManifestError(f"{source}: {error}") from error
+    if len(documents) > 1:
+        documents = [doc for doc in documents if isinstance(doc, dict) and doc.get("kind") == KIND]
+    if len(documents) != 1:
+        raise ManifestError(f"{source}: found {len(documents)} {KIND} documents; give a file with exactly one")
+    return documents[0]
+
+
+def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
+    """The documents as YAML that kubectl, and PyYAML, read back as what they are.
+
+    `block` False writes lists and mappings that hold no others on one line.
+    """
+    several = list(documents)
+    return yaml.dump_all(
+        several,
+        Dumper=_Dumper,
+        explicit_start=len(several) > 1,
+        sort_keys=False,
+        default_flow_style=False if block else None,
+        allow_unicode=True,
+        width=118,
+    )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in a file, as plain data. Raises ManifestError with one line that says what to do."""
+    if not path.exists():
+        raise ManifestError(f"{path}: no such file; give the path of an {KIND} manifest, such as examples/tiny.yaml")
+    if path.is_dir():
+        raise ManifestError(f"{path}: is a folder; give the path of an {KIND} manifest in it")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: not a text file ({error})") from error
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
+    data = parse_yaml(text, source=str(path))
+    if not isinstance(data, dict):
+        raise ManifestError(f"{path}: holds a {type(data).__name__}, not an {KIND}")
+    return data

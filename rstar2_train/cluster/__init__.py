@@ -1,1 +1,0 @@
-"""What runs in a job's pods around the driver: `python -m rstar2_train.cluster prepare|launch|report`."""

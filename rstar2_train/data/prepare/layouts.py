@@ -1,0 +1,171 @@
+"""The columns of the public datasets that can be prepared, and how a row of problems becomes one of ours.
+
+Above data/readers.py, beside conversations.py (the datasets of conversations); pipeline.py asks `LAYOUTS` for the name
+that the user gave. Pure but for the errors' words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
+from rstar2_train.data.prepare.records import Layout, Removed, Row
+from rstar2_train.data.readers import DataError, brief, present_text, text_field
+from rstar2_train.rewards.instructions import read_instructions
+
+_DAPO_BEFORE = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem."
+)
+_DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
+_CHECKED = "has_answer_extracted"
+"""`problem_type` in OpenMathReasoning of problems whose answer stood in the forum. Else it is what models voted for."""
+
+_IDS = ("id", "unique_id", "problem_idx")
+"""What benchmarks call the id of a problem."""
+_LETTERS = "ABCD"
+_CHOOSE = "One of these four choices is right. The final value is its letter: A, B, C or D."
+_CHOICES = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+
+
+def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
+    """`prompt` is a chat message around the problem, the answer `reward_model.ground_truth`.
+
+    In open-r1/DAPO-Math-17k-Processed `prompt` is a text and the answer is in `solution`.
+    """
+    prompt = row.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+        prompt = prompt[0].get("content")
+    if not isinstance(prompt, str):
+        raise DataError(f"{where}: no prompt")
+    problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
+    reward = row.get("reward_model")
+    if isinstance(reward, dict):
+        return _problem(problem, present_text(reward, f"{where}: reward_model", "ground_truth"))
+    return _problem(problem, present_text(row, where, "solution"))
+
+
+def _openmathreasoning(row: dict[str, Any], where: str) -> Row | Removed:
+    problem = present_text(row, where, "problem")
+    kind = text_field(row, "problem_type", where, default=_CHECKED)
+    if kind != _CHECKED:
+        return Removed("no-gold-answer", f"problem_type: {kind}")
+    return _problem(problem, present_text(row, where, "expected_answer"))
+
+
+def _project_euler(row: dict[str, Any], where: str) -> Row | Removed:
+    problem = present_text(row, where, "question_latex", "problem", "question")
+    return _problem(problem, present_text(row, where, "numerical_answer", "answer", "solution"))
+
+
+def _own_problems(row: dict[str, Any], where: str) -> Row | Removed:
+    return _problem(present_text(row, where, "problem", "question"), present_text(row, where, "answer"))
+
+
+def _benchmark(row: dict[str, Any], where: str) -> Row | Removed:
+    """`id`, and what the report groups by, are the benchmark's own where it has them."""
+    level = text_field(row, "level", where, default="")
+    return _reported(_own_problems(row, where), row, _IDS, slice=f"level {level}" if level else "")
+
+
+def _hmmt(row: dict[str, Any], where: str) -> Row | Removed:
+    """`problem_type` is a list of areas, of which a problem may have several."""
+    areas = row.get("problem_type") or []
+    if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
+        raise DataError(f"{where}: problem_type must be a list of texts, got {brief(areas)}")
+    return _reported(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
+
+
+def _gpqa(row: dict[str, Any], where: str) -> Row | Removed:
+    """The known answer is a letter, written as MATH-500 writes one.
+
+    The choices are in the order of their hashes with the question: shuffled, and the same for everyone.
+    """
+    question = present_text(row, where, "Question").strip()
+    right, *wrong = (present_text(row, where, column).strip() for column in _CHOICES)
+    if not right or not all(wrong):
+        return Removed("no-gold-answer", "one of the four choices is empty")
+    if right in wrong:
+        return Removed("no-gold-answer", "a wrong choice is the right one")
+    order = sorted((right, *wrong), key=lambda choice: _hash(f"{question}\n{choice}"))
+    listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(_LETTERS, order, strict=True))
+    asked = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
+    answer = f"\\text{{{_LETTERS[order.index(right)]}}}"
+    domain = text_field(row, "High-level domain", where, default="")
+    return _reported(_problem(asked, answer), row, ("Record ID",), slice=domain)
+
+
+def _ifeval(row: dict[str, Any], where: str) -> Row | Removed:
+    """`instruction_id_list` names the programs, `kwargs` has for each its arguments, the others' as nulls."""
+    prompt, names, arguments = present_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
+    if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
+        raise DataError(f"{where}: instruction_id_list and kwargs must be lists of one length")
+    if not prompt.strip():
+        return Removed("no-problem", "the text is empty")
+    named = zip(names, arguments, strict=True)
+    try:
+        instructions = read_instructions([{**(given or {}), "id": name} for name, given in named])
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: {error}") from error
+    own = [{"id": one.id, **one.arguments} for one in instructions]
+    return _reported({"problem": prompt, "instructions": own}, row, ("key",))
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _reported(problem: Row | Removed, row: dict[str, Any], ids: tuple[str, ...], *, slice: str = "") -> Row | Removed:
+    """With the benchmark's own id, from the first of these fields that is filled, and the group it is counted in."""
+    if isinstance(problem, Removed):
+        return problem
+    named = next((str(row[name]) for name in ids if row.get(name) not in (None, "")), "")
+    return problem | ({"id": named} if named else {}) | ({"slice": slice} if slice else {})
+
+
+def _problem(problem: str, answer: str) -> Row | Removed:
+    problem, answer = problem.strip(), answer.strip()
+    if not problem:
+        return Removed("no-problem", "the text is empty")
+    return {"problem": problem, "answer": answer} if answer else Removed("no-gold-answer", "the answer is empty")
+
+
+_BENCHMARK_COLUMNS = (*_IDS, "problem", "question", "answer", "level")
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "dapo", "BytedTsinghua-SIA/DAPO-Math-17k, open-r1/DAPO-Math-17k-Processed", "training problems",
+            ("prompt", "reward_model", "solution"), _dapo,
+        ),
+        Layout(
+            "openmathreasoning", "nvidia/OpenMathReasoning", "training problems",
+            ("problem", "problem_type", "expected_answer"), _openmathreasoning, sampled=True,
+        ),
+        Layout(
+            "project-euler", "Project Euler: alexandonian/project-euler, PatrickHaller/pecc", "training problems",
+            ("question_latex", "problem", "question", "numerical_answer", "answer", "solution"), _project_euler,
+        ),
+        Layout(
+            "problems", "your own: {problem, answer}", "training problems",
+            ("problem", "question", "answer"), _own_problems, sampled=True,
+        ),
+        Layout("aime", "HuggingFaceH4/aime_2024, opencompass/AIME2025", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
+        Layout("math500", "HuggingFaceH4/MATH-500", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
+        Layout(
+            "hmmt", "MathArena/hmmt_feb_2025", "benchmark", ("problem_idx", "problem", "answer", "problem_type"), _hmmt
+        ),
+        Layout(
+            "gpqa", "Idavidrein/gpqa: gpqa_diamond.csv", "benchmark",
+            ("Record ID", "Question", *_CHOICES, "High-level domain"), _gpqa,
+        ),
+        Layout(
+            "ifeval", "google/IFEval", "benchmark", ("key", "prompt", "instruction_id_list", "kwargs"), _ifeval
+        ),
+        Layout("benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
+        *DEMONSTRATIONS,
+    )
+}  # fmt: skip
+"""Every layout by its name on the command line."""

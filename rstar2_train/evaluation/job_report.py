@@ -1,0 +1,185 @@
+"""The report of a job: a row a stage, each with what it changed; as JSON for scripts and as a table for people.
+
+Last in the flow: reads `stages/<stage>/{evaluation,outcome,attempt}.json` from the job's state folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from rstar2_train.api.contracts import Outcome
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+from rstar2_train.evaluation.records import Evaluation, Report, StageReport, read_evaluation, write_record
+
+REPORT = "report.json"
+WIDE = 112
+"""Columns of a terminal that shows every column of the table."""
+
+
+def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> Report:
+    """The report of `job` from what its stages left in the state folder `state`.
+
+    Stages that have not run yet are there too, with 0 attempts and nulls. `seconds`: wall time of the job.
+    """
+    rows: list[StageReport] = []
+    measured: list[Evaluation] = []
+    for stage in job.spec.stages:
+        folder = state / "stages" / stage.name
+        path = folder / "evaluation.json"
+        evaluation = read_evaluation(path) if path.exists() else None
+        rows.append(_row(stage, folder, evaluation, measured))
+        if evaluation is not None:
+            measured.append(evaluation)
+    return Report(job=job.metadata.name, seconds=round(seconds, 3), seed=job.spec.seed, stages=rows)
+
+
+def write_report(state: Path, report: Report) -> Path:
+    """Write `report.json` into the state folder, atomically; returns its path."""
+    path = state / REPORT
+    write_record(path, report)
+    return path
+
+
+def comparable(one: Evaluation, other: Evaluation) -> bool:
+    """Whether two measurements asked the same problems under the same temperature and limits."""
+    return (one.problem_set, one.temperature, one.max_response_tokens, one.max_turns) == (
+        other.problem_set,
+        other.temperature,
+        other.max_response_tokens,
+        other.max_turns,
+    )
+
+
+def render(report: Report, *, width: int = WIDE) -> Table:
+    """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation.
+
+    On a terminal of less than `WIDE` columns the less telling columns are left out.
+    """
+    table = _table(f"{report.job}: seed {report.seed}, {duration(report.seconds)}")
+    columns: list[tuple[str, bool, Callable[[StageReport], str | Text]]] = [
+        ("stage", True, lambda row: row.name),
+        ("type", False, lambda row: row.type),
+        ("steps", True, lambda row: "-" if row.steps is None else str(row.steps)),
+        ("runs", False, lambda row: str(row.attempts)),
+        ("T", False, lambda row: "-" if row.temperature is None else f"{row.temperature:g}"),
+        ("pass@1\nbefore → after", True, lambda r: _before_after(r.pass_at_1_before, r.pass_at_1, r.pass_at_1_se)),
+        ("own\nchange", True, lambda row: _change(row.pass_at_1_before, row.pass_at_1)),
+        ("tool errors\nin correct", True, lambda row: _percent(row.tool_error_ratio_correct)),
+        ("mean\ntokens", False, lambda row: "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}"),
+        ("cut off", False, lambda row: _percent(row.truncated)),
+        ("outcome", False, _outcome),
+    ]
+    shown = [column for column in columns if column[1] or width >= WIDE]
+    for header, _, _ in shown:
+        text = header in ("stage", "type", "outcome")
+        table.add_column(header, justify="left" if text else "right", no_wrap=header != "outcome", overflow="fold")
+    for row in report.stages:
+        table.add_row(*(cell(row) for _, _, cell in shown))
+    return table
+
+
+def render_slices(report: Report) -> Table | None:
+    """Pass@1 of each slice, and of the hard problems, after each stage; None when no stage measured any."""
+    names = sorted({name for row in report.stages for name in row.slices})
+    hard = any(row.hard_pass_at_1 is not None for row in report.stages)
+    if not names and not hard:
+        return None
+    table = _table("pass@1 by slice (± standard error)")
+    table.add_column("stage", no_wrap=True)
+    for name in [*names, *(["hard"] if hard else [])]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.stages:
+        if row.pass_at_1 is not None:
+            cells = [row.slices.get(name) for name in names]
+            scores = [_score(cell.pass_at_1, cell.pass_at_1_se) if cell else "-" for cell in cells]
+            table.add_row(row.name, *scores, *([_score(row.hard_pass_at_1, row.hard_pass_at_1_se)] if hard else []))
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def _row(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: list[Evaluation]) -> StageReport:
+    outcome_path = folder / "outcome.json"
+    outcome = Outcome.model_validate_json(outcome_path.read_text(encoding="utf-8")) if outcome_path.exists() else None
+    steps = None
+    if stage.type in ("SFT", "GRPO"):
+        steps = evaluation.step if evaluation else None
+        if steps is None and outcome is not None and outcome.checkpoint is not None:
+            steps = outcome.checkpoint.step
+    row = StageReport(
+        name=stage.name,
+        type=stage.type,
+        steps=steps,
+        attempts=_attempts(folder),
+        pass_at_1=None,
+        hard_pass_at_1=None,
+        tool_error_ratio_correct=None,
+        mean_tokens=None,
+        truncated=None,
+        outcome=outcome.outcome if outcome else None,
+        reason=outcome.reason if outcome else None,
+    )
+    if evaluation is None:
+        return row
+    before = next((one for one in reversed(earlier) if comparable(one, evaluation)), None)
+    shared = set(Evaluation.model_fields) & set(StageReport.model_fields)
+    return row.model_copy(
+        update={name: getattr(evaluation, name) for name in shared}
+        | {
+            "pass_at_1_before": before.pass_at_1 if before else None,
+            "hard_pass_at_1_before": before.hard_pass_at_1 if before else None,
+        }
+    )
+
+
+def _attempts(folder: Path) -> int:
+    path = folder / "attempt.json"
+    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.exists() else 0
+
+
+def _score(value: float | None, error: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if error is None else f"{value:.3f} ±{error:.3f}"
+
+
+def _before_after(before: float | None, after: float | None, error: float | None) -> str:
+    if after is None:
+        return "-"
+    return f"{'-' if before is None else f'{before:.3f}'} → {_score(after, error)}"
+
+
+def _change(before: float | None, after: float | None) -> Text:
+    if before is None or after is None:
+        return Text("-")
+    change = after - before
+    return Text(f"{change:+.3f}", style="green" if change > 0 else "red" if change < 0 else "")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _outcome(row: StageReport) -> str:
+    if row.outcome is None:
+        return "running" if row.attempts else "not started"
+    if row.outcome == "completed":
+        return "done"
+    return row.outcome if row.outcome == "suspended" else f"{row.outcome}: {row.reason}"

@@ -1,0 +1,171 @@
+"""From samples to figures: pass@1 with its standard error, pass@k, tool errors, lengths, per slice.
+
+Pure. Samples that infrastructure lost are counted and excluded, never scored 0. Samples of one problem are not
+independent, so standard errors are taken between problems (clustered), never between samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from rstar2_train.api.stages import Sampling
+from rstar2_train.evaluation.ifeval import following
+from rstar2_train.evaluation.records import Evaluation, Slice
+from rstar2_train.evaluation.sample_result import Scored
+
+Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row")
+
+
+class Mean(NamedTuple):
+    """A mean over problems and its standard error."""
+
+    value: float | None
+    error: float | None
+
+
+def measure(
+    rows: Sequence[Scored],
+    *,
+    stage: str,
+    sampling: Sampling,
+    seconds: float,
+    attempt: int = 1,
+    step: int | None = None,
+    benchmarks: Mapping[str, str] | None = None,
+) -> Evaluation:
+    """All figures of one measurement.
+
+    `rows`: every sample of every problem, lost ones included. `benchmarks`: benchmark name by prompt id, in
+    an Evaluate stage. `seconds`: wall time of the sampling.
+    """
+    valid = [row for row in rows if not row.failed]
+    correct = [row for row in valid if row.correct]
+    overall = pass_at_1(valid)
+    hard = pass_at_1([row for row in valid if row.hard])
+    names = benchmarks or {}
+    return Evaluation(
+        stage=stage,
+        attempt=attempt,
+        step=step,
+        temperature=sampling.temperature,
+        max_response_tokens=sampling.max_response_tokens,
+        max_turns=sampling.max_turns,
+        seconds=round(seconds, 3),
+        problems=len({row.prompt_id for row in rows}),
+        samples=len(valid),
+        excluded=len(rows) - len(valid),
+        problem_set=problem_set(rows),
+        pass_at_1=overall.value,
+        pass_at_1_se=overall.error,
+        pass_at_k=_pass_at_powers(valid),
+        hard_pass_at_1=hard.value,
+        hard_pass_at_1_se=hard.error,
+        tool_error_ratio=tool_error_ratio(valid),
+        tool_error_ratio_correct=tool_error_ratio(correct),
+        calls_per_sample=_mean([row.calls for row in valid]),
+        turns=_mean([row.turns for row in valid]),
+        mean_tokens=_mean([row.response_tokens for row in valid]),
+        truncated=_mean([row.truncated for row in valid]),
+        no_answer=_mean([row.verdict == "no_answer" for row in valid]),
+        slices=_by(valid, lambda row: row.slice),
+        benchmarks=_by(valid, lambda row: names.get(row.prompt_id, "")),
+        instructions=following(valid),
+    )
+
+
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """The evaluation as tracked metrics: `evaluation/<figure>`, and `evaluation_slices/<name>` of pass@1."""
+    names = (
+        "pass_at_1", "pass_at_1_se", "hard_pass_at_1", "hard_pass_at_1_se", "tool_error_ratio",
+        "tool_error_ratio_correct", "calls_per_sample", "turns", "mean_tokens", "truncated", "no_answer", "excluded",
+        "seconds",
+    )  # fmt: skip
+    values: dict[str, float | None] = {f"evaluation/{name}": getattr(evaluation, name) for name in names}
+    values |= {f"evaluation/pass_at_{k}": value for k, value in evaluation.pass_at_k.items()}
+    values |= {f"evaluation_slices/{name}": part.pass_at_1 for name, part in evaluation.slices.items()}
+    values |= {f"evaluation_benchmarks/{name}": part.pass_at_1 for name, part in evaluation.benchmarks.items()}
+    if evaluation.instructions is not None:
+        for name in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose"):
+            values[f"evaluation/{name}"] = getattr(evaluation.instructions, name)
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def pass_at_1(rows: Sequence[Scored]) -> Mean:
+    """Mean over problems of the share of correct samples, and its standard error clustered by problem.
+
+    `rows` are valid ones. Problems weigh the same however many of their samples survived. The error is
+    sqrt(sum (p_i - mean)^2 / (n (n - 1))) over n problems; None with fewer than two.
+    """
+    shares = [_share(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
+    if not shares:
+        return Mean(None, None)
+    mean = math.fsum(shares) / len(shares)
+    if len(shares) < 2:
+        return Mean(mean, None)
+    squares = math.fsum((share - mean) ** 2 for share in shares)
+    return Mean(mean, math.sqrt(squares / (len(shares) * (len(shares) - 1))))
+
+
+def pass_at_k(rows: Sequence[Scored], k: int) -> float | None:
+    """Unbiased pass@k: mean over problems of 1 - C(n - c, k) / C(n, k), for c correct of n >= k valid samples."""
+    values = []
+    for group in grouped(rows, lambda row: row.prompt_id).values():
+        total, right = len(group), sum(row.correct for row in group)
+        if total >= k:
+            values.append(1 - math.comb(total - right, k) / math.comb(total, k))
+    return _mean(values)
+
+
+def tool_error_ratio(rows: Sequence[Scored]) -> float | None:
+    """Failed tool calls over all tool calls of these samples; None when they made none."""
+    calls = sum(row.calls for row in rows)
+    return sum(row.call_errors for row in rows) / calls if calls else None
+
+
+def problem_set(rows: Sequence[Scored]) -> str:
+    """Short hash of the set of prompt ids."""
+    ids = sorted({row.prompt_id for row in rows})
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Rows by `key`, in order of first appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _share(group: Sequence[Scored]) -> float:
+    return sum(row.correct for row in group) / len(group)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _pass_at_powers(rows: Sequence[Scored]) -> dict[int, float]:
+    sizes = [len(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
+    result = {}
+    k = 2
+    while k <= max(sizes, default=0):
+        value = pass_at_k(rows, k)
+        if value is not None:
+            result[k] = value
+        k *= 2
+    return result
+
+
+def _by(rows: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Slice]:
+    """Pass@1 by name, sorted by it; the unnamed are left out."""
+    result = {}
+    for name, group in sorted(grouped(rows, key).items()):
+        mean = pass_at_1(group)
+        if name and mean.value is not None:
+            problems = len({row.prompt_id for row in group})
+            result[name] = Slice(problems=problems, samples=len(group), pass_at_1=mean.value, pass_at_1_se=mean.error)
+    return result

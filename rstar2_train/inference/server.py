@@ -1,0 +1,217 @@
+"""Builds the command line of a vLLM engine from the job, and starts it.
+
+`python -m rstar2_train.inference.server --job job.json --model DIR --port P` becomes the engine's process: `rstar2 run`
+starts it as a child, the operator as a container. `launch` is a pure function of the job and the model's config, so
+the whole command line is tested without an engine. The engine binds to loopback unless told otherwise, and always
+asks for a token (`auth_middleware.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.roles import Accelerator, Rollout
+from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
+from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, read_token
+from rstar2_train.utils.scratch_dir import own_folder
+
+SERVED_NAME = "policy"
+DEFAULT_PROMPT_TOKENS = 2048
+"""Room for the prompt where a stage sets no maxPromptTokens (Filter, Evaluate, validation)."""
+CPU_KV_BYTES = 256 * 2**20
+"""KV cache of a CPU engine when the job sets none: 170,000 tokens of the tiny model."""
+_BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start an engine."""
+
+    argv: list[str]
+    env: dict[str, str]
+    """Variables to set over the inherited environment."""
+    tuning: dict[str, str]
+    """Variables to set where the environment has none: a runtimePatch may say otherwise."""
+
+
+def launch(
+    *,
+    rollout: Rollout,
+    accelerator: Accelerator,
+    model: Path,
+    config: Mapping[str, Any],
+    max_model_len: int,
+    seed: int,
+    port: int,
+    host: str = "127.0.0.1",
+    python: str = sys.executable,
+) -> Launch:
+    """Command line and environment of one engine.
+
+    `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together. The job's
+    `rollout.engineArgs` are laid over the arguments chosen here (None removes one). Raises ValueError for an argument
+    that is not the user's to set.
+    """
+    args: dict[str, Any] = {
+        "model": str(model),
+        "served-model-name": SERVED_NAME,
+        "host": host,
+        "port": port,
+        # The last one is the outermost: nothing is answered before the token was seen.
+        "middleware": [
+            "rstar2_train.inference.generate_route.GenerateRoute",
+            "rstar2_train.inference.auth_middleware.RequireToken",
+        ],
+        "worker-extension-cls": "rstar2_train.inference.worker_extension.WeightExtension",
+        "logprobs-mode": "processed_logprobs",
+        "tensor-parallel-size": rollout.tensor_parallel,
+        "max-model-len": max_model_len,
+        "seed": seed,
+        # The folder's generation_config would otherwise add its own top_k, top_p and temperature to every request.
+        "generation-config": "vllm",
+        "disable-uvicorn-access-log": True,
+    }
+    env = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # The default of 5 s closes a kept connection while a trajectory waits for its tool, under the next request.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
+    }
+    tuning: dict[str, str] = {}
+    if accelerator.vendor == "none":
+        tuning["OMP_NUM_THREADS"] = "1"
+        _cpu(args, env, rollout=rollout, config=config, max_model_len=max_model_len)
+    else:
+        if accelerator.vendor == "amd":
+            tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
+        _gpu(args, rollout=rollout)
+    for name, value in rollout.engine_args.items():
+        key = name.lstrip("-").replace("_", "-")
+        if key in RESERVED_ENGINE_ARGS:
+            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the job itself; remove it")
+        args[key] = value
+    argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    for key, value in args.items():
+        argv += _flag(key, value)
+    return Launch(argv, env, tuning)
+
+
+def longest_sequence(job: AgenticRLJob) -> int:
+    """Tokens of the longest prompt and response that any stage of the job can ask an engine for."""
+    lengths = [0]
+    prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
+    for stage in job.spec.stages:
+        if stage.type == "GRPO":
+            settings = job.grpo_settings(stage)
+            lengths.append(settings.max_prompt_tokens + settings.max_response_tokens)
+        elif stage.filter is not None:
+            lengths.append(prompt + stage.filter.sampling.max_response_tokens)
+        elif stage.evaluate is not None:
+            lengths.append(prompt + stage.evaluate.sampling.max_response_tokens)
+    if job.spec.validation is not None:
+        lengths.append(prompt + job.spec.validation.sampling.max_response_tokens)
+    return max(lengths)
+
+
+def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> int:
+    """Bytes of keys and values that one token takes in all layers."""
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    kv_heads = config.get("num_key_value_heads") or heads
+    return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_value)
+
+
+def _cpu(
+    args: dict[str, Any], env: dict[str, str], *, rollout: Rollout, config: Mapping[str, Any], max_model_len: int
+) -> None:
+    """A small model on cores: quick to boot, exact, and no C++ compiler needed at run time."""
+    dtype = rollout.engine_args.get("dtype", "float32")
+    per_token = kv_bytes_per_token(config, bytes_per_value=_BYTES_PER_VALUE.get(dtype, 4))
+    args |= {
+        "dtype": "float32",  # "auto" would turn a float32 checkpoint into bfloat16
+        "enforce-eager": True,
+        "kv-cache-memory-bytes": max(CPU_KV_BYTES, 2 * per_token * (max_model_len + 128)),
+        "max-num-seqs": min(rollout.admission.max_in_flight, 256),
+        # A seeded request whose prefill is split kills the engine on CPU (its generators have no offset).
+        "enable-chunked-prefill": False,
+        "max-num-batched-tokens": max(4096, max_model_len),
+        # Prompts and turns of a small model are short: blocks of 128 (the default) would leave the prefix cache idle.
+        "block-size": 32,
+    }
+    env |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker inside the engine core: half the boot time and memory
+        "TORCH_COMPILE_DISABLE": "1",  # log-probs would compile a helper on the first request, and die without g++
+    }
+
+
+def _gpu(args: dict[str, Any], *, rollout: Rollout) -> None:
+    """A large model on accelerators."""
+    args |= {
+        "dtype": "bfloat16",
+        "gpu-memory-utilization": 0.9,
+        "max-num-seqs": rollout.admission.max_in_flight,
+        "max-num-batched-tokens": 8192,
+    }
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    """One argument as vLLM's parser takes it; None leaves it out."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{key}"] if value else [f"--no-{key}"]
+    if key == "middleware":  # the one argument that is given once for each value
+        return [part for item in value for part in (f"--{key}", str(item))]
+    if isinstance(value, list):
+        return [f"--{key}", *(str(item) for item in value)]
+    return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m rstar2_train.inference.server", description=__doc__)
+    parser.add_argument("--job", type=Path, required=True, help="the job file (JSON)")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the Hugging Face model to start with")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
+    options = parser.parse_args()
+    config_file = options.model / "config.json"
+    try:
+        read_token()
+        job = AgenticRLJob.model_validate_json(options.job.read_text(encoding="utf-8"))
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        needed = longest_sequence(job)
+        limit = config.get("max_position_embeddings", needed)
+        if needed > limit:
+            print(f"the model takes {limit} tokens; prompt and response of this job could be {needed}", file=sys.stderr)
+        start = launch(
+            rollout=job.spec.rollout,
+            accelerator=job.spec.accelerator,
+            model=options.model.resolve(),
+            config=config,
+            max_model_len=min(needed, limit),
+            seed=job.spec.seed,
+            port=options.port,
+            host=options.host,
+        )
+        # vLLM leaves its sockets behind. The lock is the engine's from here on, and free when it has ended.
+        sockets, lock = own_folder("rstar2-engine-")
+        os.set_inheritable(lock.fileno(), True)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"cannot start the engine: {error}") from error
+    given = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
+    os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | given)
+
+
+if __name__ == "__main__":
+    _main()

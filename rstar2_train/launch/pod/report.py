@@ -1,0 +1,55 @@
+"""After the last stage, or a failure: the report of the job, and the end of its MLflow run.
+
+Prints the table of stages, so that `kubectl logs job/<job>-report` shows what the job reached.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from rstar2_train.api.contracts import ExitCode
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.evaluation.job_report import build_report, render, render_slices, write_report
+from rstar2_train.tracking.shipper import ship
+from rstar2_train.tracking.tracker import Tracker
+
+WIDTH = 120
+SHIP_SECONDS = 150.0
+"""How long MLflow may take for what is left; the kubelet then tries again."""
+
+
+def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "failed"]) -> int:
+    """Write the report, close the run, send what MLflow has not taken; returns the exit code."""
+    job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
+    state = JobState(state_root)
+    result = build_report(state.root, job, seconds=_seconds(state))
+    path = write_report(state.root, result)
+    console = Console(width=WIDTH)
+    console.print(render(result, width=WIDTH))
+    slices = render_slices(result)
+    if slices is not None:
+        console.print(slices)
+    tracker = Tracker.of(job, state.root)
+    tracker.artifact("", path)
+    tracker.end_job(ending)
+    tracker.close()
+    shipped = ship(state.root, timeout=SHIP_SECONDS)
+    if not shipped.complete:
+        print(f"MLflow has not taken everything ({shipped.error}); it stays in the journal, {path.parent / 'track'}")
+        return ExitCode.RETRYABLE
+    if shipped.missing:
+        print(shipped.missing)
+    return ExitCode.DONE
+
+
+def _seconds(state: JobState) -> float:
+    """Wall time since the job began; 0 when it never did."""
+    if not state.began_file.exists():
+        return 0.0
+    return time.time() - float(json.loads(state.began_file.read_text(encoding="utf-8"))["at"])

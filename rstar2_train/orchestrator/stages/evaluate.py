@@ -1,0 +1,45 @@
+"""The Evaluate stage: the final policy on named benchmarks (paper §5.1). Needs engines and judge, no trainer.
+
+A driver that died or was suspended goes on: its next attempt asks only what was not finished
+(`orchestrator/validation.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rstar2_train.api.contracts import Outcome, StageFailed
+from rstar2_train.data.problems import DataError
+from rstar2_train.evaluation.benchmarks import Named, read_benchmarks
+from rstar2_train.orchestrator.context import Context
+from rstar2_train.orchestrator.initial_policy import incoming
+from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.orchestrator.stages.sft import load_protocol
+from rstar2_train.orchestrator.validation import measure_problems, measure_validation, wants_validation
+
+
+async def run(ctx: Context) -> Outcome:
+    """Run the stage to its end. Raises Suspend or StageFailed."""
+    settings = ctx.stage.evaluate
+    assert settings is not None
+    source = incoming(ctx.job, ctx.stage, ctx.state)
+    try:
+        named = list(read_benchmarks(Named(one.name, Path(one.data)) for one in settings.benchmarks))
+    except DataError as error:
+        raise StageFailed("BadData", str(error), retryable=False) from error
+    async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
+        await rollouts.push_folder(source.model, source.version)
+        if source.stage is not None and wants_validation(ctx, source.stage):
+            await measure_validation(ctx, rollouts, source.stage, step=None)
+        await measure_problems(
+            ctx,
+            rollouts,
+            ctx.stage,
+            [problem for _, problem in named],
+            model=source.model,
+            samples=settings.samples,
+            sampling=settings.sampling,
+            step=None,
+            benchmarks={problem.id: name for name, problem in named},
+        )
+    return ctx.outcome("completed", "Completed", f"measured {len(named)} problems")

@@ -1,0 +1,161 @@
+"""The Filter stage: samples every problem a few times and keeps those the policy does not always solve.
+
+Paper §4.3: before the last stage, 8 rollouts of each problem; problems solved 8 times of 8 are dropped. Needs engines
+and judge, no trainer. All problems are asked in one stream, so that no engine waits for the slowest trajectory of a
+part; what has ended is written in slices, so that a restart repeats little. `rstar2 filter` does the same by itself,
+for any model and file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rstar2_train.api.contracts import Outcome, StageFailed, write_atomically
+from rstar2_train.api.stages import FilterStage
+from rstar2_train.data.problems import Problem
+from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_text
+from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.orchestrator.context import Context
+from rstar2_train.orchestrator.initial_policy import incoming
+from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.orchestrator.stages.sft import load_protocol
+from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.trajectory import Trajectory
+
+SLICE_ROLLOUTS = 512
+"""Rollouts between two saves; at least, since a file holds whole problems."""
+_COLUMNS = ("prompt_id", "prompt_ids", "gold", "sample", "stop", "verdict")
+"""What tells which sample a stored trajectory is, and how it ended."""
+
+
+class Slices:
+    """The samples of the stage that have ended, in files of so many: whole problems, in the order in which they end.
+
+    Use as a context manager: whatever ends the stage, but for a death of the process, all that ended is written, those
+    of problems that are not whole too.
+    """
+
+    def __init__(self, folder: Path, *, may_write: Callable[[], None], on_slice: Callable[[], None]) -> None:
+        """`may_write`: called before a write, to raise when it must not be; `on_slice`: after each full slice."""
+        self._folder = folder
+        self._may_write = may_write
+        self._on_slice = on_slice
+        self._samples = 0
+        self._parts: dict[str, list[Trajectory]] = {}
+        """Problems of which some samples have ended."""
+        self._open: list[Trajectory] = []
+        """Those that the next file holds."""
+        self._lost: list[Trajectory] = []
+        self.written = 0
+        """Samples in the files, but for lost ones of earlier attempts."""
+        self.ended: Counter[str] = Counter()
+        """Samples that have ended by problem, lost ones too."""
+        self.solved: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open += [trajectory for part in self._parts.values() for trajectory in part]
+        if kind is None:
+            self._open += self._lost
+        if self._open:
+            self._write()
+
+    def finished(
+        self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
+    ) -> dict[tuple[str, int], Scored]:
+        """What earlier attempts have written of `samples` samples of each problem, by problem id and number.
+
+        What infrastructure lost, and what was sampled for another text or answer, is to be asked again.
+        """
+        self._samples = samples
+        wanted = {problem.id: (list(prompts[problem.id]), problem.answer) for problem in problems}
+        found = {}
+        for _, file in trajectory_store.step_files(self._folder):
+            for row in trajectory_store.stream(file, _COLUMNS):
+                name, sample = row["prompt_id"], row["sample"]
+                scored = Scored(name, sample, row["verdict"])
+                lost = row["stop"] == "infrastructure" or row["verdict"] == "internal"
+                if wanted.get(name) == (row["prompt_ids"], row["gold"]) and sample < samples and not lost:
+                    found[name, sample] = scored
+        for scored in found.values():
+            self._count(scored)
+        self.written = len(found)
+        return found
+
+    def add(self, trajectory: Trajectory) -> Scored:
+        """Take a sample that has ended; writes a slice that is full. Raises OSError when the disk is."""
+        scored = Scored.of(trajectory)
+        self._count(scored)
+        part = self._parts.setdefault(scored.prompt_id, [])
+        (self._lost if scored.failed else part).append(trajectory)
+        if self.ended[scored.prompt_id] == self._samples:
+            self._open += self._parts.pop(scored.prompt_id)
+        if len(self._open) >= SLICE_ROLLOUTS:
+            self._write()
+            self._on_slice()
+        return scored
+
+    def _count(self, scored: Scored) -> None:
+        self.ended[scored.prompt_id] += 1
+        self.solved[scored.prompt_id] += scored.correct
+
+    def _write(self) -> None:
+        self._may_write()
+        last = max((number for number, _ in trajectory_store.step_files(self._folder)), default=0)
+        trajectory_store.write(trajectory_store.step_path(self._folder, last + 1), self._open)
+        self.written += len(self._open)
+        self._open = []
+
+
+async def run(ctx: Context) -> Outcome:
+    """Run the stage to its end. Raises Suspend or StageFailed."""
+    settings = ctx.stage.filter
+    assert settings is not None
+    source = incoming(ctx.job, ctx.stage, ctx.state)
+    problems = load_problems(settings.data)
+    total = -(-len(problems) * settings.samples // SLICE_ROLLOUTS)
+    ctx.report(total_steps=total)
+    async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
+        await rollouts.push_folder(source.model, source.version)
+        if source.stage is not None and wants_validation(ctx, source.stage):
+            await measure_validation(ctx, rollouts, source.stage, step=None)
+        ctx.report(phase="Filtering")
+
+        def tell() -> None:
+            step = slices.written // SLICE_ROLLOUTS
+            if step < total:  # the last one is told when all is done
+                _tell(ctx, settings, slices, step)
+
+        with Slices(ctx.folder.trajectories, may_write=ctx.check_current, on_slice=tell) as slices:
+            rows = await rollouts.measure(
+                problems,
+                count=settings.samples,
+                sampling=settings.sampling,
+                seed=(ctx.seed, SEED_NAME),
+                samples=slices,
+            )
+        _tell(ctx, settings, slices, total)
+    kept = kept_problems(problems, count_solved(problems, rows, drop_solved=settings.drop_solved))
+    if not kept:
+        message = f"the policy solves all {len(problems)} problems; give harder ones, or drop the stages after this one"
+        raise StageFailed("NothingToTrain", message, retryable=False)
+    write_atomically(ctx.folder.kept_file, problems_text(kept))
+    return ctx.outcome("completed", "Completed", f"kept {len(kept)} of {len(problems)} problems")
+
+
+def _tell(ctx: Context, settings: FilterStage, slices: Slices, step: int) -> None:
+    """Show and track how many of the problems all of whose samples have ended are kept."""
+    seen = [name for name, ended in slices.ended.items() if ended == settings.samples]
+    kept = sum(slices.solved[name] < settings.drop_solved for name in seen)
+    share = {"kept": float(kept), "seen": float(len(seen)), "kept_ratio": kept / max(1, len(seen))}
+    ctx.report(phase="Filtering", step=step, metrics=share)
+    ctx.tracker.metrics(ctx.stage.name, step=step, values={f"filter/{name}": value for name, value in share.items()})

@@ -1,0 +1,310 @@
+r"""How a conversation becomes tokens: the system prompt, the tool's signature, and turns rendered token-exactly.
+
+Stands between the data (problems, demonstrations) and the engines. One `Protocol` serves rollouts, evaluation and SFT
+alike, so that a demonstration and a rollout of the same conversation are the same token ids. Sampled ids are never
+re-tokenised: a tool turn is tokenised alone and put behind them. How calls are read and answered: `tools/parser.py`,
+whose names are re-exported here. Imports neither torch nor transformers until a tokenizer is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rstar2_train.api.roles import ModelSource, ToolName
+from rstar2_train.tools.parser import (
+    TOOL_NAME,
+    TOOLS,
+    ParsedCall,
+    clip_middle,
+    parse_calls,
+    render_call,
+    render_parsed,
+    render_result,
+)
+from rstar2_train.tools.schema import tools_section
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "DEFAULT_PROMPT_PREFIX",
+    "DEFAULT_SYSTEM_PROMPT",
+    "TOOLS",
+    "TOOL_NAME",
+    "Encoded",
+    "ParsedCall",
+    "Protocol",
+    "ProtocolError",
+    "clip_middle",
+    "parse_calls",
+    "render_call",
+    "render_parsed",
+    "render_result",
+    "tool_message",
+]
+
+_SYSTEM_PROMPT = (
+    "You solve problems for a user, and you can run Python while you work. Think first, inside <reason> and </reason>: "
+    "plan, calculate with the tool, check what comes back, and change course when it shows a mistake. When you are "
+    "sure, write the result once, inside <answer> and </answer>, with the final value in \\boxed{}."
+)
+
+
+def default_system_prompt(tool: ToolName) -> str:
+    """System message when the job sets none. Our own words; the form is that of the paper's Figure 2."""
+    return f"{_SYSTEM_PROMPT}\n\n{tools_section([TOOLS[tool]])}"
+
+
+DEFAULT_SYSTEM_PROMPT = default_system_prompt(TOOL_NAME)
+
+DEFAULT_PROMPT_PREFIX = (
+    "Solve the problem below. Put the solution between <answer> and </answer>, with the final value in \\boxed{}: "
+    "only what stands in that box is graded.\n\n"
+)
+"""Put before every problem when the job sets no prefix."""
+
+_MODEL_MARK = "QZMODELTURNZQ"
+_USER_MARK = "QZUSERTURNZQ"
+
+
+class ProtocolError(ValueError):
+    """The tokenizer's chat template cannot carry this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A whole conversation as tokens."""
+
+    token_ids: list[int]
+    mask: list[int]
+    """1 where an assistant wrote the token, its end-of-turn token included."""
+
+
+def tool_message(responses: Sequence[str]) -> str:
+    """Body of the user turn that answers a turn's calls: one `<tool_response>` block a call, in the calls' order."""
+    return "\n".join(f"<tool_response>\n{response}\n</tool_response>" for response in responses)
+
+
+class Protocol:
+    """Renders one tokenizer's chat template.
+
+    Any template works that writes an assistant's content verbatim and closes it with a token of its own (ChatML does).
+    What it writes after a finished assistant turn is found by rendering a conversation with marks in it, so that a
+    template that opens the next turn in its own way (`<reason>`, say) is followed to the token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        system_prompt: str | None = None,
+        prompt_prefix: str | None = None,
+        chat_template: str | None = None,
+        tool: ToolName = TOOL_NAME,
+    ) -> None:
+        """`system_prompt`, `prompt_prefix`: of the job; None means the built-in ones, "" means none at all.
+
+        `tool`: whose signature the built-in system prompt shows.
+
+        Raises ProtocolError when the template cannot carry the protocol.
+        """
+        self.tokenizer = tokenizer
+        self.system_prompt = default_system_prompt(tool) if system_prompt is None else system_prompt
+        self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
+        self.tool = tool
+        self._template = chat_template
+        if not hasattr(tokenizer, "backend_tokenizer"):
+            raise ProtocolError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
+        self._fast: Tokenizer = tokenizer.backend_tokenizer
+        after_model = self._after_model_turn([{"role": "user", "content": _USER_MARK}])
+        self.end_of_turn = self._closing_token(after_model)
+        self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
+        head, mark, tail = after_model[len(self.end_of_turn) :].partition(_USER_MARK)
+        if not mark:
+            raise ProtocolError("the chat template drops a user turn that follows an assistant turn")
+        self._turn_head, self._turn_tail = head, tail
+        eos = tokenizer.eos_token_id
+        self.stop_ids: list[int] = sorted({self.end_of_turn_id} | ({eos} if isinstance(eos, int) else set()))
+        self._forgeable = sorted(
+            {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
+            key=len,
+            reverse=True,
+        )
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Most characters that one token can stand for: a longer text has at least its share of tokens."""
+        return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
+
+    @classmethod
+    def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> Protocol:
+        """The protocol of a job's model on the tokenizer in `folder`: with the job's prompts and chat template."""
+        return cls.load(
+            folder,
+            system_prompt=source.system_prompt,
+            prompt_prefix=source.prompt_prefix,
+            chat_template=Path(source.chat_template) if source.chat_template else None,
+            tool=tool,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path | str,
+        *,
+        system_prompt: str | None = None,
+        prompt_prefix: str | None = None,
+        chat_template: Path | None = None,
+        tool: ToolName = TOOL_NAME,
+    ) -> Protocol:
+        """The protocol of a Hugging Face model folder; `chat_template` is a Jinja file that replaces its own."""
+        # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each driver.
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+        template = chat_template.read_text(encoding="utf-8") if chat_template else None
+        if template is None and tokenizer.chat_template is None:
+            raise ProtocolError(
+                f"{folder} has no chat template: add chat_template.jinja or set spec.model.chatTemplate"
+            )
+        return cls(
+            tokenizer, system_prompt=system_prompt, prompt_prefix=prompt_prefix, chat_template=template, tool=tool
+        )
+
+    # -- text to tokens -------------------------------------------------------------------------------------------
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a piece of text, with nothing added."""
+        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        text: str = self._fast.decode(list(token_ids), skip_special_tokens=False)
+        return text
+
+    def prompt_messages(self, problem: str, *, as_is: bool = False) -> list[dict[str, str]]:
+        """The conversation that a problem opens; `as_is`: without the job's system prompt and prefix."""
+        if as_is:
+            return [{"role": "user", "content": problem}]
+        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*messages, {"role": "user", "content": self.prompt_prefix + problem}]
+
+    def prompt_ids(self, problem: str, *, as_is: bool = False) -> list[int]:
+        """Token ids up to where the model's first turn begins. `as_is`: as in `prompt_messages`."""
+        return self.encode(self._render(self.prompt_messages(problem, as_is=as_is)))
+
+    def conversation_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation that goes on, up to where the model's next turn begins.
+
+        The last message is not the assistant's. As `conversation` otherwise.
+        """
+        if any(message["role"] == "assistant" for message in messages):
+            return self.conversation(messages).token_ids
+        return self.encode(self._render(messages))
+
+    def tool_turn_text(self, responses: Sequence[str]) -> str:
+        """Text between a turn's end-of-turn token and the model's next turn.
+
+        What the tool printed cannot forge the protocol: the tokenizer's own markers in it are broken up.
+        """
+        body = tool_message([self.harmless(response) for response in responses])
+        return self._turn_head + body + self._turn_tail
+
+    def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
+        """Token ids of `tool_turn_text`: what follows a turn's sampled ids, to where the model's next turn begins."""
+        return self.encode(self.tool_turn_text(responses))
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Encoded:
+        """A finished conversation `[{role, content}, ...]` as a rollout of it would be, for SFT.
+
+        Role `tool` is rendered as this protocol does; neighbouring tool messages share a turn. Raises ProtocolError
+        for a conversation with no assistant turn, or that starts with one.
+        """
+        opening, turns = _split_turns(messages)
+        ids = self.encode(self._render(opening))
+        mask = [0] * len(ids)
+        for content, reply in turns:
+            written = [*self.encode(content), self.end_of_turn_id]
+            ids += written
+            mask += [1] * len(written)
+            if reply:
+                after = self._after_model_turn(reply)[len(self.end_of_turn) :]
+                between = self.encode(after)
+                ids += between
+                mask += [0] * len(between)
+        return Encoded(ids, mask)
+
+    def model_text(self, token_ids: Sequence[int]) -> str:
+        """Text of a sampled turn, without the token that ended it."""
+        ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_ids else token_ids
+        return self.decode(ids)
+
+    def harmless(self, text: str) -> str:
+        """Tool output with every marker of the tokenizer broken by a space, so that it cannot open or close a turn."""
+        if "<" not in text and "[" not in text:
+            return text
+        for marker in self._forgeable:
+            if len(marker) > 1 and marker in text:
+                text = text.replace(marker, f"{marker[0]} {marker[1:]}")
+        return text
+
+    # -- the template ---------------------------------------------------------------------------------------------
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            rendered = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, chat_template=self._template
+            )
+        except TemplateError as error:
+            roles = [message["role"] for message in messages]
+            raise ProtocolError(f"the chat template cannot render a conversation of roles {roles}: {error}") from error
+        return str(rendered)
+
+    def _after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
+        """What the template writes behind an assistant's content when `reply` follows, to the next generation."""
+        opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MODEL_MARK}]
+        _, mark, after = self._render([*opening, *reply]).partition(_MODEL_MARK)
+        if not mark:
+            raise ProtocolError("the chat template does not write an assistant's content as it stands")
+        return after
+
+    def _closing_token(self, after: str) -> str:
+        added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
+        closing = max((token for token in added if after.startswith(token)), key=len, default="")
+        if not closing:
+            raise ProtocolError(
+                f"the chat template closes an assistant turn with {after[:20]!r}, which is not a token of its own: "
+                "where a turn ends could not be sampled"
+            )
+        return closing
+
+
+def _split_turns(
+    messages: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[tuple[str, list[dict[str, str]]]]]:
+    """The messages before the first assistant turn, then each assistant turn with the messages that answer it."""
+    first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), None)
+    if not first:
+        raise ProtocolError("a conversation must have an assistant turn, and must not start with one")
+    turns: list[tuple[str, list[dict[str, str]]]] = []
+    results: list[str] = []
+    for at in range(first, len(messages)):
+        role, content = str(messages[at]["role"]), str(messages[at]["content"])
+        if role == "assistant":
+            turns.append((content, []))
+            continue
+        if role == "tool":
+            results.append(content)
+            if at + 1 < len(messages) and messages[at + 1]["role"] == "tool":
+                continue
+            role, content, results = "user", tool_message(results), []
+        turns[-1][1].append({"role": role, "content": content})
+    return list(messages[:first]), turns

@@ -1,0 +1,76 @@
+"""Writes the policy as a folder that transformers and vLLM load: at the end of a stage, and every step for the engines.
+
+The source folder lends everything but the weights: config, tokenizer, chat template.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from rstar2_train.trainer.model import INDEX, SINGLE, Policy, named_shards
+
+FILE_BYTES = 4 * 2**30
+"""Weights are cut into files of about this size, so that rank 0 never holds a whole large model."""
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
+
+
+def copy_companions(source: Path, target: Path) -> None:
+    """Copy all files of a model folder but its weights."""
+    for path in source.iterdir():
+        if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
+            shutil.copyfile(path, target / path.name)
+
+
+def write_weights(policy: Policy, source: Path, target: Path) -> None:
+    """Gather each parameter and let rank 0 write it, tied ones once, in the dtype that config.json names. Collective.
+
+    Args:
+        policy: the sharded policy.
+        source: the model folder it was loaded from.
+        target: an existing folder, not yet visible to readers.
+    """
+    dtype = _stored_dtype(source)
+    files = _plan({name: shard.numel() * dtype.itemsize for name, shard in named_shards(policy).items()})
+    shards = named_shards(policy)
+    for file, names in files.items():
+        gathered = {}
+        for name in names:
+            whole = shards[name].full_tensor().detach()
+            if dist.get_rank() == 0:
+                gathered[name] = whole.to(device="cpu", dtype=dtype).contiguous()
+        if dist.get_rank() == 0:
+            save_file(gathered, target / file, metadata={"format": "pt"})
+    if dist.get_rank() == 0 and len(files) > 1:
+        index = {
+            "metadata": {"total_size": sum(shard.numel() * dtype.itemsize for shard in shards.values())},
+            "weight_map": {name: file for file, names in files.items() for name in names},
+        }
+        (target / INDEX).write_text(json.dumps(index, indent=1))
+
+
+def _stored_dtype(source: Path) -> torch.dtype:
+    config = json.loads((source / "config.json").read_text())
+    dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "float32", None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"{source / 'config.json'}: dtype {config.get('dtype')!r} is no floating-point type of torch")
+    return dtype
+
+
+def _plan(sizes: dict[str, int]) -> dict[str, list[str]]:
+    parts: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if parts[-1] and filled + size > FILE_BYTES:
+            parts.append([])
+            filled = 0
+        parts[-1].append(name)
+        filled += size
+    if len(parts) == 1:
+        return {SINGLE: parts[0]}
+    return {f"model-{n:05d}-of-{len(parts):05d}.safetensors": names for n, names in enumerate(parts, start=1)}

@@ -1,0 +1,55 @@
+"""AdamW over sharded parameters, and the gradient clip over all shards. The rate comes with each step.
+
+The optimiser's state exists from the start, zero, so that a checkpoint has the same tensors before and after the first
+step and is read back in place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from rstar2_train.trainer.model import Policy, named_shards
+from rstar2_train.trainer.types import OptimizerConfig
+
+
+def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW with zero moments over every parameter; each rank updates its own shards."""
+    optimizer = torch.optim.AdamW(
+        policy.parameters(),
+        lr=0.0,
+        betas=config.betas,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    for parameter in policy.parameters():
+        optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return optimizer
+
+
+def update(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip: float) -> float:
+    """Clip the gradient by its global norm, update, and clear it. Collective.
+
+    Returns:
+        The norm before the clip. When it is not finite the weights stay as they are; the caller counts such updates.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), grad_clip)
+    value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    if math.isfinite(value):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    optimizer.zero_grad()
+    return value
+
+
+def named_state(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, dict[str, torch.Tensor]]:
+    """The optimiser's tensors by parameter name: step, exp_avg, exp_avg_sq; not copies."""
+    return {name: optimizer.state[parameter] for name, parameter in named_shards(policy).items()}

@@ -1,0 +1,117 @@
+"""One optimiser update on one rank: forward and backward over its micro-batches, then the shared update.
+
+Runs inside the rank processes. All ranks call these together, with equally many micro-batches.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from rstar2_train.grpo_roc.loss import grpo_loss
+from rstar2_train.trainer.batching import MicroBatch
+from rstar2_train.trainer.model import Policy
+from rstar2_train.trainer.types import Objective, Tally
+
+
+def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Tally:
+    """Accumulate the gradient of the mean negative log-likelihood of a batch's learned tokens.
+
+    Returns:
+        sums: loss (this rank's share), tokens, entropy.
+    """
+    tally = Tally()
+    for batch in batches:
+        logprobs, entropies = _forward(policy, batch, device, temperature=1.0)
+        weights = _to(batch.weights, device)
+        loss = -(logprobs * weights).sum()
+        _backward(loss)
+        learned = (weights > 0).float()
+        tally.add(_floats({"loss": loss, "tokens": learned.sum(), "entropy": (entropies * learned).sum()}, {}))
+    return tally
+
+
+def grpo_backward(
+    policy: Policy,
+    batches: list[MicroBatch],
+    device: torch.device,
+    *,
+    objective: Objective,
+    old_logprobs: list[Tensor] | None,
+) -> Tally:
+    """Accumulate the gradient of eq. 6 over one update's micro-batches.
+
+    Args:
+        policy: the sharded policy.
+        batches: this rank's micro-batches of the update.
+        device: where to compute.
+        objective: the loss's settings.
+        old_logprobs: of each micro-batch, at the start of the step. None for the step's only update: the weights are
+            still those of the start, so the policy's own values, detached, are the same numbers.
+    """
+    tally = Tally()
+    for number, batch in enumerate(batches):
+        logprobs, entropies = _forward(policy, batch, device, temperature=objective.temperature)
+        assert batch.engine_logprobs is not None
+        weights = _to(batch.weights, device)
+        parts = grpo_loss(
+            logprobs=logprobs,
+            old_logprobs=logprobs.detach() if old_logprobs is None else old_logprobs[number],
+            advantages=_to(batch.advantages, device),
+            weights=weights,
+            clip_low=objective.clip_low,
+            clip_high=objective.clip_high,
+            engine_logprobs=_to(batch.engine_logprobs, device),
+            correction_cap=objective.correction_cap,
+        )
+        _backward(parts.loss)
+        entropy = torch.where(weights > 0, entropies, 0.0).sum()
+        tally.add(_floats(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima))
+    return tally
+
+
+@torch.no_grad()
+def start_logprobs(
+    policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
+) -> list[Tensor]:
+    """pi_old of each micro-batch: the trainer's own log-probabilities before the step's first update."""
+    values = [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
+    # A backward pass would do it: without one, the root's parameters stay gathered after a forward pass.
+    cast(FSDPModule, policy).reshard()
+    return values
+
+
+def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, temperature: float) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = policy(
+        ids=_to(batch.ids, device).long(),
+        positions=_to(batch.positions, device),
+        targets=_to(batch.targets, device),
+        temperature=temperature,
+    )
+    return result
+
+
+def _backward(loss: Tensor) -> None:
+    # FSDP divides the summed gradient by the ranks; the weights already hold the true, global denominators.
+    (loss * dist.get_world_size()).backward()
+
+
+def _to(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    # Arrays that came through Ray are read-only views of its store, which torch does not want to alias.
+    return torch.tensor(array, device=device)
+
+
+def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> Tally:
+    # One transfer from the device for all of them.
+    names = [*sums, *maxima]
+    values = torch.stack([*sums.values(), *maxima.values()]).detach().double().tolist()
+    return Tally(
+        sums=dict(zip(names[: len(sums)], values[: len(sums)], strict=True)),
+        maxima=dict(zip(names[len(sums) :], values[len(sums) :], strict=True)),
+    )

@@ -1,0 +1,41 @@
+"""A sandbox that is not tight is never given a call, and a pool that gets no tight one says why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.sandbox import local
+from rstar2_train.judge.sandbox.oci_bundle import find_runsc, prepare
+from rstar2_train.judge.sandbox.rootfs import SetupError
+from rstar2_train.judge.types import Task
+from rstar2_train.judge.worker.pool import Pool, PoolError
+from rstar2_train.judge.worker.provider import LocalSupply
+
+
+async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        find_runsc()
+    except SetupError as error:
+        pytest.skip(str(error))
+    tight = local.bundle_config
+
+    def leaky(root: Path, arguments: list[str]) -> dict[str, Any]:
+        config = tight(root, arguments)
+        config["process"]["env"].append("RSTAR2_REDIS_PASSWORD=hunter2")
+        return config
+
+    monkeypatch.setattr(local, "bundle_config", leaky)
+    pool = Pool(LocalSupply(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1))
+    pool.start()
+    try:
+        limits = JudgeLimits()
+        task = Task.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
+        call = pool.submit(task)
+        with pytest.raises(PoolError, match=r"not tight.*secrets in the environment.*RSTAR2_REDIS_PASSWORD"):
+            await pool.failed
+        assert pool.ready == 0 and not call.done()
+    finally:
+        await pool.stop()
+    assert not list(tmp_path.glob("rstar2-sandbox-*"))

@@ -1,0 +1,206 @@
+"""`rstar2 run` on the smoke manifest, with all real parts: with every part killed, the run itself too, a disk full."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rstar2_train.api.contracts import ExitCode, Progress
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.launch.local.preflight import LOW_BYTES
+from tests.support.disk import small_disk
+from tests.support.whole import assert_whole
+
+ROOT = Path(__file__).parents[4]
+SMOKE = ROOT / "examples" / "smoke.yaml"
+pytestmark = pytest.mark.timeout(3000)
+STAGES = ["sft", "rl-1", "rl-2", "hard", "rl-3", "eval"]
+RUN_SECONDS = 1200
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts runs of the smoke manifest, or of another; one that a failed test left running is ended."""
+    started = []
+
+    def start_one(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
+        command = [sys.executable, "-m", "rstar2_train.cli", "run", str(manifest), "--state", str(state)]
+        run = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        started.append(run)
+        return run
+
+    yield start_one
+    for run in started:
+        if run.poll() is None:
+            run.kill()
+            run.communicate()
+
+
+def finish(run: subprocess.Popen) -> tuple[int, str]:
+    """Exit code and output. A run that hangs is ended, and its output shown."""
+    try:
+        output, _ = run.communicate(timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=120)
+        pytest.fail(f"the run did not end within {RUN_SECONDS} s:\n{output}")
+    return run.returncode, output
+
+
+def children(state: JobState) -> dict[str, psutil.Process]:
+    """The run's children by name."""
+    entries = json.loads((state.root / "children.json").read_text())
+    return {entry["name"]: psutil.Process(entry["pid"]) for entry in entries if psutil.pid_exists(entry["pid"])}
+
+
+def wait_for(state: JobState, stage: str, step: int, run: subprocess.Popen) -> Progress:
+    """Wait until `stage` has done `step` steps."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < deadline:
+        if run.poll() is not None:
+            pytest.fail(f"the run ended before {stage} reached step {step}:\n{run.communicate()[0]}")
+        progress = state.progress()
+        at = STAGES.index(progress.stage) if progress else -1
+        if progress and (at, progress.step) >= (STAGES.index(stage), step) and progress.phase != "Starting":
+            return progress
+        time.sleep(0.05)
+    pytest.fail(f"{stage} did not reach step {step} in time")
+
+
+def assert_nothing_left(state: JobState) -> None:
+    left = [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "status"])
+        if any(str(state.root) in part for part in process.info["cmdline"] or ())
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+    assert left == []
+
+
+def assert_report(state: JobState) -> dict:
+    report = json.loads(state.report_file.read_text())
+    assert [stage["name"] for stage in report["stages"]] == STAGES
+    assert all(stage["outcome"] == "completed" for stage in report["stages"])
+    for stage in report["stages"]:
+        if stage["type"] != "Filter":
+            assert stage["pass_at_1"] is not None
+            assert stage["excluded"] == 0
+    return report
+
+
+def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
+    """Of a run of the smoke manifest: engine, Redis, judge, a sandbox, and the driver, each in mid-stage."""
+    for step, target in ((0, "engine-0"), (1, "redis"), (2, "judge-worker")):
+        wait_for(state, "rl-1", step, run)
+        children(state)[target].kill()
+    wait_for(state, "rl-2", 0, run)
+    sandboxes = [p for p in children(state)["judge-worker"].children(recursive=True) if "runsc" in p.name()]
+    assert sandboxes
+    sandboxes[-1].kill()
+    driver = next(process for name, process in children(state).items() if name.startswith("driver-rl-2"))
+    wait_for(state, "rl-2", 1, run)
+    driver.kill()
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
+    """A run from nothing to its end, with every part killed once, and suspended once."""
+    folder = tmp_path_factory.mktemp("smoke")
+    state = JobState(folder / "smoke")
+    run = start(folder)
+    kill_every_part(state, run)
+    wait_for(state, "hard", 0, run)
+    run.send_signal(signal.SIGINT)
+    code, output = finish(run)
+    assert code == ExitCode.SUSPENDED, output
+    assert "suspended" in output
+    assert_nothing_left(state)
+    code, output = finish(start(folder))
+    assert code == 0, output
+    return state, output
+
+
+def test_with_every_part_killed_it_runs_to_its_end_and_leaves_nothing_running(smoke) -> None:
+    state, output = smoke
+    report = assert_report(state)
+    assert_whole(state)
+    assert_nothing_left(state)
+    assert "report " in output and "mlflow ui" in output
+    attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}
+    assert attempts.pop("hard") in (1, 2)  # it may have ended just before it was asked to
+    assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2, "rl-3": 1, "eval": 1}
+
+
+def test_mlflow_has_the_runs_the_metrics_and_the_traces(smoke) -> None:
+    from mlflow import MlflowClient
+
+    state, _ = smoke
+    client = MlflowClient(f"sqlite:///{state.mlflow_database}")
+    experiment = client.get_experiment_by_name("rstar2")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    parent = next(run for run in runs.values() if "mlflow.parentRunId" not in run.data.tags)
+    nested = [run for run in runs.values() if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(nested) == len(STAGES)
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    rl = next(run for run in nested if "rl-1" in run.info.run_name)
+    assert [point.step for point in client.get_metric_history(rl.info.run_id, "reward/mean")] == [1, 2, 3]
+    artifacts = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert {"manifest.yaml", "report.json"} <= artifacts
+
+
+def test_a_second_run_has_nothing_to_do(smoke, start) -> None:
+    state, _ = smoke
+    before = state.report_file.read_text()
+    code, output = finish(start(state.root.parent))
+    assert code == 0
+    assert "already complete" in output
+    assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
+
+
+def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, start) -> None:
+    """kill -9 of `rstar2 run` itself, while SFT trains; then the same command again."""
+    state = JobState(tmp_path / "smoke")
+    run = start(tmp_path)
+    wait_for(state, "sft", 20, run)
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate()
+    run = start(tmp_path)
+    progress = wait_for(state, "sft", 21, run)
+    assert progress.attempt == 2
+    assert progress.checkpoint is not None
+    run.send_signal(signal.SIGINT)
+    code, output = finish(run)
+    assert code == ExitCode.SUSPENDED, output
+    assert state.stage("sft").outcome().checkpoint.step >= 20
+    assert_nothing_left(state)
+
+
+def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start) -> None:
+    job = read_manifest(SMOKE)
+    job["spec"]["stages"] = job["spec"]["stages"][:1]  # needs no engine
+    manifest = tmp_path / "sft.yaml"
+    manifest.write_text(json.dumps(job))  # which is YAML too
+    with small_disk(tmp_path / "small", mebibytes=640) as small:
+        state = JobState(small / "smoke")
+        run = start(small, manifest)
+        wait_for(state, "sft", 3, run)
+        free = shutil.disk_usage(small).free
+        with (small / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, free - LOW_BYTES // 2)
+        code, output = finish(run)
+        assert code == 1
+        assert "MiB are free" in output and "free some, then run the same command again" in output
+        outcome = state.stage("sft").outcome()
+        assert outcome is not None and outcome.outcome == "suspended" and outcome.checkpoint is not None
+        assert_nothing_left(state)

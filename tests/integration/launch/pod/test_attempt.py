@@ -1,0 +1,217 @@
+"""The programs of a job's pods, one after the other as the operator starts them, with two pods in one Ray cluster.
+
+Pods are processes here, each with a loopback address of its own; the API server is a small HTTPS server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rstar2_train.api.contracts import Attempt, ExitCode, Outcome, Progress
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.sources import located
+from rstar2_train.api.state_dir import JobState
+from tests.support.api_server import ApiServer
+
+pytestmark = pytest.mark.timeout(3000)
+UID = "11111111-2222-3333-4444-555555555555"
+WAIT_SECONDS = 900
+ADDRESSES = ("127.0.0.2", "127.0.0.3")
+SFT = {
+    "data": "generated://tiny-smoke/sft.jsonl", "epochs": 3, "batchSize": 8, "maxTokens": 256,
+    "checkpointEverySteps": 500,
+}  # fmt: skip
+
+
+def source_job() -> AgenticRLJob:
+    return AgenticRLJob.model_validate(
+        {
+            "metadata": {"name": "pods", "uid": UID},
+            "spec": {
+                "model": {"source": "generated://tiny-smoke/base", "systemPrompt": "s", "promptPrefix": ""},
+                "accelerator": {"vendor": "none"},
+                "trainer": {"replicas": 2, "gpusPerReplica": 0, "activationCheckpointing": False},
+                "stages": [{"name": "sft", "type": "SFT", "sft": SFT}],
+            },
+        }
+    )
+
+
+class Pods:
+    """Starts the programs of one job."""
+
+    def __init__(self, folder: Path, api: ApiServer) -> None:
+        self.state = JobState(folder / "state" / "pods")
+        self.api = api
+        self.words = folder / "termination-log"
+        self.words.touch()
+        self._folder = folder
+        job, _ = located(source_job(), str(self.state.root))
+        (folder / "job.json").write_text(job.model_dump_json(exclude_none=True))
+        (folder / "source.json").write_text(source_job().model_dump_json(exclude_none=True))
+        self.started: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as one:
+            one.bind((ADDRESSES[0], 0))
+            self._port = 20000 + one.getsockname()[1] % 9000  # beyond the ports of Ray's workers
+
+    def start(self, *arguments: str, index: int = 0) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "rstar2_train.launch.pod", *arguments, "--job", str(self._folder / "job.json")]
+        command += ["--state", str(self.state.root), "--progress", "pods-progress"]
+        command += ["--account", str(self.api.account), "--termination-log", str(self.words)]
+        env = os.environ | self.api.env
+        env |= {"JOB_COMPLETION_INDEX": str(index), "POD_IP": ADDRESSES[index], "HOSTNAME": f"pods-sft-1-{index}"}
+        env |= {"RSTAR2_ENGINE_TOKEN": "a-token-of-these-pods", "GLOO_SOCKET_IFNAME": "lo"}
+        env |= {"RAY_TMPDIR": str(self._folder / "ray"), "AUTOSCALER_METRIC_PORT": "0", "HTTPS_PROXY": "http://nobody"}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        self.started.append(process)
+        return process
+
+    def attempt(self, number: int) -> list[subprocess.Popen[bytes]]:
+        """Both pods of an attempt, head and worker. Of an earlier one nothing is left, as with containers."""
+        for process in _left(str(self._folder)):
+            process.kill()
+        common = ["launch", "--stage", "sft", "--attempt", str(number), "--nodes", "2", "--subdomain", "pods-trainer"]
+        common += ["--ray-port", str(self._port)]
+        worker = self.start(*common, "--head", ADDRESSES[0], index=1)
+        return [self.start(*common), worker]
+
+    def run(self, *arguments: str) -> int:
+        return self.wait(self.start(*arguments))
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{process.args} did not end:\n{self.log.read_text()[-5000:]}")
+
+    def progress(self) -> Progress | None:
+        text = self.api.data.get("progress.json")
+        return Progress.model_validate_json(text) if text else None
+
+    def outcome(self) -> Outcome:
+        return Outcome.model_validate_json(self.api.data["outcome-sft.json"])
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "pods.log"
+
+
+@pytest.fixture(scope="module")
+def pods() -> Iterator[Pods]:
+    with (
+        # Ray's sockets lie below it, and a socket's path may have 107 characters.
+        tempfile.TemporaryDirectory(prefix="rstar2-pods-", dir="/tmp") as folder,
+        ApiServer(Path(folder), name="pods-progress") as api,
+    ):
+        pods = Pods(Path(folder), api)
+        yield pods
+        for process in pods.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for process in _left(folder):
+            process.kill()
+
+
+def _left(folder: str) -> list[psutil.Process]:
+    """What pods have started and left behind; the end of a real pod's first process ends it all."""
+    processes = psutil.process_iter(["cmdline", "status"])
+    return [
+        one
+        for one in processes
+        if folder in " ".join(one.info["cmdline"] or ()) and one.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_prepare_makes_what_is_generated_and_tells_the_operator(pods: Pods) -> None:
+    pods.api.refusals = 2  # an API server that is away is waited for
+    assert pods.run("prepare") == ExitCode.DONE
+    told = Outcome.model_validate_json(pods.api.data["prepare.json"])
+    assert (told.outcome, told.reason) == ("completed", "Completed")
+    job, _ = located(source_job(), str(pods.state.root))
+    assert (Path(job.spec.model.source) / "config.json").exists()
+    assert job.spec.stages[0].sft is not None and Path(job.spec.stages[0].sft.data).exists()
+    assert "generated://tiny-smoke/base" in pods.state.manifest_file.read_text()
+
+
+def test_a_pod_that_is_asked_to_end_suspends_the_attempt(pods: Pods) -> None:
+    head, worker = pods.attempt(1)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (now := pods.state.progress()) is None or now.step < 2:
+        assert head.poll() is None and worker.poll() is None, pods.log.read_text()[-5000:]
+        assert time.monotonic() < deadline, pods.log.read_text()[-5000:]
+        time.sleep(0.2)
+    assert pods.state.stage("sft").attempt() == Attempt(attempt=1, uid=UID)
+    worker.send_signal(signal.SIGTERM)
+    assert pods.wait(head) == ExitCode.SUSPENDED
+    assert pods.wait(worker) == ExitCode.DONE
+    outcome = pods.outcome()
+    assert outcome == pods.state.stage("sft").outcome()
+    assert (outcome.outcome, outcome.attempt) == ("suspended", 1)
+    assert outcome.checkpoint is not None and outcome.checkpoint.step >= 2
+    assert json.loads(pods.words.read_text())["reason"] == "Suspended"
+    steps = [Progress.model_validate_json(one["progress.json"]) for one in pods.api.writes if "progress.json" in one]
+    assert [one.phase for one in steps][-1] == "Finished" and steps[-1].checkpoint == outcome.checkpoint
+
+
+def test_the_next_attempt_goes_on_and_completes(pods: Pods) -> None:
+    first = pods.state.stage("sft").outcome()
+    assert first is not None and first.checkpoint is not None
+    head, worker = pods.attempt(2)
+    assert pods.wait(head) == ExitCode.DONE, pods.log.read_text()[-5000:]
+    assert worker.poll() is None  # the success of index 0 ends the Job, and that the other pods
+    worker.terminate()
+    assert pods.wait(worker) == ExitCode.DONE
+    outcome = pods.outcome()
+    assert (outcome.outcome, outcome.attempt) == ("completed", 2)
+    assert outcome.checkpoint is not None and outcome.checkpoint.step > first.checkpoint.step
+    assert f"resuming sft after step {first.checkpoint.step}" in pods.log.read_text()
+    assert "2 of 2 nodes have joined: 127.0.0.2, 127.0.0.3" in pods.log.read_text()
+    assert (pods.state.stage("sft").model / "model.safetensors").exists()
+    progress = pods.progress()
+    assert progress is not None and progress.mlflow_run_id
+
+
+def test_an_older_attempt_may_not_write_any_more(pods: Pods) -> None:
+    before = pods.outcome()
+    assert pods.wait(pods.attempt(1)[0]) == ExitCode.RETRYABLE
+    assert "attempt 2 has taken over from 1" in pods.words.read_text()
+    assert pods.outcome() == before and pods.state.stage("sft").attempt() == Attempt(attempt=2, uid=UID)
+    pods.started[-2].terminate()  # its worker waits for a head that never comes
+    assert pods.wait(pods.started[-2]) == ExitCode.DONE
+
+
+def test_a_job_that_is_made_again_goes_on_from_its_storage(pods: Pods) -> None:
+    job = json.loads((pods.log.parent / "job.json").read_text())
+    job["metadata"]["uid"] = "another"
+    (pods.log.parent / "job.json").write_text(json.dumps(job))
+    pods.api.data.clear()
+    head, worker = pods.attempt(1)
+    assert pods.wait(head) == ExitCode.DONE
+    worker.terminate()
+    assert pods.wait(worker) == ExitCode.DONE
+    assert (pods.outcome().outcome, pods.outcome().attempt) == ("completed", 1)
+    assert pods.state.stage("sft").attempt() == Attempt(attempt=1, uid="another")
+
+
+def test_report_ends_the_run(pods: Pods) -> None:
+    assert pods.run("report", "--ending", "completed") == ExitCode.DONE
+    assert json.loads(pods.state.report_file.read_text())["stages"][0]["outcome"] == "completed"
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{pods.state.mlflow_database}")
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    assert {run.info.status for run in runs} == {"FINISHED"} and len(runs) >= 2

@@ -1,0 +1,228 @@
+"""Whole collections on real parts: an engine, a judge, and both failing in the middle of the work."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.roles import Admission, JudgeLimits, Rollout
+from rstar2_train.api.stages import Sampling
+from rstar2_train.data.problems import Problem
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.local import JudgeStack
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.collector import NoRoom, Sampler, collect
+from rstar2_train.rollout.trajectory import Trajectory
+from tests.integration.rollout.conftest import TIMES
+from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
+from tests.support.engine_fixtures import Models
+
+GREEDY = Sampling(temperature=0, max_response_tokens=RESPONSE_TOKENS, max_turns=4)
+PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42", slice="L1", hard=True) for number in range(4)]
+
+
+async def gather(
+    pool: EnginePool,
+    judge: JudgeClient,
+    protocol: Protocol,
+    *,
+    samples: int = 2,
+    sampling: Sampling = GREEDY,
+    seed: tuple[int | str, ...] = (0, 0),
+    on_done: Callable[[Trajectory], None] | None = None,
+    problems: list[Problem] = PROBLEMS,
+    **rollout: Any,
+) -> list[Trajectory]:
+    groups = await collect(
+        problems,
+        samples=samples,
+        sampler=Sampler(
+            pool=pool, judge=judge, protocol=protocol, sampling=sampling,
+            rollout=Rollout(**rollout), limits=JudgeLimits(), seed=seed,
+        ),
+        on_done=on_done,
+    )  # fmt: skip
+    assert [[(one.prompt_id, one.sample) for one in group] for group in groups] == [
+        [(problem.id, sample) for sample in range(samples)] for problem in problems
+    ]
+    return [one for group in groups for one in group]
+
+
+async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
+    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models, tmp_path: Any
+) -> None:
+    await pool.update_weights(models.memorising, "known/1")
+    done: list[Trajectory] = []
+    rows = await gather(pool, judge, engine_protocol, on_done=done.append)
+    assert len(done) == len(rows) == 8
+    whole = engine_protocol.conversation(conversation())
+    for one in rows:
+        ids, mask, logprobs = one.response()
+        assert one.prompt_ids + ids == whole.token_ids
+        assert [0] * len(one.prompt_ids) + mask == whole.mask
+        assert [value < 0 for value in logprobs] == [bool(sampled) for sampled in mask]
+        assert [(call.status, call.response) for call in one.calls] == list(
+            zip(["ok", "malformed", "ok"], FIRST_REPLY, strict=True)
+        )
+        assert (one.stop, one.turns, one.verdict, one.answer, one.reward) == ("answered", 2, "correct", "42", 1.0)
+        assert (one.answer_tags, one.tags_balanced, one.p_format) == (1, True, 0.0)
+        assert one.p_err == pytest.approx(1 / 3)
+        assert {segment.weight_version for segment in one.segments if segment.kind == "model"} == {"known/1"}
+        assert (one.slice, one.hard, one.gold) == ("L1", True, "42")
+        assert one.seconds > 0 and abs(time.time() - one.started_at) < 600
+    trajectory_store.write(tmp_path / "step.parquet", rows)
+    assert [one.segments[0].token_ids for one in trajectory_store.read(tmp_path / "step.parquet")] == [
+        one.segments[0].token_ids for one in rows
+    ]
+
+
+async def test_the_same_seed_samples_the_same(
+    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+) -> None:
+    """One at a time: sums of floats depend on who else is in the batch."""
+    await pool.update_weights(models.boot, "random/1")
+    sampling = Sampling(max_response_tokens=12, max_turns=1)
+    seeds: list[tuple[int | str, ...]] = [(1, "s", 7), (1, "s", 7), (1, "s", 8)]
+    once, again, other = [
+        [
+            one.segments[0].token_ids
+            for one in await gather(pool, judge, engine_protocol, samples=3, sampling=sampling, seed=seed)
+        ]
+        for seed in seeds
+    ]
+    assert len({tuple(ids) for ids in once}) > 1
+    assert sum(a == b for a, b in zip(once, again, strict=True)) >= len(once) - 1
+    assert sum(a == b for a, b in zip(once, other, strict=True)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "stop"),
+    [
+        (Sampling(temperature=0, max_response_tokens=5), "length"),
+        (Sampling(temperature=0, max_response_tokens=RESPONSE_TOKENS, max_turns=1), "max_turns"),
+        (Sampling(temperature=0, max_response_tokens=40), "tool_overflow"),
+    ],
+)
+async def test_what_a_limit_cuts_off_has_no_reward(
+    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models, sampling: Sampling, stop: str
+) -> None:
+    await pool.update_weights(models.memorising, "known/2")
+    for one in await gather(pool, judge, engine_protocol, samples=1, sampling=sampling):
+        assert (one.stop, one.truncated, one.reward, one.verdict) == (stop, True, 0.0, "no_answer")
+        assert one.response_tokens <= sampling.max_response_tokens
+
+
+@pytest.mark.parametrize("policy", ["static", "reserve"])
+async def test_admission_holds_and_all_come_through(
+    engine: Engine, judge: JudgeClient, engine_protocol: Protocol, models: Models, policy: Any
+) -> None:
+    admission = Admission(policy=policy, max_in_flight=3)
+    async with EnginePool([engine.url], token=engine.token, times=TIMES, admission=admission) as pool:
+        await pool.update_weights(models.memorising, "known/3")
+        running: list[int] = []
+        rows = await gather(
+            pool, judge, engine_protocol, samples=4,
+            on_done=lambda _: running.append(len(pool.admission._scheduler.running(engine.url))),
+        )  # fmt: skip
+        assert {one.verdict for one in rows} == {"correct"}
+        assert max(running) == 3 and running[-1] == 0
+
+
+async def test_an_engine_killed_in_the_middle_loses_nothing(
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+) -> None:
+    """kill -9, then the supervisor's restart: the boot weights are random, so a trajectory from them would be wrong."""
+    await pool.update_weights(models.memorising, "known/4")
+    first_done = asyncio.Event()
+
+    def on_done(_: Trajectory) -> None:
+        first_done.set()
+
+    work = asyncio.create_task(gather(pool, judge, engine_protocol, samples=80, on_done=on_done))
+    await first_done.wait()
+    await asyncio.to_thread(engine.kill)
+    assert not work.done()
+    try:
+        async with asyncio.timeout(30):
+            while pool.serving:
+                await asyncio.sleep(0.05)
+    finally:
+        await asyncio.to_thread(engine.start)
+    rows = await work
+    assert len(rows) == 320
+    assert {(one.stop, one.verdict, one.reward) for one in rows} == {("answered", "correct", 1.0)}
+    versions = {segment.weight_version for one in rows for segment in one.segments if segment.kind == "model"}
+    assert versions == {"known/4"}
+
+
+async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
+    pool: EnginePool, judge: JudgeClient, judge_stack: JudgeStack, engine_protocol: Protocol, models: Models
+) -> None:
+    await pool.update_weights(models.memorising, "known/5")
+    await asyncio.to_thread(judge_stack.kill, "api")
+    work = asyncio.create_task(gather(pool, judge, engine_protocol, samples=3))
+    try:
+        await asyncio.sleep(2)
+        assert not work.done()
+    finally:
+        await asyncio.to_thread(judge_stack.start_api)
+    assert {(one.stop, one.verdict) for one in await work} == {("answered", "correct")}
+
+
+async def test_what_cannot_be_saved_is_excluded_and_not_scored(
+    engine: Engine, engine_protocol: Protocol, models: Models
+) -> None:
+    """A judge that stays away, then engines that stay away."""
+    times = PoolTimes(patience=2, load=60, straggler=1, check=0.5, retry=0.2)
+    async with (
+        JudgeClient("http://127.0.0.1:1", patience_seconds=0.5) as nobody,
+        EnginePool([engine.url], token=engine.token, times=times) as pool,
+    ):
+        await pool.update_weights(models.memorising, "known/6")
+        done: list[Trajectory] = []
+        for role in ("judge", "engine"):
+            rows = await gather(pool, nobody, engine_protocol, samples=1, on_done=done.append)
+            for one in rows:
+                assert one.failed and (one.stop, one.verdict, one.reward) == ("infrastructure", "internal", 0.0)
+                assert one.error.startswith(f"{role}: ")
+            pool._target = pool._target.make(99, models.boot / "missing", "known/6")  # no engine can have this any more
+            pool.trouble(engine.url, RuntimeError("it is gone"))
+        assert len(done) == 8
+
+
+async def test_cancelling_stops_the_engines_work(
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+) -> None:
+    await pool.update_weights(models.boot, "random/2")
+    work = asyncio.create_task(
+        gather(pool, judge, engine_protocol, samples=20, sampling=Sampling(max_response_tokens=RESPONSE_TOKENS))
+    )
+    client = pool.client(engine.url)
+    async with asyncio.timeout(60):
+        while not await _running(client):
+            await asyncio.sleep(0.01)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        while await _running(client):
+            await asyncio.sleep(0.05)
+    assert pool.admission._scheduler.waiting == []
+
+
+async def _running(client: Any) -> float:
+    lines = (await client._text("/metrics")).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{"))
+
+
+async def test_a_prompt_without_room_is_named(
+    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+) -> None:
+    with pytest.raises(ValueError, match="no weights were pushed"):
+        await gather(pool, judge, engine_protocol)
+    await pool.update_weights(models.boot, "random/3")
+    says = "problem p0: 33 prompt tokens and maxResponseTokens 260 are more than the engines' 264"
+    with pytest.raises(NoRoom, match=says):
+        await gather(pool, judge, engine_protocol, sampling=Sampling(max_response_tokens=260))

@@ -1,0 +1,49 @@
+"""A served model by OpenAI's routes samples what the same engine samples by ours."""
+
+from functools import partial
+
+import pytest
+
+from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
+from rstar2_train.inference.openai_client import ServedClient, served_models
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.rollout.chat_format import Protocol
+from tests.integration.rollout.conftest import TIMES
+from tests.support.engine import QUESTION, Engine
+from tests.support.engine_fixtures import Models
+
+
+async def test_the_same_seed_samples_the_same_by_either_route(
+    engine: Engine, pool: EnginePool, client: EngineClient, engine_protocol: Protocol, models: Models
+) -> None:
+    await pool.update_weights(models.boot, "random/served")
+    prompt = engine_protocol.prompt_ids(QUESTION)
+    connect = partial(ServedClient, model="policy")
+    async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
+        await served.update_weights(models.boot, "policy")
+        assert served.max_model_len == pool.max_model_len
+        other = served.client(engine.url)
+        seen = set()
+        for seed in range(4):
+            options = {"max_tokens": 12, "temperature": 0.6, "seed": seed, "stop_ids": engine_protocol.stop_ids}
+            ours = await client.generate(prompt, **options)
+            theirs = await other.generate(prompt, **options)
+            assert (theirs.token_ids, theirs.finish_reason) == (ours.token_ids, ours.finish_reason)
+            assert theirs.logprobs == pytest.approx(ours.logprobs, abs=1e-4)
+            assert theirs.weight_version == "policy"
+            seen.add(tuple(theirs.token_ids))
+        assert len(seen) > 1
+        assert await other.limits() == await client.limits()
+
+
+async def test_what_is_wrong_with_an_endpoint_is_said(engine: Engine, pool: EnginePool) -> None:
+    (model,) = await served_models(engine.url, token=engine.token)
+    assert (model.name, model.root) == ("policy", str(engine.model))
+    with pytest.raises(EngineRejected, match="answers 401"):
+        await served_models(engine.url, token="wrong")
+    with pytest.raises(EngineUnavailable, match="Cannot connect"):
+        await served_models("http://127.0.0.1:1", token="")
+    connect = partial(ServedClient, model="nobody")
+    async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
+        with pytest.raises(EngineUnavailable, match="serves policy, not 'nobody'"):
+            await served.client(engine.url).weight_version()

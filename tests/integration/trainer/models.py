@@ -1,0 +1,82 @@
+"""A toy model, toy batches, and a rank inside the test's own process: what the tests of the trainer share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from rstar2_train.trainer.rank import Rank
+from rstar2_train.trainer.ray_runtime import LOOPBACK
+from rstar2_train.trainer.types import OptimizerConfig, Sequence, TrainConfig, TrainSequence
+
+VOCABULARY = 61
+CONFIG = TrainConfig(tokens_per_micro_batch=256, logprob_chunk_tokens=16, activation_checkpointing=False, threads=1)
+OPTIMIZER = OptimizerConfig()
+
+
+def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32") -> Path:
+    """A random Qwen3 of two layers, with a file that stands for its tokenizer."""
+    torch.manual_seed(7)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        tie_word_embeddings=tied,
+        # Large enough that the toy's distributions differ clearly from uniform.
+        initializer_range=0.15,
+    )
+    Qwen3ForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@contextmanager
+def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: object) -> Iterator[Rank]:
+    """The only rank of a group, in this process and without Ray."""
+    rank = Rank(rank=0, ranks=1, config=replace(config, **changes))  # type: ignore[arg-type]
+    rank.connect(LOOPBACK, rank.listen(LOOPBACK), 1)
+    try:
+        if model is not None:
+            rank.load(model, OPTIMIZER)
+        yield rank
+    finally:
+        rank.close()
+
+
+def conversations(count: int, *, seed: int = 0) -> list[Sequence]:
+    """Sequences of 6 to 20 tokens that count upwards: quickly learned."""
+    draw = random.Random(seed)
+    sequences = []
+    for _ in range(count):
+        start, length = draw.randrange(VOCABULARY), draw.randint(6, 20)
+        ids = [(start + n) % VOCABULARY for n in range(length)]
+        sequences.append(Sequence(ids, [0, 0] + [1] * (length - 2)))
+    return sequences
+
+
+def rollout_groups(groups: int, size: int, *, seed: int = 0) -> list[list[TrainSequence]]:
+    """Random rollouts, half of each group good, with a masked stretch as a tool's output would be."""
+    draw = random.Random(seed)
+
+    def rollout(member: int) -> TrainSequence:
+        length = draw.randint(6, 16)
+        return TrainSequence(
+            prompt_ids=[draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 6))],
+            response_ids=[draw.randrange(VOCABULARY) for _ in range(length)],
+            mask=[1, 1, 0, 0] + [1] * (length - 4),
+            engine_logprobs=[-4.0] * length,
+            advantage=1.0 if member % 2 else -1.0,
+        )
+
+    return [[rollout(member) for member in range(size)] for _ in range(groups)]

@@ -1,0 +1,181 @@
+"""TrainerGroup over real Ray ranks: two ranks compute what one does; checkpoints; exports; a full disk."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from models import CONFIG, OPTIMIZER, conversations, rank_here, rollout_groups
+from safetensors.torch import load_file
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
+from rstar2_train.trainer import checkpoint
+from rstar2_train.trainer.batching import grpo_updates, sft_rows, share_out
+from rstar2_train.trainer.checkpoint import CheckpointInvalid
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.trainer.types import Objective
+
+LR = 3e-3
+SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorrection(enabled=True))
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[TrainerGroup]:
+    """Two ranks; each test loads what it needs."""
+    with TrainerGroup(ranks=2, config=CONFIG) as group:
+        yield group
+
+
+def exported(group: TrainerGroup, folder: Path) -> dict[str, torch.Tensor]:
+    group.export(folder, durable=False)
+    return load_file(folder / "model.safetensors")
+
+
+def steps(group: TrainerGroup, numbers: range) -> list[float]:
+    """A few SFT and GRPO updates; their losses."""
+    losses = []
+    for number in numbers:
+        losses.append(group.sft_step(conversations(7, seed=number), lr=LR)["loss"])
+        rollouts = rollout_groups(3, 4, seed=number)
+        losses.append(group.grpo_step(rollouts, lr=LR, settings=SETTINGS, seed=number)["loss"])
+    return losses
+
+
+def test_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    group.load(model_dir, optimizer=OPTIMIZER)
+    supervised = group.sft_step(conversations(7), lr=LR)
+    reinforced = group.grpo_step(rollout_groups(3, 4), lr=LR, settings=SETTINGS, seed=5)
+    lone = group.sft_step(conversations(1), lr=LR)  # fewer sequences than ranks
+    after_two = exported(group, tmp_path / "two")
+
+    def share(rows: list) -> list:  # type: ignore[type-arg]
+        return share_out(rows, ranks=1, tokens_per_micro_batch=CONFIG.tokens_per_micro_batch)[0]
+
+    with rank_here(model_dir) as rank:
+        first = rank.sft(share(sft_rows(conversations(7))), LR)
+        updates = grpo_updates(rollout_groups(3, 4), updates=2, seed=5)
+        objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=2.0)
+        second = rank.grpo([share([row for g in update for row in g]) for update in updates], LR, objective)
+        third = rank.sft(share(sft_rows(conversations(1))), LR)
+        (tmp_path / "one").mkdir()
+        rank.export(model_dir, tmp_path / "one")
+    after_one = load_file(tmp_path / "one" / "model.safetensors")
+
+    assert supervised["loss"] == pytest.approx(first.sums["loss"], rel=1e-5)
+    assert supervised["grad_norm"] == pytest.approx(first.maxima["grad_norm"], rel=1e-4)
+    assert supervised["tokens"] == first.sums["tokens"]
+    assert reinforced["loss"] == pytest.approx(second.sums["loss"] / 2, rel=1e-4, abs=1e-6)
+    assert reinforced["ratio_mean"] == pytest.approx(second.sums["ratio"] / second.sums["tokens"], rel=1e-5)
+    assert reinforced["mismatch_max"] == pytest.approx(second.maxima["mismatch_max"], rel=1e-5)
+    assert reinforced["correction_mean"] == pytest.approx(second.sums["correction"] / second.sums["tokens"], rel=1e-4)
+    assert reinforced["entropy"] == pytest.approx(second.sums["entropy"] / second.sums["tokens"], rel=1e-5)
+    assert (reinforced["updates"], reinforced["groups"], reinforced["sequences"]) == (2, 3, 12)
+    assert lone["loss"] == pytest.approx(third.sums["loss"], rel=1e-4)
+    assert after_two.keys() == after_one.keys()
+    for name, tensor in after_two.items():
+        torch.testing.assert_close(tensor, after_one[name], rtol=1e-3, atol=2e-4)
+
+
+def test_a_resumed_run_continues_as_if_it_had_not_stopped(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    group.load(model_dir, optimizer=OPTIMIZER)
+    steps(group, range(2))
+    folder = checkpoint.checkpoint_path(tmp_path, 2)
+    group.save(folder, step=2, extra={"cursor": {"epoch": 1, "order": [3, 1]}})
+    expected = steps(group, range(2, 4))
+    straight = exported(group, tmp_path / "straight")
+
+    group.load(model_dir, optimizer=OPTIMIZER)
+    state = group.restore(folder)
+    assert (state.step, state.extra) == (2, {"cursor": {"epoch": 1, "order": [3, 1]}})
+    assert steps(group, range(2, 4)) == expected
+    resumed = exported(group, tmp_path / "resumed")
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+    # A stage that starts from the checkpoint's weights does, in float32, what one does that starts from the model.
+    group.load(model_dir, optimizer=OPTIMIZER)
+    group.restore(folder, reset_optimizer=True)
+    exported(group, tmp_path / "handed-on")
+    from_checkpoint = steps(group, range(2, 4))
+    group.load(tmp_path / "handed-on", optimizer=OPTIMIZER)
+    assert steps(group, range(2, 4)) == from_checkpoint
+
+    # Without its moments the optimiser takes other steps from the same weights.
+    group.restore(folder, reset_optimizer=True)
+    fresh = steps(group, range(2, 4))
+    assert fresh[0] == expected[0]
+    assert fresh[1:] != expected[1:]
+
+
+def test_a_checkpoint_of_two_ranks_is_read_by_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    group.load(model_dir, optimizer=OPTIMIZER)
+    steps(group, range(1))
+    group.save(checkpoint.checkpoint_path(tmp_path, 1), step=1, extra={})
+    two = exported(group, tmp_path / "two")
+    loss = group.sft_step(conversations(7), lr=LR)["loss"]
+    following = group.sft_step(conversations(7), lr=LR)["loss"]
+    with rank_here(model_dir) as rank:
+        rank.restore(checkpoint.checkpoint_path(tmp_path, 1), False)
+        (tmp_path / "one").mkdir()
+        rank.export(model_dir, tmp_path / "one")
+        batches = share_out(sft_rows(conversations(7)), ranks=1, tokens_per_micro_batch=4096)[0]
+        assert rank.sft(batches, LR).sums["loss"] == pytest.approx(loss, rel=1e-5)
+        assert rank.sft(batches, LR).sums["loss"] == pytest.approx(following, rel=1e-5)
+    one = load_file(tmp_path / "one" / "model.safetensors")
+    assert all(torch.equal(two[name], one[name]) for name in two)
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_group_goes_on(
+    group: TrainerGroup, model_dir: Path, tmp_path: Path
+) -> None:
+    group.load(model_dir, optimizer=OPTIMIZER)
+    folder = checkpoint.checkpoint_path(tmp_path, 1)
+    group.save(folder, step=1, extra={})
+    shard = folder / "__1_0.distcp"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointInvalid, match=r"content of .*__1_0\.distcp"):
+        group.restore(folder)
+    shard.unlink()
+    with pytest.raises(CheckpointInvalid, match=r"__1_0\.distcp is missing"):
+        group.restore(folder)
+    assert group.sft_step(conversations(3), lr=LR)["loss"] > 0
+
+
+def test_an_export_replaces_the_one_before_and_leaves_nothing_aside(
+    group: TrainerGroup, model_dir: Path, tmp_path: Path
+) -> None:
+    group.load(model_dir, optimizer=OPTIMIZER)
+    before = exported(group, tmp_path / "weights")
+    steps(group, range(1))
+    after = exported(group, tmp_path / "weights")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for a manifest, not for a checkpoint."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_reported_and_nothing_is_left(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
+    """Last in the module's group: after an error of its ranks it is at its end."""
+    group.load(model_dir, optimizer=OPTIMIZER)
+    with pytest.raises(StageFailed, match="no space left") as caught:
+        group.save(small_disk / "step-000001", step=1, extra={})
+    assert caught.value.reason == "StorageFull"
+    assert not caught.value.retryable
+    assert list(small_disk.iterdir()) == []

@@ -1,0 +1,129 @@
+"""The CRD in crds/ is the one that the models make, small enough, structural and bounded; what it says of status."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+from pydantic import ValidationError
+
+from rstar2_train.api.cel import RULES
+from rstar2_train.api.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, render_template
+from rstar2_train.api.job import Spec
+from rstar2_train.api.status import JobStatus
+from tests.support.manifests import GOOD
+
+
+def nodes(schema: dict, path: str = "") -> Iterator[tuple[str, dict]]:
+    yield path, schema
+    for name, value in schema.get("properties", {}).items():
+        yield from nodes(value, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes(schema[key], f"{path}[]")
+
+
+def root() -> dict:
+    return build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def spec() -> dict:
+    return root()["properties"]["spec"]
+
+
+def status() -> dict:
+    return root()["properties"]["status"]
+
+
+def test_no_drift() -> None:
+    for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
+        current = path.read_text() == text  # not inside the assert: pytest would print both
+        assert current, f"{path}: run `make crds`"
+
+
+def test_small() -> None:
+    assert len(render_crd().encode()) < 100_000
+
+
+@pytest.mark.parametrize("tree", [spec, status])
+def test_structural_and_bounded(tree: Callable[[], dict]) -> None:
+    for path, node in nodes(tree()):
+        assert "$ref" not in node, path
+        amount, free = "x-kubernetes-int-or-string" in node, "x-kubernetes-preserve-unknown-fields" in node
+        assert "type" in node or amount or free, path
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        if amount or free or (node.get("type") == "string" and not {"enum", "format"} & set(node)):
+            assert "maxLength" in node, path
+        if free:
+            assert {"maxItems", "maxProperties"} <= set(node), path
+
+
+@pytest.mark.parametrize("tree", [spec, status])
+def test_every_field_is_described(tree: Callable[[], dict]) -> None:
+    for path, node in nodes(tree()):
+        if path and not path.endswith("[]"):
+            assert node.get("description"), path
+
+
+def test_grpo_defaults_are_told() -> None:
+    field = spec()["properties"]["grpo"]["properties"]["clipHigh"]
+    assert field["description"].endswith("Default: 0.28.")
+    assert "default" not in field
+
+
+def test_defaults_say_what_the_models_say() -> None:
+    """What the API server fills in is what pydantic would: else a job would mean something else in a cluster."""
+    filled = fill({"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}, spec())
+    assert filled["rollout"]["replicas"] == 1  # /scale needs it to be there
+    assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaim": "Retain"}
+    evaluate = {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "d"}]}}
+    assert fill(evaluate, spec()["properties"]["stages"]["items"])["evaluate"]["sampling"]["temperature"] == 0.6
+    assert Spec.model_validate(filled) == Spec.model_validate(
+        {"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}
+    )
+
+
+def fill(value: dict, schema: dict) -> dict:
+    """Defaulting as the API server does it."""
+    if isinstance(value, list):
+        return [fill(one, schema["items"]) for one in value]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    fields = schema["properties"]
+    defaults = {name: copy.deepcopy(field["default"]) for name, field in fields.items() if "default" in field}
+    return {name: fill(one, fields[name]) for name, one in (defaults | value).items()}
+
+
+def test_every_rule_stands_in_the_schema_with_a_message() -> None:
+    found = [entry for _, node in nodes(root()) for entry in node.get("x-kubernetes-validations", ())]
+    assert len(found) == len(RULES)
+    for entry in found:
+        assert len(entry["message"]) < 2048
+        assert "\n" not in entry["message"]
+
+
+def test_status_is_what_a_person_and_a_script_need() -> None:
+    fields = status()["properties"]
+    for name, key in (("conditions", "type"), ("stages", "name"), ("roles", "name")):
+        assert fields[name]["x-kubernetes-list-type"] == "map"
+        assert fields[name]["x-kubernetes-list-map-keys"] == [key]
+        assert key in fields[name]["items"]["required"]
+    version = build_crd()["spec"]["versions"][0]
+    for column in version["additionalPrinterColumns"]:
+        where = column["jsonPath"].split("[")[0].removeprefix(".status.")
+        assert where in fields or where == ".metadata.creationTimestamp", column
+    assert [c["name"] for c in version["additionalPrinterColumns"] if not c.get("priority")] == [
+        *("Phase", "Stage", "Step", "Reward", "Progress", "Restarts", "Age"),
+    ]
+    scale = version["subresources"]["scale"]
+    assert scale["statusReplicasPath"].removeprefix(".status.") in fields
+    assert scale["labelSelectorPath"].removeprefix(".status.") in fields
+
+
+def test_status_model_refuses_what_the_schema_refuses() -> None:
+    JobStatus.model_validate({"phase": "Running", "stages": [{"name": "rl", "metrics": {"reward": "0.5"}}]})
+    for bad in ({"progressPercentage": 101}, {"stages": [{"name": "rl", "metrics": {"loss": 0.5}}]}, {"x": 1}):
+        with pytest.raises(ValidationError):
+            JobStatus.model_validate(bad)

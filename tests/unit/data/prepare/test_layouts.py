@@ -1,0 +1,172 @@
+"""Rows of the public sets of problems, as they are published, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rstar2_train.data.prepare.layouts import LAYOUTS
+from rstar2_train.data.prepare.pipeline import converted
+from rstar2_train.data.prepare.records import RULES, Removed
+from rstar2_train.data.readers import DataError
+from rstar2_train.rewards.verify import score
+
+DAPO_PROMPT = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is $1+1$?\n\n"
+    'Remember to put your answer on its own line after "Answer:".'
+)
+DAPO = {
+    "data_source": "math_dapo",
+    "prompt": [{"content": DAPO_PROMPT, "role": "user"}],
+    "ability": "MATH",
+    "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
+    "extra_info": {"index": "9a9b6eb4-a1cb-49d1-8c1e-62eaf2f74079"},
+}
+OMR = {
+    "expected_answer": "12",
+    "problem_type": "has_answer_extracted",
+    "problem": "How many?",
+    "generated_solution": "<think>...",
+    "inference_mode": "cot",
+}
+HMMT = {"problem_idx": 3, "problem": "p", "answer": "\\frac{9}{2}", "problem_type": ["Algebra", "Geometry"]}
+GPQA = {
+    "Pre-Revision Question": "Which was it?",
+    "Question": "Which planet is the largest?\n",
+    "Correct Answer": "Jupiter ",
+    "Incorrect Answer 1": "Mars",
+    "Incorrect Answer 2": "Venus",
+    "Incorrect Answer 3": "Saturn",
+    "Explanation": "It is.",
+    "Subdomain": "Astrophysics",
+    "Record ID": "rec0",
+    "High-level domain": "Physics",
+}
+NO_ARGUMENTS = dict.fromkeys(["num_words", "relation", "keywords", "letter", "num_bullets"])
+IFEVAL = {
+    "key": 7,
+    "prompt": "Describe a door in fewer than 20 words.\nUse no commas. ",
+    "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+    "kwargs": [NO_ARGUMENTS, NO_ARGUMENTS | {"num_words": 20, "relation": "less than"}],
+}
+EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$x$?", "numerical_answer": "233168"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "expected"),
+    [
+        ("dapo", DAPO, {"problem": "What is $1+1$?", "answer": "2"}),
+        ("dapo", {"prompt": "What is $1+1$?", "solution": "2"}, {"problem": "What is $1+1$?", "answer": "2"}),
+        ("openmathreasoning", OMR, {"problem": "How many?", "answer": "12"}),
+        ("project-euler", EULER, {"problem": "$x$?", "answer": "233168"}),
+        ("project-euler", {"id": 2, "problem": "p", "solution": "7"}, {"problem": "p", "answer": "7"}),
+        ("problems", {"question": "p", "answer": 7, "more": None}, {"problem": "p", "answer": "7"}),
+        (
+            "aime",
+            {"id": 60, "problem": "p", "answer": 204, "year": 2024},
+            {"id": "60", "problem": "p", "answer": "204"},
+        ),
+        ("aime", {"question": "p", "answer": "033"}, {"problem": "p", "answer": "033"}),
+        (
+            "math500",
+            {"problem": "p", "answer": "\\frac12", "level": 3, "unique_id": "test/x/1.json"},
+            {"id": "test/x/1.json", "problem": "p", "answer": "\\frac12", "slice": "level 3"},
+        ),
+        ("hmmt", HMMT, {"id": "3", "problem": "p", "answer": "\\frac{9}{2}", "slice": "Algebra, Geometry"}),
+        ("hmmt", HMMT | {"problem_type": None}, {"id": "3", "problem": "p", "answer": "\\frac{9}{2}"}),
+        (
+            "ifeval",
+            IFEVAL,
+            {
+                "id": "7",
+                "problem": "Describe a door in fewer than 20 words.\nUse no commas. ",
+                "instructions": [
+                    {"id": "punctuation:no_comma"},
+                    {"id": "length_constraints:number_words", "num_words": 20, "relation": "less than"},
+                ],
+            },
+        ),
+    ],
+)
+def test_rows_of_each_layout(layout: str, row: dict[str, Any], expected: dict[str, str]) -> None:
+    assert converted(LAYOUTS[layout], row, "f:1", max_digits=20) == expected
+    only = {name: value for name, value in row.items() if name in LAYOUTS[layout].columns}
+    assert converted(LAYOUTS[layout], only, "f:1", max_digits=20) == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "rule"),
+    [
+        ("openmathreasoning", OMR | {"problem_type": "converted_proof"}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"problem_type": "no_answer_extracted"}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"expected_answer": None}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"problem": " "}, "no-problem"),
+        ("dapo", DAPO | {"reward_model": {"ground_truth": ""}}, "no-gold-answer"),
+        ("math500", {"problem": "p", "answer": None}, "no-gold-answer"),
+        ("openmathreasoning", OMR | {"expected_answer": "3\\sqrt2"}, "not-an-integer"),
+        ("project-euler", {"problem": "p", "answer": None}, "no-gold-answer"),
+        ("project-euler", {"problem": "p", "answer": "6.5e27330467"}, "enormous-answer"),
+        ("gpqa", GPQA | {"Incorrect Answer 2": ""}, "no-gold-answer"),
+        ("gpqa", GPQA | {"Incorrect Answer 2": "Jupiter"}, "no-gold-answer"),
+        ("gpqa", GPQA | {"Question": " "}, "no-problem"),
+        ("ifeval", IFEVAL | {"prompt": ""}, "no-problem"),
+    ],
+)
+def test_what_a_row_alone_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
+    removed = converted(LAYOUTS[layout], row, "f:1", max_digits=20)
+    assert isinstance(removed, Removed) and removed.rule == rule and rule in RULES
+
+
+def test_the_choices_of_gpqa_are_shuffled_alike_for_everyone_and_the_letter_is_that_of_the_right_one() -> None:
+    letters = Counter[str]()
+    for number in range(400):
+        row = GPQA | {"Question": f"Question {number}"}
+        made = converted(LAYOUTS["gpqa"], row, "f:1", max_digits=20)
+        assert made == converted(LAYOUTS["gpqa"], dict(reversed(row.items())), "f:1", max_digits=20)
+        assert isinstance(made, dict) and made.keys() == {"id", "problem", "answer", "slice"}
+        question, choices, _ = made["problem"].split("\n\n")
+        listed = dict(choice.split(") ") for choice in choices.splitlines())
+        letter = made["answer"].removeprefix("\\text{").removesuffix("}")
+        assert question == f"Question {number}" and listed[letter] == "Jupiter"
+        assert sorted(listed) == list("ABCD") and sorted(listed.values()) == ["Jupiter", "Mars", "Saturn", "Venus"]
+        letters[letter] += 1
+        said = [f"<answer>\\boxed{{{form}}}</answer>" for form in (letter, f"({letter})", f"\\text{{{letter}}}")]
+        assert {score(one, made["answer"]).verdict for one in said} == {"correct"}
+        others = [f"<answer>\\boxed{{{other}}}</answer>" for other in listed if other != letter]
+        assert {score(one, made["answer"]).verdict for one in others} == {"wrong"}
+    assert all(70 <= count <= 130 for count in letters.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kwargs": [{}]}, "must be lists of one length"),
+        ({"instruction_id_list": ["punctuation:no_dash", "x:y"]}, "there is no instruction 'punctuation:no_dash'"),
+        ({"kwargs": [None, {"num_words": 20}]}, "takes num_words, relation; given: num_words"),
+        ({"kwargs": ["", 3]}, "not a mapping"),
+    ],
+)
+def test_instructions_that_cannot_be_checked_are_errors(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^f:1: .*{message}"):
+        converted(LAYOUTS["ifeval"], IFEVAL | change, "f:1", max_digits=20)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_row_of_another_layout_is_an_error_that_names_the_fields(layout: str) -> None:
+    with pytest.raises(DataError) as caught:
+        converted(LAYOUTS[layout], {"colour": "red", "size": 3}, "file.jsonl:4", max_digits=20)
+    assert str(caught.value).startswith("file.jsonl:4: ")
+    assert f"layout {layout} is " in str(caught.value) and "fields are colour, size" in str(caught.value)
+
+
+def test_wrong_types_are_errors_too() -> None:
+    for layout, row in (
+        ("dapo", DAPO | {"prompt": 3}),
+        ("dapo", DAPO | {"reward_model": {"ground_truth": ["2"]}}),
+        ("problems", {"problem": ["p"], "answer": "1"}),
+    ):
+        with pytest.raises(DataError, match=r"^f:1: "):
+            converted(LAYOUTS[layout], row, "f:1", max_digits=20)

@@ -1,0 +1,53 @@
+"""The figures of instructions against a table computed by hand."""
+
+import pytest
+
+from rstar2_train.api.stages import Sampling
+from rstar2_train.evaluation.ifeval import following
+from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.statistics import evaluation_metrics, measure
+from rstar2_train.rewards.instructions import as_gold, read_instructions
+from rstar2_train.rewards.verdict import Verdict
+
+COMMA, QUOTED = {"id": "punctuation:no_comma"}, {"id": "startend:quotation"}
+TWO, ONE = (as_gold(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
+SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=4)
+
+
+def row(prompt: str, gold: str, answer: str | None, *, failed: bool = False) -> Scored:
+    right = answer is not None and set(answer.split(", ")) <= {"strict", "42"}
+    verdict: Verdict = "correct" if right else "wrong" if answer else "no_answer"
+    return Scored(prompt_id=prompt, sample=0, verdict=verdict, failed=failed, answer=answer, gold=gold)
+
+
+ROWS = [
+    row("i/1", TWO, "strict, strict"),
+    row("i/1", TWO, "strict, loose"),
+    row("i/1", TWO, "no, strict"),
+    row("i/1", TWO, None),
+    row("i/2", ONE, "loose"),
+    row("i/2", ONE, None, failed=True),
+    row("m/1", "42", "42"),
+]
+
+
+def test_figures_by_hand() -> None:
+    """The first prompt is followed in 1/4 of its samples (loosely 2/4), its instructions in 2/4 and 2/4 (2/4, 3/4)."""
+    found = measure(ROWS, stage="eval", sampling=SAMPLING, seconds=1, benchmarks={"i/1": "i", "i/2": "i", "m/1": "m"})
+    figures = found.instructions
+    assert figures is not None
+    assert (figures.prompts, figures.instructions) == (2, 3)
+    assert figures.prompt_strict == pytest.approx((1 / 4 + 0) / 2) == found.benchmarks["i"].pass_at_1
+    assert figures.prompt_loose == pytest.approx((2 / 4 + 1) / 2)
+    assert figures.instruction_strict == pytest.approx((2 / 4 + 2 / 4 + 0) / 3)
+    assert figures.instruction_loose == pytest.approx((2 / 4 + 3 / 4 + 1) / 3)
+    assert figures.kinds == {"punctuation:no_comma": pytest.approx(0.25), "startend:quotation": pytest.approx(0.5)}
+    tracked = evaluation_metrics(found)
+    assert tracked["evaluation/prompt_loose"] == figures.prompt_loose
+    assert tracked["evaluation/instruction_strict"] == figures.instruction_strict
+
+
+def test_without_instructions_there_are_no_figures() -> None:
+    assert following(ROWS[-1:]) is None
+    found = measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1)
+    assert found.instructions is None and "evaluation/prompt_strict" not in evaluation_metrics(found)

@@ -1,0 +1,153 @@
+"""Kept samples: found again by what they are samples of, and by nothing else; a torn line is no sample."""
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.data.problems import Problem
+from rstar2_train.evaluation.sample_cache import Samples, address, sample_address
+from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+
+PROBLEMS = [Problem(id="b/1", problem="1+1", answer="2"), Problem(id="b/2", problem="2+2", answer="4")]
+PROMPTS = {"b/1": [1, 2, 3], "b/2": [1, 2, 4]}
+
+
+def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> Trajectory:
+    return Trajectory(
+        prompt_id=problem.id,
+        sample=number,
+        prompt_ids=PROMPTS[problem.id],
+        segments=[Segment("model", [5, 6], [-0.5, -1.25], "w", 0.25), Segment("tool", [7])],
+        calls=[ToolCall(0, "run", "print(1)", "", "ok", "1\n</tool_response>\u2028é", 0.1, 0.2)],
+        stop=stop,
+        gold=problem.answer,
+        verdict="correct",
+        answer="2",
+        reward=1.0,
+    )
+
+
+def kept(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
+    with Samples(path) as store:
+        return store.finished(problems, prompts, samples=samples)
+
+
+def test_what_was_added_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "samples.jsonl"
+    rows = [sample(problem, number) for problem in PROBLEMS for number in range(2)]
+    with Samples(path) as store:
+        for row in rows:
+            store.add(row)
+    assert kept(path) == {(row.prompt_id, row.sample): Scored.of(row) for row in rows}
+
+
+def test_trajectories_come_back_one_by_one_in_the_problems_order(tmp_path: Path) -> None:
+    early, late = [sample(PROBLEMS[1], 1), sample(PROBLEMS[0], 1)], [sample(PROBLEMS[1], 0)]
+    lost = sample(PROBLEMS[0], 0, stop="infrastructure")
+    with Samples(tmp_path / "s") as store:
+        for row in early:
+            store.add(row)
+    with Samples(tmp_path / "s") as store:
+        store.finished(PROBLEMS, PROMPTS, samples=2)
+        for row in (*late, lost):
+            assert store.add(row) == Scored.of(row)
+        assert list(store.trajectories()) == [lost, early[1], *late, early[0]]
+
+
+def test_a_filter_keeps_how_samples_ended_and_no_tokens(tmp_path: Path) -> None:
+    sizes = {}
+    for whole in (True, False):
+        path = tmp_path / f"{whole}"
+        row = sample(PROBLEMS[0], 0)
+        row.segments[0] = Segment("model", [9] * 5000, [-0.123456789] * 5000, "w")
+        with Samples(path, whole=whole) as store:
+            store.add(row)
+        assert kept(path) == {("b/1", 0): Scored.of(row)}
+        sizes[whole] = path.stat().st_size
+    assert sizes[False] < 1000 < sizes[True] / 50
+
+
+def test_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path) -> None:
+    """The limit on file size stands for the full disk."""
+    with Samples(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0))
+        size = (tmp_path / "s").stat().st_size
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))
+        try:
+            with pytest.raises(OSError, match="only 100 of"):
+                store.add(sample(PROBLEMS[0], 1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+        store.add(sample(PROBLEMS[1], 0))
+    assert set(kept(tmp_path / "s")) == {("b/1", 0), ("b/2", 0)}
+
+
+def test_a_lost_sample_is_not_kept(tmp_path: Path) -> None:
+    with Samples(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0, stop="infrastructure"))
+        store.add(sample(PROBLEMS[0], 1))
+    assert list(kept(tmp_path / "s")) == [("b/1", 1)]
+
+
+def test_a_smaller_and_a_larger_evaluation_share_samples(tmp_path: Path) -> None:
+    with Samples(tmp_path / "s") as store:
+        for number in range(2):
+            store.add(sample(PROBLEMS[0], number))
+    assert set(kept(tmp_path / "s", samples=1)) == {("b/1", 0)}
+    assert set(kept(tmp_path / "s", samples=9)) == {("b/1", 0), ("b/1", 1)}
+    assert kept(tmp_path / "s", PROBLEMS[1:]) == {}
+
+
+@pytest.mark.parametrize(
+    ("problem", "prompt"),
+    [
+        (Problem(id="b/1", problem="1+1", answer="3"), [1, 2, 3]),
+        (Problem(id="b/1", problem="1+2", answer="2"), [1, 2, 9]),
+        (Problem(id="c/1", problem="1+1", answer="2"), [1, 2, 3]),
+    ],
+    ids=["answer", "prompt", "id"],
+)
+def test_a_changed_problem_is_asked_again(tmp_path: Path, problem: Problem, prompt: list[int]) -> None:
+    with Samples(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0))
+    assert kept(tmp_path / "s", [problem], prompts={problem.id: prompt}) == {}
+
+
+def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    with Samples(tmp_path / "s") as store:
+        store.add(sample(PROBLEMS[0], 0))
+    relabelled = Problem(id="b/1", problem="1+1", answer="2", slice="L7", hard=True)
+    found = kept(tmp_path / "s", [relabelled])["b/1", 0]
+    assert (found.slice, found.hard) == ("L7", True)
+    with Samples(tmp_path / "s") as store:
+        store.finished([relabelled], PROMPTS, samples=1)
+        (trajectory,) = store.trajectories()
+    assert (trajectory.slice, trajectory.hard) == ("L7", True)
+
+
+@pytest.mark.parametrize("cut", [2, 40, 200])
+def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "s"
+    with Samples(path) as store:
+        store.add(sample(PROBLEMS[0], 0))
+        store.add(sample(PROBLEMS[0], 1))
+    path.write_bytes(path.read_bytes()[:-cut])
+    with Samples(path) as store:
+        assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0)}
+        store.add(sample(PROBLEMS[1], 0))
+        assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0), ("b/2", 0)}
+
+
+def test_addresses_tell_apart_what_differs() -> None:
+    settings = {"model": "m", "temperature": 0.6, "tool_limits": {"wall_seconds": 4.0}}
+    assert address(settings) == address(dict(reversed(settings.items())))
+    others = [settings | {"temperature": 0.7}, settings | {"model": "n"}, settings | {"tool_limits": {}}]
+    assert len({address(one) for one in (settings, *others)}) == 4
+    names = {sample_address(i, ids, g, n) for i in "ab" for ids in ([1], [1, 2]) for g in "xy" for n in (0, 1)}
+    assert len(names) == 16

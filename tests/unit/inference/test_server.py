@@ -1,0 +1,201 @@
+"""The engine's command line, and the token in front of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.roles import Accelerator, Rollout
+from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, RequireToken
+from rstar2_train.inference.server import Launch, kv_bytes_per_token, launch, longest_sequence
+from rstar2_train.rollout.seeds import derive
+from tests.support.engine import JOB, engine_job
+
+QWEN_14B = {
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_size": 5120,
+}
+
+
+def make(vendor: str = "none", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any) -> Launch:
+    return launch(
+        rollout=Rollout.model_validate(rollout),
+        accelerator=Accelerator.model_validate({"vendor": vendor}),
+        model=Path("/models/m"),
+        config=config or QWEN_14B,
+        max_model_len=length,
+        seed=7,
+        port=8000,
+    )
+
+
+def value(start: Launch, flag: str) -> str:
+    return start.argv[start.argv.index(flag) + 1]
+
+
+def test_on_cpu() -> None:
+    start = make()
+    assert start.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert value(start, "--host") == "127.0.0.1"
+    assert value(start, "--dtype") == "float32"
+    assert {"--enforce-eager", "--no-enable-chunked-prefill"} <= set(start.argv)
+    places = [at for at, part in enumerate(start.argv) if part == "--middleware"]
+    assert (
+        start.argv[places[-1] + 1] == "rstar2_train.inference.auth_middleware.RequireToken"
+    )  # the last is the outermost
+    assert start.env["TORCH_COMPILE_DISABLE"] == "1"
+    assert start.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+@pytest.mark.parametrize("vendor", ["amd", "nvidia"])
+def test_on_accelerators(vendor: str) -> None:
+    start = make(vendor, tensorParallel=2, admission={"maxInFlight": 300})
+    assert value(start, "--tensor-parallel-size") == "2"
+    assert value(start, "--dtype") == "bfloat16"
+    assert value(start, "--max-num-seqs") == "300"
+    assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & set(start.argv)
+    assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "amd" else {})
+
+
+def test_the_cache_of_a_cpu_engine_holds_its_longest_sequence_twice() -> None:
+    assert kv_bytes_per_token(QWEN_14B, bytes_per_value=2) == 160 * 1024  # algorithm.md §3.6
+    assert int(value(make(length=64), "--kv-cache-memory-bytes")) == 256 * 2**20
+    assert int(value(make(length=8192), "--kv-cache-memory-bytes")) >= 2 * 8192 * 320 * 1024
+
+
+def test_the_jobs_own_arguments_come_last() -> None:
+    arguments = {
+        "dtype": "bfloat16",
+        "enforce-eager": False,
+        "seed": None,
+        "max_num_seqs": 9,
+        "x": ["a", 1],
+        "y": {"k": 2},
+    }
+    start = make(engineArgs=arguments)
+    assert start.argv.count("--dtype") == 1 and value(start, "--dtype") == "bfloat16"
+    assert "--no-enforce-eager" in start.argv and "--enforce-eager" not in start.argv
+    assert "--seed" not in start.argv
+    assert value(start, "--max-num-seqs") == "9"
+    assert start.argv[start.argv.index("--x") :][:3] == ["--x", "a", "1"]
+    assert json.loads(value(start, "--y")) == {"k": 2}
+
+
+@pytest.mark.parametrize("name", ["host", "middleware", "--port", "api_key"])
+def test_what_guards_the_engine_is_not_the_jobs_to_change(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"engineArgs: '{name}' is set by the job itself"):
+        make(engineArgs={name: "x"})
+
+
+def test_the_longest_sequence_is_that_of_any_stage() -> None:
+    job = engine_job()
+    assert longest_sequence(job) == 264
+    spec = json.loads(json.dumps(JOB["spec"]))
+    spec["stages"].append(
+        {"name": "hard", "type": "Filter", "filter": {"data": "d", "sampling": {"maxResponseTokens": 300}}}
+    )
+    assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2348
+    spec["validation"] = {"data": "d", "sampling": {"maxResponseTokens": 400}}
+    assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2448
+
+
+@pytest.mark.parametrize(
+    ("token", "files", "says"),
+    [
+        ("", True, "must hold a token of at least 16 characters (it has 0)"),
+        ("short", True, "it has 5"),
+        ("x" * 16, False, "No such file"),
+    ],
+)
+def test_starting_badly_is_one_message(tmp_path: Path, token: str, files: bool, says: str) -> None:
+    job = tmp_path / "job.json"
+    if files:
+        job.write_text(engine_job().model_dump_json())
+    argv = [
+        sys.executable,
+        "-m",
+        "rstar2_train.inference.server",
+        "--job",
+        str(job),
+        "--model",
+        str(tmp_path),
+        "--port",
+        "1",
+    ]
+    done = subprocess.run(argv, env=os.environ | {TOKEN_VARIABLE: token}, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "cannot start the engine: " in done.stderr and says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> RequireToken:
+    """An application that answers 200 to everything, behind the token `secretsecretsecret`."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "secretsecretsecret")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    return RequireToken(app)
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "status"),
+    [
+        ("/health", None, 200),
+        ("/metrics", None, 200),
+        ("/metrics/../collective_rpc", None, 401),
+        ("/collective_rpc", None, 401),
+        ("/inference/v1/generate", None, 401),
+        ("/health/", None, 401),
+        ("/pause", b"Bearer wrong", 401),
+        ("/pause", b"Basic secretsecretsecret", 401),
+        ("/pause", b"Bearer ", 401),
+        ("/pause", b"Bearer secretsecretsecret", 200),
+        ("/pause", b"bearer secretsecretsecret", 200),
+    ],
+)
+async def test_every_route_but_probes_asks_for_the_token(
+    guarded: RequireToken, path: str, header: bytes | None, status: int
+) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the body must not be read before the token")
+
+    headers = [(b"authorization", header)] if header is not None else []
+    await guarded({"type": "http", "path": path, "headers": headers}, receive, send)
+    assert sent[0]["status"] == status
+    sent.clear()
+    await guarded({"type": "websocket", "path": path, "headers": headers}, receive, send)
+    assert sent[0]["type"] == "websocket.close"
+
+
+def test_a_guard_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        return None
+
+    with pytest.raises(ValueError, match=TOKEN_VARIABLE):
+        RequireToken(app)
+
+
+def test_seeds_differ_by_every_part_and_repeat() -> None:
+    names = [(0, 1, "p", 0, 0), (1, 1, "p", 0, 0), (0, 2, "p", 0, 0), (0, 1, "q", 0, 0), (0, 1, "p", 1, 0)]
+    names += [(0, 1, "p", 0, 1), ("0", 1, "p", 0, 0), (0, 11, "p", 0)]
+    seeds = [derive(*name) for name in names]
+    assert len(set(seeds)) == len(names)
+    assert seeds == [derive(*name) for name in names]
+    assert all(0 <= seed < 2**63 for seed in seeds)

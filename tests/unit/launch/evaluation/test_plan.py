@@ -1,0 +1,203 @@
+"""What `rstar2 eval` and `rstar2 filter` settle before they start anything: limits, settings, what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.stages import Sampling
+from rstar2_train.data.tiny.policy import write_policy
+from rstar2_train.inference.server import longest_sequence
+from rstar2_train.launch.evaluation.evaluate import Evaluation, plan_evaluation
+from rstar2_train.launch.evaluation.filter import Filtering, kept_path, plan_filtering, report_path
+from rstar2_train.launch.evaluation.plan import Wanted, fit
+from rstar2_train.launch.local.preflight import CannotRun, read_job, vendor
+
+TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny policy; it takes 2048 tokens."""
+    folder = tmp_path_factory.mktemp("model") / "policy"
+    write_policy(folder, texts=["Find the sum of 12 and 30. Tool: execute_python_code_with_standard_io"] * 50, seed=0)
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 2048}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Path:
+    file = tmp_path / "sums.jsonl"
+    rows = [{"id": n, "problem": "Find the sum of 12 and 30." + " 30" * n, "answer": 42} for n in range(3)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def wanted(model: Path, state: Path, **changes: Any) -> Wanted:
+    given = {
+        "model": str(model), "endpoint": "", "engine_token": "", "tokenizer": None, "manifest": TINY, "settings": {},
+        "accelerator": None, "state": state,
+    }  # fmt: skip
+    return Wanted(**(given | changes))
+
+
+def plan(model: Path, benchmark: Path, **changes: Any) -> Evaluation:
+    names = changes.pop("benchmarks", [str(benchmark)])
+    return plan_evaluation(wanted(model, benchmark.parent, **changes), names, data=Path())
+
+
+def filtering(model: Path, problems: Path, **changes: Any) -> Filtering:
+    return plan_filtering(wanted(model, problems.parent, **changes), problems)
+
+
+def test_the_manifests_evaluate_stage_and_what_is_given_over_it(model: Path, benchmark: Path) -> None:
+    evaluation = plan(model, benchmark)
+    found = evaluation.plan
+    assert found.samples == 1
+    assert found.sampling == Sampling(temperature=0.6, max_response_tokens=200, max_turns=10)
+    assert found.job.spec.accelerator.vendor == "none" and found.job.spec.model.source == str(model)
+    assert [problem.id for problem in found.problems] == ["sums/0", "sums/1", "sums/2"]
+    assert set(evaluation.benchmarks.values()) == {"sums"} and found.note == ""
+    given = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="amd").plan
+    assert (given.samples, given.sampling.temperature, given.seed) == (5, 0.0, (3, "evaluation"))
+    assert given.sampling.max_turns == 10 and given.job.spec.accelerator.vendor == "amd"
+    longest = max(map(len, found.prompts.values()))
+    assert longest_sequence(found.job) == longest + 200
+
+
+def test_the_manifests_filter_stage_and_what_is_given_over_it(model: Path, benchmark: Path) -> None:
+    found = filtering(model, benchmark)
+    stage = next(stage.filter for stage in read_job(TINY)[0].spec.stages if stage.filter is not None)
+    assert (found.plan.samples, found.drop_solved, found.plan.sampling) == (8, 8, stage.sampling)
+    assert [problem.id for problem in found.plan.problems] == ["0", "1", "2"]  # a stage's own: they seed the samples
+    assert found.plan.seed == (0, "filter")
+    given = filtering(model, benchmark, settings={"samples": 4, "drop_solved": 3, "max_turns": 2})
+    assert (given.plan.samples, given.drop_solved, given.plan.sampling.max_turns) == (4, 3, 2)
+    assert given.plan.sampling.temperature == stage.sampling.temperature
+    written = given.plan.job.spec.stages[0].filter
+    assert written is not None and (written.samples, written.data) == (4, str(benchmark))
+    assert longest_sequence(given.plan.job) == max(map(len, found.plan.prompts.values())) + 160
+
+
+def test_without_a_manifest_the_papers_settings_within_the_models_context(model: Path, benchmark: Path) -> None:
+    long = benchmark.with_name("long.jsonl")
+    long.write_text(json.dumps({"problem": "sum", "answer": "1"}))
+    found = plan(model, long, manifest=None).plan
+    prompt = len(found.prompts["long/long-1"])
+    sampling = found.sampling
+    assert (found.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
+    assert sampling.max_response_tokens == 2048 - prompt
+    assert f"limited to {2048 - prompt} tokens, not 30720: the model takes 2048" in found.note
+    other = filtering(model, long, manifest=None)
+    assert (other.plan.samples, other.drop_solved, other.plan.sampling.temperature) == (8, 8, 1.0)
+    assert other.plan.sampling.max_turns == 10 and "not 8192" in other.plan.note
+
+
+def test_samples_are_kept_apart_by_what_they_depend_on(model: Path, benchmark: Path, tmp_path: Path) -> None:
+    one = plan(model, benchmark)
+    assert plan(model, benchmark, settings={"samples": 9}).plan.state.root == one.plan.state.root
+    assert plan(model, benchmark, settings={"samples": 9}).out != one.out
+    assert plan(model, benchmark, settings={"seed": 1}).plan.state.root != one.plan.state.root
+    assert plan(model, benchmark, settings={"temperature": 1.0}).plan.state.root != one.plan.state.root
+    other = tmp_path / "other"
+    write_policy(other, texts=["Find the sum of 12 and 30."] * 50, seed=1)
+    assert plan(other, benchmark).plan.settings["model"] != one.plan.settings["model"]
+
+
+def test_another_drop_solved_uses_the_same_samples(model: Path, benchmark: Path) -> None:
+    one, other = (filtering(model, benchmark, settings={"drop_solved": drop}) for drop in (8, 5))
+    assert one.plan.state.root == other.plan.state.root and one.out != other.out
+    same = plan(model, benchmark, settings=one.plan.sampling.model_dump(by_alias=False)).plan
+    assert same.sampling == one.plan.sampling
+    assert same.settings != one.plan.settings, "an evaluation draws other random numbers"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "report"),
+    [
+        (None, "state/kept.jsonl", "state/kept.report.json"),
+        ("harder.jsonl", "harder.jsonl", "harder.report.json"),
+        ("some/folder", "some/folder/kept.jsonl", "some/folder/kept.report.json"),
+    ],
+)
+def test_where_the_kept_problems_go(given: str | None, kept: str, report: str) -> None:
+    found = kept_path(Path(given) if given else None, default=Path("state/kept.jsonl"))
+    assert (found, report_path(found)) == (Path(kept), Path(report))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"drop_solved": 9}, "no problem can be solved 9 times with 8 samples"),
+        ({"samples": 4}, "solved 8 times with 4 samples.* give --drop-solved 4 or less"),
+        ({"samples": 2000}, "samples: 2000: .* less than or equal to 1024"),
+    ],
+)
+def test_a_filter_that_could_drop_nothing_is_refused(
+    model: Path, benchmark: Path, settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(CannotRun, match=says):
+        filtering(model, benchmark, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "problems.jsonl: the file has no rows"),
+        ([{"id": 1, "problem": "a", "answer": 1}] * 2, "problems.jsonl:2: id '1' is already used in line 1"),
+        ([{"problem": "a"}], "problems.jsonl:1: answer must be a non-empty text"),
+    ],
+)
+def test_problems_that_cannot_be_used_are_named_by_line(
+    model: Path, tmp_path: Path, lines: list[dict], says: str
+) -> None:
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(CannotRun, match=says):
+        filtering(model, file)
+
+
+def test_the_budget_fits_the_context() -> None:
+    sampling = Sampling(max_response_tokens=100)
+    assert fit(sampling, prompt=20, named="p", context=120) == (sampling, "")
+    assert fit(sampling, prompt=20, named="p", context=None) == (sampling, "")
+    clipped, note = fit(sampling, prompt=20, named="p", context=119)
+    assert clipped.max_response_tokens == 99 and "(p) needs 20" in note
+    with pytest.raises(CannotRun, match="problem p: its prompt takes 20 tokens, and the model no more than 20"):
+        fit(sampling, prompt=20, named="p", context=20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
+        ({"model": str(TINY.parent)}, "examples holds no model: config"),
+        ({"benchmarks": ["nothing"]}, "'nothing': no such file"),
+        ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
+        ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
+        ({"endpoint": "http://127.0.0.1:1"}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
+        ({"tokenizer": Path("/nowhere")}, "/nowhere: its tokenizer cannot be used"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_started(
+    model: Path, benchmark: Path, changes: dict[str, Any], says: str
+) -> None:
+    before = sorted(benchmark.parent.iterdir())
+    with pytest.raises(CannotRun, match=says):
+        plan(changes.pop("model", model), benchmark, **changes)
+    assert sorted(benchmark.parent.iterdir()) == before
+
+
+def test_more_benchmarks_than_a_stage_may_have_are_refused(model: Path, benchmark: Path) -> None:
+    with pytest.raises(CannotRun, match="--benchmark: List should have at most 32 items"):
+        plan(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
+
+
+def test_the_accelerator_that_a_machine_shows(tmp_path: Path) -> None:
+    assert vendor(tmp_path) == "none"
+    (tmp_path / "kfd").touch()
+    assert vendor(tmp_path) == "amd"
+    (tmp_path / "nvidiactl").touch()
+    assert vendor(tmp_path) == "nvidia"

@@ -1,0 +1,187 @@
+"""The objects that serve a job's model: the example, what every one of them must be, and what a user is told."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rstar2_operator import names
+from rstar2_operator.builders.serving import Wanted, last_trained, serving, serving_secret
+from rstar2_operator.serving_manifests import main, render
+from rstar2_operator.settings import Settings
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.validation import load
+from rstar2_train.cli.main import parser
+from tests.support.simulated import manifest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = Path("examples/qwen3-14b.yaml")
+FILE = Path("examples/serve.yaml")
+
+
+def wanted(data: dict[str, Any] | None = None) -> Wanted:
+    job = load(data or read_manifest(ROOT / EXAMPLE))
+    return Wanted(job, last_trained(job), Settings())
+
+
+def pods(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Role -> pod spec."""
+    templates = [body["spec"]["template"] for body in made if "template" in body.get("spec", {})]
+    return {one["metadata"]["labels"][names.ROLE_LABEL]: one["spec"] for one in templates}
+
+
+def test_the_example_is_up_to_date_and_holds_no_secret() -> None:
+    text = (ROOT / FILE).read_text(encoding="utf-8")
+    assert text == render(wanted(), file=EXAMPLE, out=FILE), f"{FILE}: run `make crds`"
+    (secret,) = [body for body in yaml.safe_load_all(text) if body["kind"] == "Secret"]
+    assert not {"data", "stringData"} & set(secret)
+
+
+def test_every_pod_is_restricted_and_has_no_token() -> None:
+    made = pods(serving(wanted()))
+    assert set(made) == {"endpoint", "rollout", "judge", "executor", "redis"}
+    for role, spec in made.items():
+        assert spec["securityContext"]["runAsNonRoot"] and spec["automountServiceAccountToken"] is False, role
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}, role
+            assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True, role
+    assert made["executor"]["runtimeClassName"] == "gvisor"
+
+
+def test_the_jobs_claim_is_read_by_engine_and_endpoint_alone() -> None:
+    made = serving(wanted())
+    assert not any(body["kind"] == "PersistentVolumeClaim" for body in made)
+    for role, spec in pods(made).items():
+        claims = [
+            one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"] if "persistentVolumeClaim" in one
+        ]
+        assert claims == (["qwen3-14b-state"] if role in ("rollout", "endpoint") else []), role
+        for container in spec["containers"]:
+            mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "state"]
+            assert all(mount["readOnly"] for mount in mounts) and len(mounts) == len(claims), role
+
+
+def test_a_chat_templates_claim_is_mounted_too() -> None:
+    data = read_manifest(ROOT / EXAMPLE)
+    data["spec"]["model"]["chatTemplate"] = "pvc://texts/template.jinja"
+    made = serving(wanted(data))
+    for role in ("rollout", "endpoint"):
+        assert "/pvc/texts" in [mount["mountPath"] for mount in pods(made)[role]["containers"][0]["volumeMounts"]]
+    assert engine_job(made).spec.rollout.engine_args["chat-template"] == "/pvc/texts/template.jinja"
+
+
+def engine_job(made: list[dict[str, Any]]) -> AgenticRLJob:
+    (config,) = [body for body in made if body["kind"] == "ConfigMap"]
+    return AgenticRLJob.model_validate_json(config["data"]["job.json"])
+
+
+def test_engine_and_endpoint_are_told_of_the_same_model() -> None:
+    made = serving(wanted())
+    engine, endpoint = (pods(made)[role]["containers"][0]["command"] for role in ("rollout", "endpoint"))
+    model = "/state/qwen3-14b/stages/rl-hard/model"
+    assert engine[engine.index("--model") + 1] == model
+    given = parser().parse_args(endpoint[3:])
+    assert (given.command, given.model, given.host) == ("serve", model, "0.0.0.0")
+    services = {
+        body["metadata"]["name"]: body["spec"]["ports"][0]["port"] for body in made if body["kind"] == "Service"
+    }
+    for url, name in ((given.endpoint, "serve-qwen3-14b-rollout"), (given.judge, "serve-qwen3-14b-judge")):
+        assert url == f"http://{name}:{services[name]}"
+    assert engine_job(made).spec.rollout.engine_args == {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+
+
+def test_the_secret_holds_what_the_pods_ask_it_for() -> None:
+    one = wanted()
+    secret = serving_secret(one)
+    asked = set()
+    for spec in pods(serving(one)).values():
+        for container in spec["containers"]:
+            refs = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"] if "valueFrom" in variable]
+            assert {ref["name"] for ref in refs} <= {secret["metadata"]["name"]}
+            asked |= {ref["key"] for ref in refs}
+        asked |= {item["key"] for volume in spec["volumes"] if "secret" in volume for item in volume["secret"]["items"]}
+    assert asked == set(secret["data"])
+    assert all(len(base64.b64decode(value)) >= 32 for value in secret["data"].values())
+    assert secret["data"] != serving_secret(one)["data"]
+
+
+def test_only_the_flows_that_an_answer_needs_are_open() -> None:
+    policies = {body["metadata"]["name"]: body["spec"] for body in serving(wanted()) if body["kind"] == "NetworkPolicy"}
+    out, into = set(), set()
+    for name, spec in policies.items():
+        own = name.removeprefix("serve-qwen3-14b-")
+        out |= {(own, role(peer), port(rule)) for rule in spec["egress"] for peer in rule.get("to", ())}
+        into |= {(role(peer), own, port(rule)) for rule in spec["ingress"] for peer in rule["from"]}
+    assert (
+        out
+        == into
+        == {
+            ("endpoint", "rollout", names.ENGINE_PORT),
+            ("endpoint", "judge", names.JUDGE_PORT),
+            ("judge", "redis", names.REDIS_PORT),
+            ("judge", "executor", names.EXECUTOR_PORT),
+        }
+    )
+    names_may_be_asked = {name for name, spec in policies.items() if any("to" not in rule for rule in spec["egress"])}
+    assert names_may_be_asked == {"serve-qwen3-14b-endpoint", "serve-qwen3-14b-judge"}
+    closed = policies["serve-qwen3-14b-deny"]
+    assert closed["ingress"] == closed["egress"] == [] and closed["policyTypes"] == ["Ingress", "Egress"]
+
+
+def role(peer: dict[str, Any]) -> str:
+    return peer["podSelector"]["matchLabels"][names.ROLE_LABEL]
+
+
+def port(rule: dict[str, Any]) -> int:
+    (one,) = rule["ports"]
+    return one["port"]
+
+
+def test_the_operator_takes_none_of_it_for_its_own() -> None:
+    """It watches its own label, and knows what an event is about by the beginning of a name."""
+    for body in serving(wanted()):
+        assert body["metadata"]["labels"][names.MANAGED_BY] != names.FIELD_MANAGER
+        assert not body["metadata"]["name"].startswith("qwen3-14b-")
+
+
+def test_a_job_with_the_longest_name_can_be_served() -> None:
+    data = manifest("sg")
+    data["metadata"]["name"] = "n" * 40
+    made = serving(wanted(data))
+    (file,) = [body for body in made if body["kind"] == "ConfigMap"]
+    assert AgenticRLJob.model_validate_json(file["data"]["job.json"]).metadata.name == "n" * 40
+    assert max(len(body["metadata"]["name"]) for body in made) <= 63
+
+
+def test_patches_of_the_engines_reach_the_endpoint() -> None:
+    patch = {"manager": "site", "roles": ["rollout"], "imagePullSecrets": ["registry"]}
+    made = pods(serving(wanted(manifest("sg", runtimePatches=[patch]))))
+    assert [role for role, spec in made.items() if "imagePullSecrets" in spec] == ["rollout", "endpoint"]
+
+
+def test_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = manifest("sgf")
+    data["metadata"]["namespace"] = "lab"
+    file, out = tmp_path / "job.yaml", tmp_path / "out.yaml"
+    file.write_text(yaml.safe_dump(data))
+    assert main([str(file), "--stage", "s0", "--executors", "7", "--out", str(out)]) == 0
+    text = out.read_text()
+    made = list(yaml.safe_load_all(text))
+    assert {body["metadata"]["namespace"] for body in made} == {"lab"}
+    assert "kubectl -n lab apply --server-side -f" in text
+    (executors,) = [
+        body for body in made if body["metadata"]["name"] == "serve-demo-executor" and body["kind"] == "Deployment"
+    ]
+    assert executors["spec"]["replicas"] == 7
+    assert "/state/demo/stages/s0/model" in pods(made)["rollout"]["containers"][0]["command"]
+    assert main([str(file), "--stage", "f2"]) == 1
+    assert "no stage 'f2' of demo trains a model; these do: s0, g1" in capsys.readouterr().err
+    file.write_text(yaml.safe_dump(manifest("e")))
+    assert main([str(file)]) == 1
+    assert "there is none to serve" in capsys.readouterr().err

@@ -1,0 +1,210 @@
+"""The dressing of answers: what is taken off, what is left alone, and that no text breaks it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.rewards.normalize import UNITS, Plain, is_words, plain, says_more, words
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$7$", "7"),
+        (r"\(7\)", "7"),
+        (r"\[ 7 \]", "7"),
+        ("**7**", "7"),
+        ("7.", "7"),
+        (r"\mathbf{7.5}", "7.5"),
+        (r"\text{7.5}", "7.5"),
+        (r"7{,}500", "7,500"),
+        (r"7,\!500", "7,500"),
+        (r"7\,500", "7,500"),
+        ("7 500", "7,500"),
+        (r"\left( 7,\, 5 \right)", "( 7,  5 )"),
+        (r"\Bigl[7,5\Bigr)", "[7,5)"),
+        (r"\dfrac{7}{5}", r"\frac{7}{5}"),
+        ("\\frac 7 5", r"\frac{7}{5}"),
+        ("1 2/7", r"1\frac{2}{7}"),
+        ("1½", r"1\frac{1}{2}"),
+        ("２π", r"2\pi"),
+        ("7√15", r"7\sqrt{15}"),
+        ("x²", "x^{2}"),
+        ("x¹⁰", "x^{10}"),
+        ("7 \N{MULTIPLICATION SIGN} 5", r"7 \times  5"),
+        ("2*pi", r"2*\pi"),
+        ("x**10", "x^{10}"),
+        ("(-oo, 7]", r"(-\infty , 7]"),
+        ("7x <= 5", r"7x \le  5"),
+        (r"7-5\mathrm{i}", "7-5i"),
+        ("7.5e-3", r"7.5\cdot 10^{-3}"),
+        ("2e-1", "2e-1"),
+        (r"\spin", r"\spin"),
+        ("2(5)", r"2\cdot (5)"),
+        ("(2)(5)", r"(2)\cdot (5)"),
+        (r"\log_2(8)", r"\log_2(8)"),
+        (r"x^2(5)", r"x^2(5)"),
+        ("f(5)", "f(5)"),
+        ("2 5", "2,5"),
+        (r"\log_2 8", r"\log_2 8"),
+        (r"\begin{pmatrix} 1 \\[4pt] 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\  2 \end{pmatrix}"),
+        (r"\begin{Bmatrix} 1 \end{Bmatrix}", r"\begin{pmatrix} 1 \end{pmatrix}"),
+        (r"\{x : x \geq 3\}", r"x \ge  3"),
+        (r"\{x, y\}", r"\{x, y\}"),
+        (r"x<2 \text{ or } x\geq 7", r"(-\infty,2) \cup [7,\infty)"),
+        (r"7 \le x \text{ or } 2 > x", r"[7,\infty) \cup (-\infty,2)"),
+        (r"x>2 \text{ and } x\le 7", r"(2,\infty) \cap (-\infty,7]"),
+        (r"1<x\le 2 \text{ or } x\in(5,6]", r"(1,2] \cup (5,6]"),
+        (r"9\ge t>4 \text{ or } (1, 2)", r"(4,9] \cup (1, 2)"),
+        (r"(1,2) \text{ or } (5,6)", r"(1,2) \text{ or } (5,6)"),
+        (r"(1,2) \text{ and } (5,6)", r"(1,2) \text{ and } (5,6)"),
+        (r"x=2 \text{ or } x=7", r"x=2 \text{ or } x=7"),
+        (r"1<2 \text{ or } x<2", r"1<2 \text{ or } x<2"),
+        (r"1<x>2 \text{ or } x<2", r"1<x>2 \text{ or } x<2"),
+        (r"5x + 3t", r"5x + 3t"),
+        ("", ""),
+    ],
+)
+def test_dressing_comes_off_and_the_answer_stays(text: str, value: str) -> None:
+    assert plain(text) == Plain(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        (r"7\text{ cm}", "7", "cm"),
+        (r"7~\mathrm{cm}^2", "7", "cm2"),
+        (r"7 \mbox{ square inches}", "7", "in2"),
+        (r"7\text{ sq. ft}", "7", "ft2"),
+        (r"7\text{ m$^3$}", "7", "m3"),
+        (r"7\text{ cubic meters}.", "7", "m3"),
+        ("7 cm²", "7", "cm2"),
+        ("7 hours", "7", "h"),
+        ("7 Miles", "7", "mi"),
+        (r"\frac{7}{5} degrees", r"\frac{7}{5}", "degree"),
+        ("7°", "7", "degree"),
+        (r"7^{\circ}", "7", "degree"),
+        (r"7\text{°}", "7", "degree"),
+        (r"7^\circ\text{C}", "7", "degree"),
+        (r"7\%", "7", "%"),
+        ("7 percent", "7", "%"),
+        (r"\$7.50", "7.50", "dollar"),
+        ("$7.50", "7.50", "dollar"),
+        (r"\text{\$7,500}", "7,500", "dollar"),
+        (r"7\$", "7", "dollar"),
+        ("USD 7", "7", "dollar"),
+        (r"7\text{ cents}", "7", "cent"),
+        (r"7\text{ apples}", "7", ""),
+        (r"x = 7\text{ m}", "x = 7", "m"),
+        ("7 m", "7 m", ""),
+        ("7t", "7t", ""),
+        (r"\text{cm}", r"\text{cm}", ""),
+        (r"7 \text{ and } 5", r"7 \text{ and } 5", ""),
+        (r"1, 7 \text{ or } 2", r"1, 7 \text{ or } 2", ""),
+        (r"x_\text{max}", r"x_\text{max}", ""),
+        (r"7\text{ or more}", r"7\text{ or more}", ""),
+    ],
+)
+def test_units_are_told_apart_from_variables(text: str, value: str, unit: str) -> None:
+    assert plain(text) == Plain(value, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "digits", "base"),
+    [
+        ("31_7", "31", "7"),
+        ("31_{12}", "31", "12"),
+        (r"(31)_{\text{7}}", "31", "7"),
+        (r"\text{31}_7", "31", "7"),
+        (r"n = 31_{7}", "31", "7"),
+        (r"31\text{ base }7", "31", "7"),
+        (r"31 \text{ (base 7)}", "31", "7"),
+        ("1A3_{16}", "1A3", "16"),
+        ("0031_7", "31", "7"),
+    ],
+)
+def test_base_of_a_numeral(text: str, digits: str, base: str) -> None:
+    assert plain(text) == Plain(digits, base=base)
+
+
+@pytest.mark.parametrize("text", ["x_1", "x_{12}", "31_n", "3_1 + 2"])
+def test_other_subscripts_are_no_base(text: str) -> None:
+    assert plain(text).base == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (r"\text{Alice}", "alice"),
+        (r"\textbf{ ALICE }.", "alice"),
+        ('"Alice"', "alice"),
+        ("**Alice**", "alice"),
+        (r"\text{New\ York}", "new york"),
+        (r"\text{(D)}", "d"),
+        ("(D).", "d"),
+        ("D)", "d"),
+        (r"\text{Choice D}", "d"),
+        (r"\text{Option }D", "d"),
+        (r"\text{choice}", "choice"),
+        (r"\text{not Alice}", "not alice"),
+        (r"\text{D, E}", "d, e"),
+    ],
+)
+def test_words_of_an_answer(text: str, said: str) -> None:
+    assert words(text) == said
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [
+        (r"\text{Alice}", True),
+        (r"\text{(D)}", True),
+        (r"\mbox{New York}", True),
+        ("parabola", True),
+        ("scalene triangle", True),
+        ("xyz", False),
+        ("Yes", True),
+        ("no", True),
+        ("Odd", True),
+        ("ab", False),
+        ("p - q", False),
+        (r"\cot x", False),
+        (r"7\text{ cm}", False),
+        (r"\text{7}", False),
+        (r"\text{x=y}", False),
+        ("D", False),
+    ],
+)
+def test_which_gold_answers_are_words(gold: str, expected: bool) -> None:
+    assert is_words(gold) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [(r"\text{not } 0", True), (r"\text{area} = 5", False), (r"1 \text{ and } 2", False), (r"\text{x}+1", False)],
+)
+def test_words_that_are_left(value: str, more: bool) -> None:
+    assert says_more(value) is more
+
+
+@given(st.text(st.sampled_from("\\${}()[]<>=^_,.*% 123abxi°½²√∞orandtextcirc"), max_size=60))
+def test_no_text_breaks_it(text: str) -> None:
+    assert isinstance(plain(text), Plain) and isinstance(words(text), str)
+
+
+FONTS = ["{}", r"\text{{ {} }}", r"\mathbf{{{}}}", r"\text{{\mathbf{{{}}}}}"]
+AROUND = ["${}$", r"\({}\)", "**{}**", "{}.", r" {} ", r"\displaystyle {}", '"{}"']
+NAMES = [(unit, name) for unit, names in UNITS.items() for name in names.split()]
+
+
+@given(st.integers(), st.sampled_from(FONTS), st.lists(st.sampled_from(AROUND), max_size=4, unique=True))
+def test_any_dresses_come_off_together(number: int, font: str, around: list[str]) -> None:
+    text = font.format(number)
+    for dress in around:
+        text = dress.format(text)
+    assert plain(text) == Plain(str(number))
+
+
+@pytest.mark.parametrize(("unit", "name"), NAMES)
+def test_every_name_of_a_unit_is_known(unit: str, name: str) -> None:
+    assert plain(rf"7\text{{ {name}}}") == plain(rf"7\mbox{{{name}s}}") == Plain("7", unit)

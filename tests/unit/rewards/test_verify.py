@@ -1,0 +1,263 @@
+"""Verification: what text and numbers decide by table, the parser's snippet run for real, the judge's statuses."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.rewards.verify import canonical_integer, compare, number, parser_snippet, score, verdict_of, verify
+
+
+def boxed(answer: str) -> str:
+    return rf"I think <answer>\boxed{{{answer}}}</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("5", "5"),
+        (" 5 ", "5"),
+        ("+5", "5"),
+        ("- 5", "-5"),
+        ("-0", "0"),
+        ("000", "0"),
+        ("033", "33"),
+        ("\N{MINUS SIGN}5", "-5"),
+        ("$12$", "12"),
+        ("1,234", "1234"),
+        ("1{,}234", "1234"),
+        (r"1\,234", "1234"),
+        ("1,234,567", "1234567"),
+        ("5.0", "5"),
+        ("5.", "5"),
+        (".50", "0.5"),
+        ("-0.050", "-0.05"),
+        ("-.0", "0"),
+        ("1,234.50", "1234.5"),
+        (".", None),
+        ("5.5.5", None),
+        ("12,34", None),
+        ("5,6", None),
+        ("1_000", None),
+        ("\N{ARABIC-INDIC DIGIT FIVE}", None),
+        ("--5", None),
+        ("", None),
+        ("5 6", None),
+        ("x", None),
+    ],
+)
+def test_numbers_have_one_form(text: str, canonical: str | None) -> None:
+    assert number(text) == canonical
+    assert canonical_integer(text) == (None if "." in text else canonical)
+
+
+@given(st.integers(), st.integers(0, 5))
+def test_any_way_to_write_an_integer_is_the_same(value: int, zeros: int) -> None:
+    sign = "-" if value < 0 else ""
+    assert number(f"{value:,}") == number(f"{sign}{'0' * zeros}{abs(value)}") == str(value)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4), st.decimals(-9, 9, places=4))
+def test_decimals_compare_exactly(ours: Decimal, gold: Decimal) -> None:
+    assert compare(f"{ours:f}", f"{gold:f}") == ("correct" if ours == gold else "wrong")
+
+
+@given(st.integers(), st.integers())
+def test_integers_compare_as_numbers(ours: int, gold: int) -> None:
+    assert compare(f"{ours:,}", str(gold)) == ("correct" if ours == gold else "wrong")
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "verdict", "answer"),
+    [
+        (boxed("5"), "5", "correct", "5"),
+        (boxed("1,234"), "1234", "correct", "1,234"),
+        (boxed("33"), "033", "correct", "33"),
+        (boxed("6"), "5", "wrong", "6"),
+        (r"\boxed{5} <answer>3</answer>", "5", "no_answer", None),
+        ("let me compute 5 plus", "5", "no_answer", None),
+        (boxed("10/2"), "5", None, "10/2"),
+        (boxed(r"\frac12"), r"\frac12", "correct", r"\frac12"),
+        (boxed("9" * 5000), "5", "wrong", "9" * 5000),
+        (boxed("x" * 2000), "5", "wrong", "x" * 2000),
+        (boxed("0" * 5000 + "5"), "5", "correct", "0" * 5000 + "5"),
+        (boxed(r"x=\text{5}"), "5", None, r"x=\text{5}"),
+    ],
+)
+def test_score_decides_what_needs_no_parser(text: str, gold: str, verdict: str | None, answer: str | None) -> None:
+    assert score(text, gold) == (verdict, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "verdict"),
+    [
+        ("$5$.", "5", "correct"),
+        (r"5\text{ apples}", "5", "correct"),
+        ("5", r"5\text{ cm}", "correct"),
+        (r"5\,\mathrm{cm}", r"5 \mbox{ centimeters}", "correct"),
+        (r"5\text{ m}", r"5\text{ cm}", "wrong"),
+        (r"5\text{ cm}^2", r"5\text{ cm}", "wrong"),
+        (r"5\text{ radians}", r"5^\circ", "wrong"),
+        (r"\$1,234.50", "1234.5", "correct"),
+        (r"7\text{ cents}", r"\$7", "wrong"),
+        ("0.0000451", ".0000452", "wrong"),
+        ("5.0", "5", "correct"),
+        (r"5\%", "5", "correct"),
+        (r"5\%", "0.05", None),
+        (r"6\%", r"5\%", None),
+        ("(31)_7", "31_{7}", "correct"),
+        ("31", "31_7", "correct"),
+        ("31_8", "31_7", "wrong"),
+        ("22", "31_7", "wrong"),
+        ("31_{10}", "31", "correct"),
+        ("31_7", "31", "wrong"),
+        ("1A_{16}", "A1_{16}", "wrong"),
+        ("alice", r"\text{Alice}", "correct"),
+        ("ecila", r"\text{Alice}", "wrong"),
+        ("not Alice", r"\text{Alice}", "wrong"),
+        ("D", r"\text{(D)}", "correct"),
+        ("5", r"\text{(D)}", "wrong"),
+        ("ellipse", "parabola", "wrong"),
+        (r"\text{not } 0", "0", "wrong"),
+        (r"\text{between } 1 \text{ and } 3", "2", "wrong"),
+        ("2(5)", "7", None),
+        ("2k", "2", None),
+    ],
+)
+def test_what_text_decides(answer: str, gold: str, verdict: str | None) -> None:
+    assert compare(answer, gold) == verdict
+
+
+def test_parser_decides_the_rest_and_runs_no_answer() -> None:
+    """One process for all cases: the parser's import is the cost. The snippets are those the judge would run."""
+    cases = [
+        ("10/2", "5", "correct"),
+        ("x=5", "5", "correct"),
+        ("5.0", "5", "correct"),
+        (r"5\text{ cm}", "5", "correct"),
+        (r"45^\circ", "45", "correct"),
+        ("1/2", "0.5", "correct"),
+        (r"\frac{1}{2}", "0.5", "correct"),
+        ("(1,2)", "(1, 2)", "correct"),
+        ("5,6", "5", "wrong"),
+        ("x", "y", "wrong"),
+        ("2(5)", "10", "correct"),
+        ("2(5)", "7", "wrong"),
+        ("2k", "2", "wrong"),
+        ("2k m", "2k", "wrong"),
+        (r"12.5\%", "12.5", "correct"),
+        (r"5\%", "0.05", "correct"),
+        ("0.06", r"5\%", "wrong"),
+        ("0.333333", r"\frac{1}{3}", "correct"),
+        ("0.00199", r"\frac{2}{1005}", "wrong"),
+        (r"\frac{1}{2} ((", r"\frac{1}{2}", "wrong"),
+        (r"(2+i)(3-i)", "7+i", "correct"),
+        ("x = 2 - 3i", "2-3i", "correct"),
+        ("2 + 3i", "2-3i", "wrong"),
+        ("x > 2", r"(2,\infty)", "correct"),
+        (r"x \ge 2", r"(2,\infty)", "wrong"),
+        (r"x>3 \text{ or } x<2", r"(-\infty,2) \cup (3,\infty)", "correct"),
+        (r"x>2 \text{ and } x\le 3", "(2,3]", "correct"),
+        (r"\{1, 3\}", "3, 1", "correct"),
+        ("1, 3, 5", "3, 1", "wrong"),
+        ("(3,1)", "(1,3)", "wrong"),
+        (r"(5,6) \text{ and } (1,2)", "(1,2), (5,6)", "correct"),
+        ("4, 6, -1", "(4,6,-1)", "correct"),
+        ("6, 4, -1", "(4,6,-1)", "wrong"),
+        ("3x-3y+6=0", "y=x+2", "correct"),
+        (r"\begin{bmatrix} 1 \\[2pt] 0.5 \end{bmatrix}", r"\begin{pmatrix} 1 \\ 1/2 \end{pmatrix}", "correct"),
+        (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "wrong"),
+        ("}", "5", "wrong"),
+        ("'''); print('correct')#", "5", "wrong"),
+        ("\"\"\"\\'); print('correct')\n#", "5", "wrong"),
+        ("__import__('os').write(1, b'correct')", "5", "wrong"),
+    ]
+    snippets = [parser_snippet(answer, gold) for answer, gold, _ in cases]
+    program = "import sys, json\nfor code in json.load(sys.stdin):\n    exec(code, {})\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(snippets), capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [verdict for _, _, verdict in cases]
+
+
+@dataclass
+class Ended:
+    """How a judge task ended."""
+
+    status: str
+    stdout: str = ""
+    exit_code: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("status", "stdout", "verdict"),
+    [
+        ("ok", "correct\n", "correct"),
+        ("ok", "wrong\n", "wrong"),
+        ("ok", "timeout\n", "timeout"),
+        ("ok", "", "internal"),
+        ("ok", "correct\ncorrect\n", "internal"),
+        ("error", "correct\n", "internal"),
+        ("timeout", "correct\n", "timeout"),
+        ("memory", "", "timeout"),
+        ("killed", "", "timeout"),
+        ("output_limit", "", "timeout"),
+        ("invalid", "", "internal"),
+        ("internal", "", "internal"),
+    ],
+)
+def test_status_of_the_task_decides_before_its_output(status: str, stdout: str, verdict: str) -> None:
+    assert verdict_of(Ended(status, stdout)) == verdict
+
+
+def test_parser_that_crashed_will_do_so_again_and_one_that_is_missing_is_trouble() -> None:
+    assert verdict_of(Ended("error", exit_code=-11)) == "timeout"
+    assert verdict_of(Ended("error", exit_code=1)) == "internal"
+
+
+@dataclass
+class Endings:
+    """A judge whose tasks end as told, one after the other."""
+
+    left: list[Ended]
+    codes: list[str] = field(default_factory=list)
+
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
+        self.codes.append(code)
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("endings", "verdict", "asked"),
+    [
+        ([Ended("ok", "correct")], "correct", 1),
+        ([Ended("internal"), Ended("ok", "wrong")], "wrong", 2),
+        ([Ended("internal"), Ended("internal")], "internal", 2),
+        ([Ended("timeout")], "timeout", 1),
+    ],
+)
+def test_internal_trouble_is_tried_again_and_never_wrong(endings: list[Ended], verdict: str, asked: int) -> None:
+    judge = Endings(list(endings))
+    assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
+    assert judge.codes == [parser_snippet("10/2", "5")] * asked
+
+
+def test_integers_never_reach_the_judge() -> None:
+    assert asyncio.run(verify(boxed("5"), "5", judge=Endings([]))).reward == 1.0
+    assert asyncio.run(verify("nothing", "5", judge=Endings([]))) == ("no_answer", None)
+
+
+def test_judge_trouble_reaches_the_caller() -> None:
+    class Gone(Endings):
+        async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
+            raise ConnectionError("judge is gone")
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(verify(boxed("10/2"), "5", judge=Gone([])))

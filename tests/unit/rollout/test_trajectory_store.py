@@ -1,0 +1,104 @@
+"""Trajectory files: what is written is read back, whole or not at all."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+
+
+def full() -> Trajectory:
+    """A trajectory with no field left at its default."""
+    call = ToolCall(
+        turn=0, name="t", code="é", stdin="1", status="error", response="r", queue_seconds=0.5, run_seconds=1
+    )
+    segments = [
+        Segment("model", [5, 6], logprobs=[-0.5, -0.25], weight_version="rl/1", seconds=2.0),
+        Segment("tool", [7], seconds=0.5),
+    ]
+    return Trajectory(
+        prompt_id="p", sample=3, prompt_ids=[1, 2], segments=segments, calls=[call], stop="length", turns=2,
+        answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0, p_err=0.5,
+        p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0, error="e",
+    )  # fmt: skip
+
+
+def test_everything_is_read_back(tmp_path: Path) -> None:
+    blank = Trajectory(prompt_id="q", sample=0, prompt_ids=[1])
+    for field in fields(Trajectory):
+        assert getattr(full(), field.name) != getattr(blank, field.name), f"{field.name} is not tried by this test"
+    rows = [full(), blank, Trajectory(prompt_id="r", sample=1, prompt_ids=[], stop="infrastructure")]
+    path = trajectory_store.step_path(tmp_path / "trajectories", 40)
+    assert path.name == "step-000040.parquet"
+    trajectory_store.write(path, rows)
+    assert trajectory_store.read(path) == rows
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    trajectory_store.write(path, rows[:1])
+    assert trajectory_store.read(path) == rows[:1]
+
+
+def test_rows_are_streamed_whole_or_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_store, "BATCH", 2)
+    rows = [Trajectory(prompt_id="p", sample=sample, prompt_ids=[sample]) for sample in range(5)]
+    trajectory_store.write(tmp_path / "x.parquet", iter(rows))
+    assert [trajectory_store.from_row(row) for row in trajectory_store.stream(tmp_path / "x.parquet")] == rows
+    assert list(trajectory_store.stream(tmp_path / "x.parquet", ["sample"])) == [
+        {"sample": sample} for sample in range(5)
+    ]
+
+
+def test_no_trajectories_is_a_file_too(tmp_path: Path) -> None:
+    trajectory_store.write(tmp_path / "x.parquet", [])
+    assert trajectory_store.read(tmp_path / "x.parquet") == []
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "step-000001.parquet"
+    trajectory_store.write(path, [full()])
+    broken = full()
+    broken.segments[0].token_ids = ["not a number"]  # type: ignore[list-item]
+    with pytest.raises(pa.ArrowInvalid):
+        trajectory_store.write(path, [broken])
+    assert trajectory_store.read(path) == [full()]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_writer_does_not_stop_half_way_on_a_full_disk(tmp_path: Path) -> None:
+    full_device = Path("/dev/full")
+    if not full_device.exists():
+        pytest.skip("this system has no /dev/full to stand for a full disk")
+    link = tmp_path / f".x.parquet.{__import__('os').getpid()}"
+    link.symlink_to(full_device)
+    with pytest.raises(OSError, match="No space"):
+        trajectory_store.write(tmp_path / "x.parquet", [full()] * 50)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    torn, other = tmp_path / "torn.parquet", tmp_path / "other.parquet"
+    torn.write_bytes(b"PAR1 torn")
+    pq.write_table(pa.table({"x": [1]}), other)
+    with pytest.raises(trajectory_store.StoreError, match=r"torn\.parquet cannot be read"):
+        trajectory_store.read(torn)
+    with pytest.raises(trajectory_store.StoreError, match=r"missing\.parquet"):
+        trajectory_store.read(tmp_path / "missing.parquet")
+    with pytest.raises(trajectory_store.StoreError, match="does not hold trajectories of format 1"):
+        trajectory_store.read(other)
+
+
+def test_only_the_newest_steps_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 10, 1_000_000):
+        trajectory_store.write(trajectory_store.step_path(tmp_path, step), [])
+    (tmp_path / "notes.txt").touch()
+    deleted = trajectory_store.prune(tmp_path, 2)
+    assert [one.name for one in deleted] == ["step-000001.parquet", "step-000002.parquet"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "notes.txt",
+        "step-000010.parquet",
+        "step-1000000.parquet",
+    ]
+    assert trajectory_store.prune(tmp_path, 2) == []

@@ -1,0 +1,84 @@
+"""A conversation's text: outputs put in and told apart again, and taken to pieces as it comes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.serving.text import Piece, Splitter, outputs_text, printable, split_turns
+from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN
+
+WHOLE = f"<reason>let me see</reason>\n{FIRST_TURN}{outputs_text(FIRST_REPLY)}so: {LAST_TURN}"
+OUTPUT = st.text(alphabet="ab\n<>/ ").filter(lambda text: "</tool_response>" not in text)
+
+
+def split(*texts: str) -> list[tuple[str, str]]:
+    """Kinds and texts, neighbouring pieces of a kind joined up to where they close; empty ones left out."""
+    splitter, joined, current = Splitter(), [], ""
+    pieces: list[Piece] = [piece for text in texts for piece in splitter.feed(text)] + list(splitter.end())
+    for piece in pieces:
+        current += piece.text
+        if piece.closes:
+            joined.append((piece.kind, current))
+            current = ""
+    return [(kind, text) for kind, text in joined if text]
+
+
+@given(
+    st.lists(st.tuples(st.text(alphabet="xy\n"), st.lists(OUTPUT, min_size=1, max_size=3)), max_size=4), st.text("z")
+)
+def test_outputs_are_told_apart_as_they_were_put_in(turns: list[tuple[str, list[str]]], last: str) -> None:
+    content = "".join(turn + outputs_text(outputs) for turn, outputs in turns) + last
+    expected = []
+    for turn, outputs in turns:
+        expected.append({"role": "assistant", "content": turn})
+        expected += [{"role": "tool", "content": output} for output in outputs]
+    assert split_turns(content) == [*expected, {"role": "assistant", "content": last}]
+
+
+def test_outputs_that_are_never_closed_are_text_and_take_no_time_to_speak_of() -> None:
+    block = outputs_text(["1"])
+    open_ones = "\n<tool_response>\n" * 200_000  # by the square of it: hours
+    said = {"role": "assistant", "content": "x"}
+    assert split_turns(f"x{block}{open_ones}") == [
+        said,
+        {"role": "tool", "content": "1"},
+        said | {"content": open_ones},
+    ]
+    assert split_turns(open_ones) == [said | {"content": open_ones}]
+
+
+def test_a_text_is_taken_to_pieces() -> None:
+    kinds = split(WHOLE)
+    assert [kind for kind, _ in kinds if kind != "text"] == ["reason", *["call"] * 3, *["output"] * 3, "answer"]
+    assert [text.strip("\n") for kind, text in kinds if kind == "output"] == FIRST_REPLY
+    assert kinds[0] == ("reason", "let me see") and kinds[-1] == ("answer", "\\boxed{42}")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_pieces_do_not_depend_on_how_the_text_came(size: int) -> None:
+    parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
+    assert split(*parts) == split(WHOLE)
+
+
+def test_what_is_no_tag_is_shown_at_once_and_half_a_tag_is_waited_for() -> None:
+    splitter = Splitter()
+    assert [piece.text for piece in splitter.feed("a < b")] == ["a < b"]
+    assert [piece.text for piece in splitter.feed(" and <tool_")] == [" and "]
+    assert [piece.text for piece in splitter.feed("s")] == ["<tool_s"]
+
+
+def test_a_call_inside_the_reasoning_goes_on_with_the_reasoning() -> None:
+    assert split("<reason>a<tool_call>b</tool_call>c</reason>d") == [
+        ("reason", "a"),
+        ("call", "b"),
+        ("reason", "c"),
+        ("text", "d"),
+    ]
+
+
+def test_tags_that_a_program_printed_open_nothing() -> None:
+    assert split("<tool_response>\n<answer>7</answer>\n</tool_response>") == [("output", "\n<answer>7</answer>\n")]
+
+
+def test_output_cannot_steer_the_terminal() -> None:
+    assert printable("a\n\tb\x1b[2J\r\x9b") == "a\n\tb␛[2J␍\ufffd"

@@ -1,0 +1,180 @@
+"""Reading tool calls from a turn, and the words in which results are shown."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar2_train.tools.parser import (
+    TOOL_NAME,
+    ParsedCall,
+    call_spans,
+    clip_middle,
+    parse_calls,
+    render_call,
+    render_parsed,
+    render_result,
+)
+
+GOOD = ParsedCall(name=TOOL_NAME, code="print(1)")
+
+
+def call(payload: object) -> str:
+    return f"<tool_call>\n{payload if isinstance(payload, str) else json.dumps(payload)}\n</tool_call>"
+
+
+def named(arguments: object, name: object = TOOL_NAME) -> str:
+    return call({"name": name, "arguments": arguments})
+
+
+BAD = [
+    (call('{"name": "x", "arguments": {"code": "1"}'), "not valid JSON (Expecting ',' delimiter)"),
+    (call(""), "not valid JSON (Expecting value)"),
+    (call('{"name": "x", "arguments": {"code": "a\nb"}}'), "not valid JSON (Invalid control character at)"),
+    (call("[" * 100_000), "not valid JSON (nested too deep)"),
+    (call('{"name": "x", "arguments": {"code": ' + "1" * 5000 + "}}"), "not valid JSON (a number is too long)"),
+    (call([1]), "not a JSON object"),
+    (call({"arguments": {"code": "1"}}), '"name" must be a string'),
+    (call({"name": 7, "arguments": {}}), '"name" must be a string'),
+    (call('{"name": "\\ud83d", "arguments": {"code": "1"}}'), '"name" must be a string'),
+    (call({"name": TOOL_NAME}), '"arguments" is missing'),
+    (named("print(1)"), '"arguments" must be an object'),
+    (named({}), '"code" must be a string'),
+    (named({"code": 1}), '"code" must be a string'),
+    (named({"code": "1", "input": 3}), '"input" must be a string'),
+    (named({"code": "1", "stdin": ""}), "unknown argument 'stdin'"),
+    (named({"code": "x = '\ud800'"}), '"code" holds half a surrogate pair'),
+    (named({"code": "1", "input": "\udfff"}), '"input" holds half a surrogate pair'),
+    (render_call("1").removesuffix("</tool_call>"), "no </tool_call>"),
+    (render_call("1").replace("\n</tool_call>", " and\n</tool_call>"), "text between the JSON and </tool_call>"),
+    ("<tool_call>", "not valid JSON (Expecting value)"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), BAD)
+def test_a_bad_call_says_what_is_wrong_and_good_ones_around_it_are_kept(text: str, why: str) -> None:
+    bad = parse_calls(text, max_calls=8)
+    assert [(one.fault, one.why) for one in bad] == [("malformed", why)]
+    assert render_parsed(bad[0]) == f"error: invalid tool call: {why}"
+    around = parse_calls(f"think {render_call('print(1)')} {text} {render_call('print(1)')} done", max_calls=8)
+    assert [one.fault for one in around] == ["", "malformed", ""]
+    assert around[0] == around[2] == GOOD
+
+
+def test_an_unknown_tool_is_a_fault_of_its_own() -> None:
+    parsed = parse_calls(named({"query": "x"}, name="search"), max_calls=8)
+    assert [(one.name, one.fault) for one in parsed] == [("search", "unknown_tool")]
+    assert render_parsed(parsed[0]) == "error: unknown tool 'search'"
+
+
+def test_calls_beyond_the_limit_are_answered_with_an_error_in_their_slot() -> None:
+    parsed = parse_calls(render_call("print(1)") * 3, max_calls=2)
+    assert [one.fault for one in parsed] == ["", "", "malformed"]
+    assert render_parsed(parsed[2]) == "error: invalid tool call: more than 2 calls in one turn"
+
+
+def test_tags_inside_a_string_end_nothing() -> None:
+    code = "print('</tool_call> <tool_call> <tool_response>')"
+    assert parse_calls(render_call(code), max_calls=8) == [ParsedCall(name=TOOL_NAME, code=code)]
+
+
+def test_the_span_of_a_call_is_its_text_with_both_tags() -> None:
+    good, inside, open_ended = call("1"), named({"code": "'</tool_call>'"}), "<tool_call>{"
+    text = f"a {good} b {inside}{good} c {open_ended}"
+    assert [text[begin:end] for begin, end in call_spans(text)] == [good, inside, good, open_ended]
+
+
+def test_text_without_calls_has_none() -> None:
+    assert parse_calls("<answer>\\boxed{1}</answer> </tool_call>", max_calls=8) == []
+
+
+def test_input_may_be_left_out() -> None:
+    assert parse_calls(named({"code": "print(1)"}), max_calls=8) == [GOOD]
+
+
+text = st.text(st.characters(codec="utf-8"), max_size=60)
+
+
+@given(calls=st.lists(st.tuples(text, text), max_size=5), between=text.filter(lambda one: "<" not in one))
+def test_what_is_rendered_is_read_back(calls: list[tuple[str, str]], between: str) -> None:
+    written = between.join(render_call(code, stdin) for code, stdin in calls)
+    parsed = parse_calls(written, max_calls=5)
+    assert [(one.code, one.stdin, one.fault) for one in parsed] == [(code, stdin, "") for code, stdin in calls]
+
+
+pieces = st.sampled_from(
+    ["<tool_call>", "</tool_call>", "{", "}", '"', "name", ":", "\\", "\n", "[", render_call("1"), "é"]
+)
+
+
+@given(st.lists(pieces, max_size=14).map("".join), st.integers(1, 3))
+def test_any_text_is_read_without_failing_and_every_opening_outside_json_is_answered(text: str, most: int) -> None:
+    parsed = parse_calls(text, max_calls=most)
+    assert len(parsed) <= text.count("<tool_call>")
+    assert bool(parsed) == ("<tool_call>" in text)
+    assert sum(not one.fault for one in parsed) <= most
+    for one in parsed:
+        if one.fault:
+            assert render_parsed(one).startswith("error: ")
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "<snippet>", line 3, in <module>
+  File "<snippet>", line 1, in f
+ZeroDivisionError: division by zero
+"""
+SYNTAX = """  File "<snippet>", line 1
+    print(12
+         ^
+SyntaxError: '(' was never closed
+"""
+CHAINED = (
+    TRACEBACK
+    + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    + TRACEBACK.replace("line 1, in f", "line 9, in g").replace(
+        "ZeroDivisionError: division by zero", "ValueError: first\nsecond line"
+    )
+)
+
+RESULTS = [
+    ({"status": "ok", "stdout": "204\n"}, "204"),
+    ({"status": "ok", "stdout": "1\n", "stderr": "warning\n"}, "1\nwarning"),
+    ({"status": "ok"}, "(no output)"),
+    ({"status": "ok", "stdout": "  abs error = 1e-9\n"}, "abs error = 1e-9"),
+    ({"status": "error", "stderr": TRACEBACK}, "error: line 1: ZeroDivisionError: division by zero"),
+    ({"status": "error", "stderr": SYNTAX}, "error: line 1: SyntaxError: '(' was never closed"),
+    ({"status": "error", "stderr": CHAINED}, "error: line 9: ValueError: first"),
+    ({"status": "error", "stderr": "ValueError: x", "stdout": "7\n"}, "error: ValueError: x\noutput before it:\n7"),
+    ({"status": "error", "stderr": "bad input\n", "exit_code": 2}, "error: bad input"),
+    ({"status": "error", "exit_code": 3}, "error: exit code 3"),
+    ({"status": "error"}, "error: failed"),
+    ({"status": "timeout", "wall_seconds": 4.0}, "error: timed out after 4 s"),
+    ({"status": "timeout", "wall_seconds": 0.5}, "error: timed out after 0.5 s"),
+    ({"status": "memory"}, "error: out of memory"),
+    ({"status": "output_limit"}, "error: too much output"),
+    ({"status": "killed"}, "error: killed"),
+    ({"status": "invalid", "stderr": "code is too long"}, "error: invalid tool call: code is too long"),
+    ({"status": "malformed", "why": "no name"}, "error: invalid tool call: no name"),
+    ({"status": "unknown_tool", "name": "x"}, "error: unknown tool 'x'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "shown"), RESULTS)
+def test_the_words_a_model_is_shown(result: dict, shown: str) -> None:
+    assert render_result(**result) == shown
+
+
+def test_a_failure_of_the_judge_is_never_shown() -> None:
+    with pytest.raises(ValueError, match="infrastructure"):
+        render_result(status="internal")
+
+
+@given(st.text(max_size=300), st.integers(8, 100))
+def test_clipping_keeps_both_ends(text: str, limit: int) -> None:
+    clipped = clip_middle(text, limit=limit)
+    if len(text) <= limit:
+        assert clipped == text
+    else:
+        assert clipped.startswith(text[: limit // 2]) and clipped.endswith(text[-(limit // 2) :])
+        assert f"({len(text) - limit} characters left out)" in clipped

@@ -1,0 +1,55 @@
+"""Chunked log-probabilities against the plain computation, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rstar2_train.trainer.logprobs import token_logprobs
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chunks_equal_the_plain_computation(chunk: int, temperature: float) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(50, 8, requires_grad=True)
+    head = torch.randn(31, 8, requires_grad=True)
+    targets = torch.randint(0, 31, (50,))
+    weights = torch.randn(50)
+
+    plain = torch.log_softmax(hidden @ head.t() / temperature, dim=-1)
+    expected = plain[torch.arange(50), targets]
+    gradients = torch.autograd.grad((expected * weights).sum(), [hidden, head])
+
+    logprobs, entropies = token_logprobs(
+        hidden=hidden, head=head, targets=targets, chunk=chunk, temperature=temperature
+    )
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropies, torch.distributions.Categorical(logits=plain.detach()).entropy())
+    assert not entropies.requires_grad
+    chunked = torch.autograd.grad((logprobs * weights).sum(), [hidden, head])
+    torch.testing.assert_close(chunked, gradients)
+
+
+def test_chunks_are_recomputed_not_kept() -> None:
+    """What autograd keeps of the pass must stay far below the vocabulary-wide logits."""
+    hidden = torch.randn(512, 4, requires_grad=True)
+    head = torch.randn(1000, 4, requires_grad=True)
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept = max(kept, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        token_logprobs(hidden=hidden, head=head, targets=torch.zeros(512, dtype=torch.long), chunk=64)
+    assert kept <= 64 * 1000
+
+
+def test_without_gradients_the_values_are_the_same() -> None:
+    torch.manual_seed(0)
+    hidden, head, targets = torch.randn(20, 4), torch.randn(9, 4), torch.randint(0, 9, (20,))
+    with torch.no_grad():
+        logprobs, _ = token_logprobs(hidden=hidden, head=head, targets=targets, chunk=6)
+    torch.testing.assert_close(logprobs, torch.log_softmax(hidden @ head.t(), -1)[torch.arange(20), targets])
