@@ -6,9 +6,7 @@ The driver of a stage writes `progress` and `outcome`; the operator, `rstar2 run
 from __future__ import annotations
 
 import enum
-import errno
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -16,9 +14,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from rstar2_train.api.base import API_VERSION, Model, Name, Text
+from rstar2_train.utils.files import write_atomically
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a disk, or a share of one, that is full."""
 MESSAGE_LENGTH: Final = 2048
 """Characters of an outcome's message."""
 PROGRESS_KEY: Final = "progress.json"
@@ -133,21 +130,6 @@ class StageFailed(Exception):
         super().__init__(message)
         self.reason: Reason = reason
         self.retryable = retryable
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file whole or not at all: a reader sees the old text or the new, also after kill -9."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_model(path: Path, model: Model) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.readers import DataError, brief, half_character, read_rows, text_field
+from rstar2_train.data.readers import DataError, brief, read_rows, text_field
 from rstar2_train.rewards.instructions import as_gold, is_gold, of_gold, read_instructions
+from rstar2_train.utils.text import half_character
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
 

@@ -11,7 +11,6 @@ import csv
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,7 +26,6 @@ _CUT_OFF = 16
 """An error so near to the end of what has been read may be due to that end: the longest token is `\\uXXXX\\uXXXX`."""
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_DIGITS = 4000
 """Python refuses to make an int of more than 4300 digits."""
 
@@ -86,12 +84,6 @@ def present_text(row: dict[str, Any], where: str, *fields: str) -> str:
         raise DataError(f"{where}: no {' or '.join(fields)}")
     filled = next((field for field in fields if row.get(field) not in (None, "")), None)
     return "" if filled is None else text_field(row, filled, where)
-
-
-def half_character(text: str) -> str | None:
-    """The first half of a surrogate pair in a text, which JSON can hold and no tokenizer takes; None: all is well."""
-    found = _SURROGATE.search(text)
-    return found and found.group()
 
 
 def brief(value: object) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import GENERATED, generated_folder, sources, split_generated
 from rstar2_train.data import tiny
 from rstar2_train.data.problems import DataError, read_conversations, read_problems
+from rstar2_train.utils.files import write_atomically
 
 VERSION_FILE = "version"
 """Beside the generated files: which version of the generator made them."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from rstar2_train.api.contracts import write_atomically
+from rstar2_train.utils.files import write_atomically
 
 
 class Record(BaseModel):

@@ -16,10 +16,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from rstar2_train.api.contracts import FULL, ExitCode, Outcome, StageFailed, write_model
+from rstar2_train.api.contracts import ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Context, Endpoints, Suspend
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.files import FULL
 from rstar2_train.utils.open_files import raise_open_files
 
 log = logging.getLogger("rstar2.driver")

@@ -18,8 +18,9 @@ from rstar2_train.api.roles import JudgeLimits, Rollout
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.rollout.chat_format import Protocol
-from rstar2_train.rollout.trajectory import CallStatus, Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
+from rstar2_train.tools.types import CallStatus
 
 CHARACTERS_PER_TOKEN = 4
 

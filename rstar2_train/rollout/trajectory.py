@@ -10,22 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
-CallStatus = Literal[
-    "ok",
-    "error",
-    "timeout",
-    "memory",
-    "output_limit",
-    "killed",
-    "invalid",
-    "session_lost",
-    "internal",
-    "malformed",
-    "unknown_tool",
-]
-"""The judge's statuses, and two of the parser's: `malformed` (no valid JSON call) and `unknown_tool`."""
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
 
 

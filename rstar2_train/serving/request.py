@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.data.readers import half_character
 from rstar2_train.rollout.chat_format import TOOLS, Protocol, ProtocolError
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.tools.schema import tools_section
+from rstar2_train.utils.text import half_character
 
 TEMPERATURE = 0.6
 """Where a request sets none: the paper's, for evaluation."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rstar2_train.api.roles import ToolName
-from rstar2_train.data.readers import half_character
-from rstar2_train.rollout.trajectory import CallStatus
 from rstar2_train.tools.schema import CALL_CLOSE as _CLOSE
 from rstar2_train.tools.schema import CALL_OPEN as _OPEN
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, call_text
+from rstar2_train.tools.types import CallStatus
+from rstar2_train.utils.text import half_character
 
 __all__ = [
     "JUPYTER",

@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.tracking.journal import Event, read
 from rstar2_train.tracking.tracker import Target, journal_file, read_target
+from rstar2_train.utils.files import write_atomically
 
 log = logging.getLogger("rstar2.track")
 _POLL_SECONDS = 0.5

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.journal import Event, Journal
 from rstar2_train.tracking.traces import Decode, build_trace
+from rstar2_train.utils.files import write_atomically
 
 JOB = ""
 """The key of the job's own run, where a stage's name would stand."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.api.contracts import FULL, StageFailed
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.utils.files import FULL
 
 MANIFEST = "manifest.json"
 VERSION = 1

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from rstar2_train.api.contracts import write_atomically
+from rstar2_train.utils.files import write_atomically
 
 _PR_SET_PDEATHSIG = 1
 STARTED = "--- starting at "

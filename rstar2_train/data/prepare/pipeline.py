@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.data.prepare.answer_rules import SampledAnswers, checked_integer
 from rstar2_train.data.prepare.config import Settings
 from rstar2_train.data.prepare.decontaminate import Benchmarks
@@ -34,6 +33,7 @@ from rstar2_train.data.prepare.records import Holds, Layout, Removed, Row, as_js
 from rstar2_train.data.prepare.report import Account
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.readers import DataError, read_rows
+from rstar2_train.utils.files import write_atomically
 
 VERSION = 1
 """Raise when the same input gives other bytes: what an older version made is then not taken for this one's."""

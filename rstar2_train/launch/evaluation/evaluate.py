@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.stages import Benchmark, EvaluateStage, Sampling, Stage
 from rstar2_train.data.problems import DataError
 from rstar2_train.evaluation.benchmarks import SEED_NAME, parse_benchmarks, read_benchmarks
@@ -27,6 +26,7 @@ from rstar2_train.launch.local.preflight import CannotRun
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.tracking.shipper import Shipped, ship
 from rstar2_train.tracking.tracker import JOB, Tracker
+from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_evaluations"
 """In the folder of all jobs' state."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.stages import FilterStage, Sampling, Stage
 from rstar2_train.data.problems import DataError, read_problems
 from rstar2_train.evaluation.difficulty import (
@@ -25,6 +24,7 @@ from rstar2_train.evaluation.records import write_record
 from rstar2_train.launch.evaluation.plan import Plan, Task, Wanted, adjusted, base_job, make_plan
 from rstar2_train.launch.evaluation.runner import Elsewhere, Shown, answers
 from rstar2_train.launch.local.preflight import CannotRun
+from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_filters"
 """In the folder of all jobs' state."""

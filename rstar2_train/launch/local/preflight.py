@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rstar2_train.api.contracts import Attempt, write_atomically, write_model
+from rstar2_train.api.contracts import Attempt, write_model
 from rstar2_train.api.issue import InvalidJob, Problem
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import ManifestError, read_manifest
@@ -23,6 +23,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve, unusable
+from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
 """Less free disk than this and nothing is started."""

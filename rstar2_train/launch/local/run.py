@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rstar2_train.api.contracts import ExitCode, Outcome, write_atomically
+from rstar2_train.api.contracts import ExitCode, Outcome
 from rstar2_train.api.failure_policy import Decision, after_attempt
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -30,6 +30,7 @@ from rstar2_train.launch.local.services import Ports, Services, start_engines, s
 from rstar2_train.launch.local.terminal_view import watch
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Ending, Tracker, ui_command
+from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, end_leftovers
 from rstar2_train.utils.terminal import ending_signals
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.api.contracts import write_atomically
 from rstar2_train.api.roles import Judge
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.tracking import shipper as ship
+from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.supervisor import Child, Supervisor
 
 LOOPBACK = "127.0.0.1"

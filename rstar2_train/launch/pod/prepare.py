@@ -14,7 +14,7 @@ import os
 import time
 from pathlib import Path, PurePosixPath
 
-from rstar2_train.api.contracts import FULL, PREPARE_KEY, Outcome, StageFailed, write_atomically
+from rstar2_train.api.contracts import PREPARE_KEY, Outcome, StageFailed
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.sources import GENERATED, HUB, HubSource, sources, split_hub
@@ -24,6 +24,7 @@ from rstar2_train.data.sources import resolve, unusable
 from rstar2_train.launch.pod.progress_config_map import ConfigMap
 from rstar2_train.launch.pod.progress_mirror import insist, last_words, to_json
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.files import FULL, write_atomically
 
 log = logging.getLogger("rstar2.cluster")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rstar2_train.api.contracts import Outcome, StageFailed, write_atomically
+from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import FilterStage
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_text
@@ -26,6 +26,7 @@ from rstar2_train.orchestrator.stages.sft import load_protocol
 from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.utils.files import write_atomically
 
 SLICE_ROLLOUTS = 512
 """Rollouts between two saves; at least, since a file holds whole problems."""

@@ -7,11 +7,12 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from rstar2_train.api.contracts import CheckpointRef, Outcome, write_atomically, write_model
+from rstar2_train.api.contracts import CheckpointRef, Outcome, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import build_report, duration, render, render_slices, write_report
 from rstar2_train.evaluation.records import Evaluation, Report, Slice, read_evaluation, write_evaluation
+from rstar2_train.utils.files import write_atomically
 
 AGREED = [
     "name", "type", "steps", "attempts", "pass_at_1", "hard_pass_at_1", "tool_error_ratio_correct", "mean_tokens",

@@ -11,7 +11,8 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.sample_result import Scored
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure, pass_at_1, pass_at_k, tool_error_ratio
 from rstar2_train.rewards.verdict import Verdict
-from rstar2_train.rollout.trajectory import CallStatus, Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.tools.types import CallStatus
 
 
 def rollout(

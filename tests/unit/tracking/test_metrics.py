@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.rollout.trajectory import CallStatus, Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+from rstar2_train.tools.types import CallStatus
 from rstar2_train.tracking.metrics import HEADLINE, headline, quantile, step_metrics
 
 

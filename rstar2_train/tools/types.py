@@ -1,0 +1,20 @@
+"""How a tool call can end."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+CallStatus = Literal[
+    "ok",
+    "error",
+    "timeout",
+    "memory",
+    "output_limit",
+    "killed",
+    "invalid",
+    "session_lost",
+    "internal",
+    "malformed",
+    "unknown_tool",
+]
+"""The judge's statuses, and two of the parser's: `malformed` (no valid JSON call) and `unknown_tool`."""
