@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.pipeline import Source, prepare
+from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.data.readers import read_rows
 
 RESULTS = Path(__file__).parent / "results" / "data.json"
@@ -156,7 +156,7 @@ def measured(folder: Path, *, compare: bool) -> dict[str, float]:
     """
     before, wall, cpu = _peak_mib(), time.perf_counter(), time.process_time()
     if compare:
-        source = Source(LAYOUTS["problems"], (folder / "problems.jsonl",))
+        source = DatasetSource(LAYOUTS["problems"], (folder / "problems.jsonl",))
         prepare([source], out=folder / "out", against=[folder / "benchmark.jsonl"])
     else:
         with (folder / "copy.jsonl").open("w", encoding="utf-8") as copy:

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.judge_soak import soak
-from rstar2_train.judge.loadgen import SNIPPETS, Measured, measure
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ BASELINE_CALLS = {**CALLS, "sympy": (40, 200)}
 """A thousand sympy programs keep the baseline busy for five minutes, at the rate that it has with 64 callers."""
 
 
-class Baseline(JudgeStack):
+class Baseline(LocalJudge):
     """The same judge with the other worker."""
 
     def start_worker(self, name: str = "worker") -> None:
@@ -45,7 +45,7 @@ class Baseline(JudgeStack):
         self._spawn(name, [sys.executable, "-m", "bench.judge_baseline", "--redis", self.redis_url])
 
 
-def row(measured: Measured) -> dict[str, Any]:
+def row(measured: LoadResult) -> dict[str, Any]:
     """As it is written down."""
     return {
         "callers": measured.callers,
@@ -59,27 +59,27 @@ def row(measured: Measured) -> dict[str, Any]:
 
 
 def side(
-    make: Callable[[Path], JudgeStack], wanted: dict[str, tuple[int, ...]], name: str
+    make: Callable[[Path], LocalJudge], wanted: dict[str, tuple[int, ...]], name: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Everything measured on one judge: kind -> a row for each number of callers."""
     rows: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as folder, make(Path(folder)) as stack:
         settle(stack)
         for kind, counts in wanted.items():
-            asyncio.run(measure(stack.url, kind, callers=8, calls=24))
+            asyncio.run(measure_load(stack.url, kind, callers=8, calls=24))
             rows[kind] = []
             for callers, calls in zip(CALLERS, counts, strict=False):
-                rows[kind].append(row(asyncio.run(measure(stack.url, kind, callers=callers, calls=calls))))
+                rows[kind].append(row(asyncio.run(measure_load(stack.url, kind, callers=callers, calls=calls))))
                 print(f"{name} {kind}: {rows[kind][-1]}", file=sys.stderr, flush=True)
     return rows
 
 
-def settle(stack: JudgeStack) -> None:
+def settle(stack: LocalJudge) -> None:
     """Wait until every sandbox has every lane: before, the first calls would be slow for want of a zygote."""
     for worker in stack.status()["workers"]:
         stack.wait_ready(worker["executors"])
     for kind in SNIPPETS:
-        asyncio.run(measure(stack.url, kind, callers=4, calls=16))
+        asyncio.run(measure_load(stack.url, kind, callers=4, calls=16))
 
 
 def sandboxes() -> int:
@@ -138,8 +138,8 @@ def main() -> None:
     kinds = tuple(given.kinds)
     calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in (CALLS, BASELINE_CALLS))
 
-    def ours(folder: Path) -> JudgeStack:
-        return JudgeStack(folder, executors=sandboxes())
+    def ours(folder: Path) -> LocalJudge:
+        return LocalJudge(folder, executors=sandboxes())
 
     def save() -> None:
         results["host"] = {"cores": sandboxes(), "hugePages": huge_pages_active()}

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Consumer, Names, connect, ensure_group
-from rstar2_train.judge.types import CallResult, Task
+from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Consumer, QueueKeys, connect, ensure_group
+from rstar2_train.judge.types import CallResult, QueuedCall
 
 WORKERS = 8
 PROLOGUE = """import resource, signal
@@ -31,7 +31,7 @@ ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": tempfile.mkd
 """With bytecode of its own, written by the first calls: an environment without any would make every import slow."""
 
 
-def run(task: Task) -> CallResult:
+def run(task: QueuedCall) -> CallResult:
     """Run one program in a fresh interpreter."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def run(task: Task) -> CallResult:
 
 async def work(url: str) -> None:
     """One worker, until it is ended."""
-    redis, names = connect(url), Names()
+    redis, names = connect(url), QueueKeys()
     consumer = Consumer(redis, f"baseline-{os.getpid()}", names)
     await ensure_group(redis, *consumer.streams)
     told = 0.0

@@ -15,9 +15,9 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.client import Client
-from rstar2_operator.decide.diagnostics import Trouble
-from rstar2_operator.observed import Object, Observed, annotations_of, as_json, belongs, labels
+from rstar2_operator.client import KubeClient
+from rstar2_operator.decide.diagnostics import Diagnosis
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
 from rstar2_train.api.base import API_VERSION
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, 
     return body
 
 
-def changed(bodies: Iterable[dict[str, Any]], observed: Observed) -> list[dict[str, Any]]:
+def changed(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
     """Those that the cluster does not have like this. Pure."""
     out = []
     for body in bodies:
@@ -65,7 +65,7 @@ def changed(bodies: Iterable[dict[str, Any]], observed: Observed) -> list[dict[s
     return out
 
 
-def must_wait(body: dict[str, Any], observed: Observed) -> bool:
+def must_wait(body: dict[str, Any], observed: ObservedJob) -> bool:
     """Whether an object may not be made once another could not be: pods need what stands before them. Pure.
 
     No executor without its NetworkPolicies, no trainer that holds accelerators without engines that answer it.
@@ -73,27 +73,27 @@ def must_wait(body: dict[str, Any], observed: Observed) -> bool:
     return body["kind"] in WORKLOADS and observed.child(body["kind"], body["metadata"]["name"]) is None
 
 
-class NameTaken(Exception):
+class NameConflict(Exception):
     """An object of that name is there, and it is somebody else's."""
 
 
-def refusal(kind: str, thing: Object, error: ApiException | NameTaken) -> Trouble:
+def refusal(kind: str, thing: Object, error: ApiException | NameConflict) -> Diagnosis:
     """Why an object was not written: in the API server's own words. Pure."""
     role, what = labels(thing).get(names.ROLE_LABEL, ""), f"{kind}/{thing['metadata']['name']}"
-    if isinstance(error, NameTaken):
-        return Trouble(role, what, "NameTaken", str(error))
+    if isinstance(error, NameConflict):
+        return Diagnosis(role, what, "NameTaken", str(error))
     try:
         told = json.loads(error.body or "")
         words = f"{told['reason']}: {told['message']}"
     except (ValueError, KeyError, TypeError):
         words = f"{error.status} {error.reason}: {error.body or ''}"
-    return Trouble(role, what, "Refused", words)
+    return Diagnosis(role, what, "Refused", words)
 
 
-async def apply(client: Client, body: dict[str, Any], observed: Observed) -> Object | None:
+async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:
     """Create or change one object. None: it is made only once and is there already, or it is on its way out.
 
-    Raises NameTaken when it is not the job's. Whose a Secret is cannot be asked: one that is there is never written.
+    Raises NameConflict when it is not the job's. Whose a Secret is cannot be asked: one that is there is never written.
     """
     kind, meta = body["kind"], body["metadata"]
     if kind == "Secret":
@@ -104,7 +104,7 @@ async def apply(client: Client, body: dict[str, Any], observed: Observed) -> Obj
     if there is None:
         return await (_create(client, body) if kind in CREATE_ONLY else client.apply(body))
     if not belongs(there, observed.job):
-        raise NameTaken(_taken(there, observed.job))
+        raise NameConflict(_taken(there, observed.job))
     if there["metadata"].get("deletionTimestamp"):
         return None
     return there if kind in CREATE_ONLY else await client.apply(body)
@@ -119,7 +119,7 @@ def _taken(there: Object, job: Object) -> str:
     return f"exists and {whose}: delete or rename it, or give the job another name"
 
 
-async def is_missing(client: Client, body: dict[str, Any]) -> bool:
+async def is_missing(client: KubeClient, body: dict[str, Any]) -> bool:
     """Whether an object that may not be read is not there: asked by a creation that creates nothing."""
     try:
         await client.create(body, dry_run=True)
@@ -130,7 +130,7 @@ async def is_missing(client: Client, body: dict[str, Any]) -> bool:
     return True
 
 
-async def _create(client: Client, body: dict[str, Any]) -> Object | None:
+async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
     try:
         return await client.create(body)
     except ApiException as error:
@@ -139,7 +139,7 @@ async def _create(client: Client, body: dict[str, Any]) -> Object | None:
         return None
 
 
-async def delete(client: Client, kind: str, child: Object) -> None:
+async def delete(client: KubeClient, kind: str, child: Object) -> None:
     """Delete one object and what it made; its pods get SIGTERM and their grace."""
     meta = child["metadata"]
     log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])

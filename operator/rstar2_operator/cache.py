@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.observed import Object, Observed, is_true, labels
+from rstar2_operator.observed import Object, ObservedJob, is_true, labels
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -20,7 +20,7 @@ KEPT_WARNINGS = 64
 """Warning events remembered for each job."""
 
 
-class Store:
+class WatchCache:
     """Jobs and their children as last seen."""
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class Store:
             return None
         return self.saw_job(now, gone=True) if kind == JOB else self.saw_child(kind, now, gone=True)
 
-    def observed(self, key: Key) -> Observed | None:
+    def observed(self, key: Key) -> ObservedJob | None:
         """One job and its own; None when the job is gone."""
         job = self._jobs.get(key)
         if job is None:
             return None
-        return Observed(
+        return ObservedJob(
             job=job,
             children=dict(self._children.get(key, {})),
             pods=tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: str(pod["metadata"]["name"]))),

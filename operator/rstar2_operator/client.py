@@ -43,7 +43,7 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 Body = dict[str, Any]
 
 
-class Client:
+class KubeClient:
     """Calls of one operator process; errors are ApiException."""
 
     def __init__(self, api: aio.ApiClient) -> None:

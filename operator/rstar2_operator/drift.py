@@ -15,8 +15,8 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cache import Key
-from rstar2_operator.decide.diagnostics import Trouble
-from rstar2_operator.observed import Object, Observed, annotations_of, labels
+from rstar2_operator.decide.diagnostics import Diagnosis
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, labels
 
 KINDS = frozenset(
     {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}
@@ -42,7 +42,7 @@ def as_applied(there: Object, body: dict[str, Any]) -> bool:
     return told and all(_holds(there.get(part), body[part], exact=exact) for part in parts)
 
 
-def drifted(bodies: Iterable[dict[str, Any]], observed: Observed) -> list[dict[str, Any]]:
+def drifted(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
     """Those that were applied like this, and are not like this any more. Pure."""
     out = []
     for body in bodies:
@@ -55,19 +55,19 @@ def drifted(bodies: Iterable[dict[str, Any]], observed: Observed) -> list[dict[s
     return out
 
 
-class Corrections:
+class DriftCorrections:
     """What was put right, and when: so that it is not done again and again."""
 
     def __init__(self) -> None:
         self._at: defaultdict[Key, dict[tuple[str, str], float]] = defaultdict(dict)
         self._as_it_is: defaultdict[Key, dict[tuple[str, str], str]] = defaultdict(dict)
         """Hash of what was applied, of objects that the API server writes in its own way."""
-        self._refused: defaultdict[Key, dict[tuple[str, str], Trouble]] = defaultdict(dict)
+        self._refused: defaultdict[Key, dict[tuple[str, str], Diagnosis]] = defaultdict(dict)
         """What the API server said to the last try, of objects that could not be put right."""
 
     def due(
         self, key: Key, bodies: Iterable[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], list[Trouble], float | None]:
+    ) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
         """Those of `drifted` that may be written now; of the others why the last try was refused, where it was, and the
         seconds after which to come again for them.
         """
@@ -87,7 +87,7 @@ class Corrections:
                 due.append(body)
         return due, told, min(waits, default=None)
 
-    def refused(self, key: Key, body: dict[str, Any], why: Trouble) -> None:
+    def refused(self, key: Key, body: dict[str, Any], why: Diagnosis) -> None:
         """An object could not be put right."""
         self._refused[key][body["kind"], body["metadata"]["name"]] = why
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.client import UNREACHABLE, Client
+from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.observed import precise
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ RENEW_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 
 
-class Lease:
+class LeaderLease:
     """One replica's view of the Lease."""
 
-    def __init__(self, client: Client, *, namespace: str, name: str, identity: str) -> None:
+    def __init__(self, client: KubeClient, *, namespace: str, name: str, identity: str) -> None:
         self._client = client
         self._namespace = namespace
         self._name = name

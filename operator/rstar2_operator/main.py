@@ -21,13 +21,13 @@ from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
 from rstar2_operator import watch as handlers
-from rstar2_operator.cache import Key, Store
-from rstar2_operator.client import Client
-from rstar2_operator.lease import Lease
+from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.client import KubeClient
+from rstar2_operator.lease import LeaderLease
 from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
-from rstar2_operator.resync import Sync
-from rstar2_operator.settings import Settings
+from rstar2_operator.resync import Resync
+from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")
@@ -39,10 +39,10 @@ STOP_SECONDS = 10.0
 class Operator:
     """One replica."""
 
-    def __init__(self, settings: Settings, api: aio.ApiClient) -> None:
+    def __init__(self, settings: OperatorSettings, api: aio.ApiClient) -> None:
         self._settings = settings
-        self._client = Client(api)
-        self._store = Store()
+        self._client = KubeClient(api)
+        self._store = WatchCache()
         self._metrics = Metrics()
         self._stop = asyncio.Event()
 
@@ -55,7 +55,7 @@ class Operator:
         settings = self._settings
         async with _serving(application(self._metrics, self._store), settings.probe_port):
             lag = asyncio.create_task(self._metrics.watch_loop())
-            lease = Lease(
+            lease = LeaderLease(
                 self._client, namespace=settings.lease_namespace, name=settings.lease_name, identity=settings.identity
             )
             stopping = asyncio.create_task(self._stop.wait())
@@ -96,7 +96,7 @@ class Operator:
 
     async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
         namespaces = self._settings.watch_namespaces
-        sync = Sync(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
+        sync = Resync(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
         await sync.complete()
         workers = (reconciler.work() for _ in range(self._settings.workers))
         await asyncio.gather(sync.keep(queue, self._metrics), *workers)
@@ -129,7 +129,7 @@ async def _serving(app: web.Application, port: int) -> Any:
         await runner.cleanup()
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
@@ -145,7 +145,7 @@ class _Json(logging.Formatter):
 def _log(form: str) -> None:
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_Json() if form == "json" else text)
+    handler.setFormatter(_JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event that it hands on
 
@@ -160,7 +160,7 @@ async def _connected() -> aio.ApiClient:
 
 
 async def _main() -> int:
-    settings = Settings.from_env(os.environ)
+    settings = OperatorSettings.from_env(os.environ)
     _log(settings.log_format)
     async with await _connected() as api:
         operator = Operator(settings, api)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from rstar2_operator.cache import Store
+from rstar2_operator.cache import WatchCache
 
 LOOP_SECONDS = 0.5
 MOST_LAG_SECONDS = 10.0
@@ -65,7 +65,7 @@ class Metrics:
             await asyncio.sleep(LOOP_SECONDS)
             self._lag.set(max(0.0, time.monotonic() - self._lag_since - LOOP_SECONDS))
 
-    def page(self, store: Store) -> bytes:
+    def page(self, store: WatchCache) -> bytes:
         """The text that Prometheus reads."""
         self._phases.clear()
         self._steps.clear()
@@ -91,7 +91,7 @@ class Metrics:
         return ""
 
 
-def application(metrics: Metrics, store: Store) -> web.Application:
+def application(metrics: Metrics, store: WatchCache) -> web.Application:
     """/healthz, /readyz and /metrics."""
 
     async def health(_: web.Request) -> web.Response:

@@ -13,14 +13,22 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rstar2_operator import names
-from rstar2_train.api.contracts import OUTCOME_PREFIX, PREPARE_KEY, PROGRESS_KEY, Outcome, Progress, Told, outcome_key
+from rstar2_train.api.contracts import (
+    OUTCOME_PREFIX,
+    PREPARE_KEY,
+    PROGRESS_KEY,
+    Outcome,
+    Progress,
+    WireModel,
+    outcome_key,
+)
 
 Object = Mapping[str, Any]
-T = TypeVar("T", bound=Told)
+T = TypeVar("T", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedJob:
     """One job and all that belongs to it."""
 
     job: Object
@@ -74,7 +82,7 @@ class Observed:
     def unreadable(self) -> list[str]:
         """Keys of the progress ConfigMap that hold what cannot be read."""
         known = {key: Outcome for key in self._told if key == PREPARE_KEY or key.startswith(OUTCOME_PREFIX)}
-        kinds: dict[str, type[Told]] = {**known, PROGRESS_KEY: Progress}
+        kinds: dict[str, type[WireModel]] = {**known, PROGRESS_KEY: Progress}
         return sorted(key for key, kind in kinds.items() if self._told.get(key) and not _read(kind, self._told[key]))
 
     @property

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.cache import JOB, Key, Store
-from rstar2_operator.client import UNREACHABLE, Body, Client
+from rstar2_operator.cache import JOB, Key, WatchCache
+from rstar2_operator.client import UNREACHABLE, Body, KubeClient
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import Object
 from rstar2_operator.workqueue import WorkQueue
@@ -30,10 +30,12 @@ LOOK_SECONDS = 0.3
 RESYNC_SECONDS = 120.0
 
 
-class Sync:
+class Resync:
     """Compares a store with the API server. `kinds`: of the children; `namespaces`: those watched, none for all."""
 
-    def __init__(self, client: Client, store: Store, *, kinds: Iterable[str], namespaces: Iterable[str]) -> None:
+    def __init__(
+        self, client: KubeClient, store: WatchCache, *, kinds: Iterable[str], namespaces: Iterable[str]
+    ) -> None:
         self._client = client
         self._store = store
         self._kinds = (JOB, *kinds)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from rstar2_operator import names
-from rstar2_operator.builders.serving import EXECUTORS, Wanted, last_trained, serving, serving_secret
-from rstar2_operator.settings import PREFIX, Settings
+from rstar2_operator.builders.serving import EXECUTORS, ServingRequest, last_trained, serving, serving_secret
+from rstar2_operator.settings import PREFIX, OperatorSettings
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import ManifestError, dump_yaml, read_manifest
 from rstar2_train.api.validation import load
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         job = load(read_manifest(given.file))
         stage = given.stage or last_trained(job)
-        wanted = Wanted(job, stage, Settings.from_env(os.environ), given.executors)
+        wanted = ServingRequest(job, stage, OperatorSettings.from_env(os.environ), given.executors)
         if given.secret:
             text = dump_yaml([serving_secret(wanted)])
         else:
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def render(wanted: Wanted, *, file: Path, out: Path) -> str:
+def render(wanted: ServingRequest, *, file: Path, out: Path) -> str:
     """The whole text: a head that says how to use it, then the objects.
 
     `file`: the job's manifest; `out`: the file that the text is for. Raises as `serving` does.

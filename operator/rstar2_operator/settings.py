@@ -13,7 +13,7 @@ PREFIX = "RSTAR2_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class OperatorSettings:
     """Each field is the environment variable RSTAR2_<NAME IN CAPITALS>."""
 
     trainer_image: str = "ghcr.io/rstar2/trainer:latest"
@@ -46,7 +46,7 @@ class Settings:
     """json or text."""
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> Settings:
+    def from_env(cls, env: Mapping[str, str]) -> OperatorSettings:
         """Settings of an environment. Raises ValueError naming the variable that cannot be read."""
         values: dict[str, object] = {}
         for one in fields(cls):

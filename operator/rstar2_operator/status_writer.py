@@ -17,9 +17,9 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.cache import Key
-from rstar2_operator.client import Client
+from rstar2_operator.client import KubeClient
 from rstar2_operator.decide.conditions import new_causes
-from rstar2_operator.decide.events import Event, events
+from rstar2_operator.decide.events import JobEvent, events
 from rstar2_operator.observed import Object, as_json, precise
 from rstar2_train.api.base import API_VERSION
 
@@ -65,10 +65,10 @@ def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
     return as_json({**old, "roles": None}) != as_json({**new, "roles": None})
 
 
-class Reporter:
+class StatusWriter:
     """Writes statuses and Events of all jobs."""
 
-    def __init__(self, client: Client, *, instance: str) -> None:
+    def __init__(self, client: KubeClient, *, instance: str) -> None:
         self._client = client
         self._instance = instance
         self._written: dict[Key, float] = {}
@@ -115,7 +115,7 @@ class Reporter:
             return None
         return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
 
-    async def _say(self, job: Object, event: Event) -> None:
+    async def _say(self, job: Object, event: JobEvent) -> None:
         """Make an Event, unless it recurs and was made a moment ago. One that cannot be made stops nothing."""
         meta = job["metadata"]
         digest = hashlib.sha256(f"{meta['uid']}{event.kind}{event.reason}{event.message}".encode()).hexdigest()[:16]

@@ -13,8 +13,8 @@ from typing import Any
 import kopf
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key, Store
-from rstar2_operator.settings import Settings
+from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils.dns import join_address
 
@@ -35,7 +35,7 @@ CHILDREN = {
 """Watched by the label that all children carry: the API server sends nothing else."""
 
 
-def registry(*, store: Store, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
+def registry(*, store: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
     """All handlers."""
     made = kopf.OperatorRegistry()
 
@@ -81,7 +81,7 @@ def _of_the_pod() -> kopf.ConnectionInfo | None:
     )
 
 
-def settings(site: Settings) -> kopf.OperatorSettings:
+def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     """kopf, told to stay out of the way: no posting, no scanning, no state on objects, small batches."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
@@ -110,7 +110,7 @@ def _gone(event: Mapping[str, Any]) -> bool:
     return bool(event["type"] == "DELETED")
 
 
-async def run(site: Settings, *, store: Store, queue: WorkQueue[Key], stop: Any) -> None:
+async def run(site: OperatorSettings, *, store: WatchCache, queue: WorkQueue[Key], stop: Any) -> None:
     """Watch until `stop` is set."""
     await kopf.operator(
         registry=registry(store=store, queue=queue),

@@ -18,9 +18,9 @@ from typing import Any
 from rich.progress import Progress
 
 from rstar2_train.analysis import pages, sources
-from rstar2_train.analysis.gather import Findings, read
+from rstar2_train.analysis.gather import TrajectoryFigures, read
 from rstar2_train.analysis.score import Scorer
-from rstar2_train.analysis.sources import AnalysisError, Source
+from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
 from rstar2_train.analysis.tokens import Decode
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
@@ -30,7 +30,7 @@ TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnalysisRequest:
     """What was asked for."""
 
     out: Path
@@ -46,7 +46,7 @@ class Wanted:
     """Folder with tokenizer.json; None: the job's own."""
 
 
-def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, Any]:
+def analyse(state: JobState, wanted: AnalysisRequest, progress: Progress) -> dict[str, Any]:
     """Write the pages; returns what `summary.json` holds.
 
     Raises:
@@ -72,7 +72,7 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
     with replaced(wanted.out) as folder:
         data = ViewerData(folder / "data")
         task = progress.add_task("trajectories", total=sum(len(members) for _, members in rows))
-        found = Findings()
+        found = TrajectoryFigures()
         for file in files:
             read(file, choice, decode, scorer, data, found, advance=lambda: progress.advance(task))
         entropy = None
@@ -88,7 +88,7 @@ def analyse(state: JobState, wanted: Wanted, progress: Progress) -> dict[str, An
         return pages.write(folder, job, found, entropy, data)
 
 
-def temperature(job: AgenticRLJob, source: Source) -> float:
+def temperature(job: AgenticRLJob, source: TrajectoryFile) -> float:
     """The temperature that a file's trajectories were sampled at. Pure.
 
     Raises AnalysisError for an evaluation whose settings the job has no more (its manifest was changed since).

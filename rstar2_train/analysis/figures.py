@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.analysis.sources import Source
+from rstar2_train.analysis.sources import TrajectoryFile
 from rstar2_train.rollout.trajectory import Trajectory
 
 
@@ -20,7 +20,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 class Point:
     """The figures of one file of trajectories."""
 
-    source: Source
+    source: TrajectoryFile
     trajectories: int
     metrics: dict[str, float]
 
@@ -79,13 +79,13 @@ def slim(trajectory: Trajectory) -> Trajectory:
     return dataclasses.replace(trajectory, prompt_ids=[], segments=segments, text="")
 
 
-def positions(sources: Sequence[Source]) -> tuple[dict[Source, float], dict[str, tuple[float, float]]]:
+def positions(sources: Sequence[TrajectoryFile]) -> tuple[dict[TrajectoryFile, float], dict[str, tuple[float, float]]]:
     """Where each file stands on an axis of training steps, stage after stage; and where each stage begins and ends.
 
     A step stands at the number of training steps done before it and itself; an evaluation where its stage ends. Filter
     rollouts train nothing and stand nowhere.
     """
-    places: dict[Source, float] = {}
+    places: dict[TrajectoryFile, float] = {}
     stages: dict[str, tuple[float, float]] = {}
     done = 0.0
     for source in sources:
@@ -125,7 +125,7 @@ def plot(points: Sequence[Point], folder: Path) -> list[Plot]:
     return drawn
 
 
-def _draw(axes: Any, one: Plot, points: Sequence[Point], places: dict[Source, float]) -> bool:
+def _draw(axes: Any, one: Plot, points: Sequence[Point], places: dict[TrajectoryFile, float]) -> bool:
     """The curves of a plot; whether there was any value."""
     any_value = False
     for (metric, label), colour in zip(one.curves, _COLOURS, strict=False):

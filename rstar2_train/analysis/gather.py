@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rstar2_train.analysis import figures
 from rstar2_train.analysis.roc import ReasonTally
 from rstar2_train.analysis.score import Scorer
-from rstar2_train.analysis.sources import Choice, Source
+from rstar2_train.analysis.sources import SampleSelection, TrajectoryFile
 from rstar2_train.analysis.study import Study
 from rstar2_train.analysis.tokens import Decode, annotate
 from rstar2_train.analysis.viewer import ViewerData
@@ -23,7 +23,7 @@ from rstar2_train.tracking.metrics import step_metrics
 
 
 @dataclass(slots=True)
-class Findings:
+class TrajectoryFigures:
     """What one reading of all files has gathered."""
 
     points: list[figures.Point] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Findings:
 
 
 def read(
-    file: Source,
-    choice: Choice,
+    file: TrajectoryFile,
+    choice: SampleSelection,
     decode: Decode,
     scorer: Scorer | None,
     data: ViewerData,
-    found: Findings,
+    found: TrajectoryFigures,
     *,
     advance: Callable[[], None],
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rstar2_train.analysis import figures
 from rstar2_train.analysis.figures import Point
-from rstar2_train.analysis.gather import Findings
+from rstar2_train.analysis.gather import TrajectoryFigures
 from rstar2_train.analysis.roc import sentences
 from rstar2_train.analysis.tokens import FORKING_WORDS, REGIONS
 from rstar2_train.analysis.viewer import NATS, ViewerData
@@ -42,7 +42,7 @@ STAGE_METRICS = (
 def write(
     folder: Path,
     job: AgenticRLJob,
-    found: Findings,
+    found: TrajectoryFigures,
     entropy: dict[str, Any] | None,
     data: ViewerData,
 ) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.analysis.sources import AnalysisError
-from rstar2_train.evaluation.model_fingerprint import NoModel, fingerprint
+from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
 from rstar2_train.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Scorer:
         self.temperature = temperature
         try:
             self._folder = cache / fingerprint(model)
-        except NoModel as error:
+        except ModelIncomplete as error:
             raise AnalysisError(str(error)) from error
         self._policy: Policy | None = None
 

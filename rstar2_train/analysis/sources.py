@@ -25,7 +25,7 @@ class AnalysisError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TrajectoryFile:
     """One file of trajectories."""
 
     path: Path
@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrajectoryRow:
     """What the choice needs to know of a trajectory."""
 
     prompt_id: str
@@ -51,8 +51,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What is taken out of the files. Trajectories and groups are named by `Source.key` and prompt."""
+class SampleSelection:
+    """What is taken out of the files. Trajectories and groups are named by `TrajectoryFile.key` and prompt."""
 
     groups: frozenset[tuple[str, str]]
     """(file, prompt id): groups that the viewer shows, whole, so that one sees what a rollout was compared with."""
@@ -60,7 +60,7 @@ class Choice:
     """(file, prompt id, sample): trajectories that a model is to score."""
 
 
-def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> list[Source]:
+def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> list[TrajectoryFile]:
     """The files of the job's stages, in the order of the manifest: each stage's steps, then its evaluation.
 
     `stages`: these alone; empty: all. Raises AnalysisError for a stage that the job has not, or when there is no file.
@@ -69,15 +69,15 @@ def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> li
     unknown = sorted(set(stages) - set(names))
     if unknown:
         raise AnalysisError(f"{job.metadata.name} has no stage {unknown[0]!r}; it has: {', '.join(names)}")
-    found: list[Source] = []
+    found: list[TrajectoryFile] = []
     for stage in job.spec.stages:
         if stages and stage.name not in stages:
             continue
         folder = state.stage(stage.name)
         for step, path in trajectory_store.step_files(folder.trajectories):
-            found.append(Source(path, stage.name, SETS.get(stage.type, "training"), step))
+            found.append(TrajectoryFile(path, stage.name, SETS.get(stage.type, "training"), step))
         if folder.evaluation_trajectories.exists():
-            found.append(Source(folder.evaluation_trajectories, stage.name, "evaluation", 0))
+            found.append(TrajectoryFile(folder.evaluation_trajectories, stage.name, "evaluation", 0))
     if not found:
         raise AnalysisError(
             f"{state.root} holds no trajectories yet{' of these stages' if stages else ''}: a job stores the first "
@@ -86,16 +86,16 @@ def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> li
     return found
 
 
-def census(source: Source) -> list[Row]:
-    """Who is in a file, by four of its columns. Raises StoreError for a file that cannot be read."""
+def census(source: TrajectoryFile) -> list[TrajectoryRow]:
+    """Who is in a file, by four of its columns. Raises TrajectoryStoreError for a file that cannot be read."""
     columns = ["prompt_id", "sample", "stop", "verdict"]
     return [
-        Row(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] == "internal")
+        TrajectoryRow(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] == "internal")
         for row in trajectory_store.stream(source.path, columns)
     ]
 
 
-def pool(sources: Sequence[Source], stage: str | None = None) -> Source:
+def pool(sources: Sequence[TrajectoryFile], stage: str | None = None) -> TrajectoryFile:
     """The file whose trajectories a model scores: what the last stage's own weights sampled.
 
     An evaluation was sampled with exactly the weights that the stage handed on; without one, the newest step's
@@ -108,8 +108,12 @@ def pool(sources: Sequence[Source], stage: str | None = None) -> Source:
 
 
 def choose(
-    rows: Sequence[tuple[Source, Sequence[Row]]], *, limit: int, scored: Source | None = None, sample: int = 0
-) -> Choice:
+    rows: Sequence[tuple[TrajectoryFile, Sequence[TrajectoryRow]]],
+    *,
+    limit: int,
+    scored: TrajectoryFile | None = None,
+    sample: int = 0,
+) -> SampleSelection:
     """Which groups to show and which trajectories to score. Pure; by hash, so the same on every machine.
 
     Groups are taken one of each file, then a second of each, and so on, until there are `limit` trajectories; the last
@@ -144,7 +148,7 @@ def choose(
         if group not in groups:
             groups[group] = size
             shown += size
-    return Choice(frozenset(groups), frozenset(drawn))
+    return SampleSelection(frozenset(groups), frozenset(drawn))
 
 
 def _hash(name: object) -> int:

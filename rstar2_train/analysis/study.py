@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rstar2_train.analysis.tokens import REGIONS, Measure, Turn, highest
+from rstar2_train.analysis.tokens import REGIONS, AnnotatedTurn, Measure, highest
 
 WORDS_SHOWN = 24
 LEAST_OCCURRENCES = 5
@@ -18,7 +18,7 @@ LEAST_OCCURRENCES = 5
 
 
 @dataclass(slots=True)
-class Tally:
+class TokenTally:
     """The tokens of one kind."""
 
     tokens: int = 0
@@ -40,7 +40,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class WordValue:
     """A word (a token, stripped, in lower case) and its mean value in nats."""
 
     text: str
@@ -54,11 +54,13 @@ class Study:
 
     measure: Measure
     trajectories: int = 0
-    kinds: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in (*REGIONS, "forking", "all")})
+    kinds: dict[str, TokenTally] = field(
+        default_factory=lambda: {name: TokenTally() for name in (*REGIONS, "forking", "all")}
+    )
     """By region; `forking` counts across regions; `all` is every model token."""
-    words: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    words: dict[str, TokenTally] = field(default_factory=lambda: defaultdict(TokenTally))
 
-    def add(self, turns: Sequence[Turn]) -> None:
+    def add(self, turns: Sequence[AnnotatedTurn]) -> None:
         """Count a trajectory in; one without values of the measure is left out."""
         written = [turn for turn in turns if turn.kind == "model" and turn.values(self.measure)]
         marks = iter(highest([value for turn in written for value in turn.values(self.measure)]))
@@ -95,8 +97,8 @@ class Study:
             "words": [asdict(word) for word in self.top_words()],
         }
 
-    def top_words(self) -> list[Word]:
+    def top_words(self) -> list[WordValue]:
         """The words outside of code with the highest mean."""
-        known = [Word(text, tally.tokens, tally.total / tally.tokens) for text, tally in self.words.items()]
+        known = [WordValue(text, tally.tokens, tally.total / tally.tokens) for text, tally in self.words.items()]
         often = [word for word in known if word.occurrences >= LEAST_OCCURRENCES]
         return sorted(often, key=lambda word: (-word.mean, word.text))[:WORDS_SHOWN]

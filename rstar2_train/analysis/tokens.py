@@ -64,7 +64,7 @@ _LONGEST_CHARACTER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AnnotatedTurn:
     """One segment of a trajectory. The lists have an entry for each token of a model's turn."""
 
     kind: SegmentKind
@@ -85,7 +85,7 @@ class Turn:
         return self.surprisal if measure == "surprisal" else self.entropy
 
 
-def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] | None = None) -> list[Turn]:
+def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] | None = None) -> list[AnnotatedTurn]:
     """The turns of a trajectory, token by token.
 
     `entropies`: one for each model token, in order, as `score` computed them. Raises ValueError when there are more or
@@ -95,19 +95,19 @@ def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] 
     if entropies is not None and len(entropies) != sampled:
         raise ValueError(f"{len(entropies)} entropies for {sampled} model tokens")
     texts = pieces([token for segment in trajectory.segments for token in segment.token_ids], decode)
-    turns: list[Turn] = []
+    turns: list[AnnotatedTurn] = []
     at = scored = 0
     for segment in trajectory.segments:
         count = len(segment.token_ids)
         words = texts[at : at + count]
         at += count
         if segment.kind == "tool":
-            turns.append(Turn("tool", words, seconds=segment.seconds))
+            turns.append(AnnotatedTurn("tool", words, seconds=segment.seconds))
             continue
         after_tool = bool(turns) and turns[-1].kind == "tool"
         where = regions(words, after_tool=after_tool)
         turns.append(
-            Turn(
+            AnnotatedTurn(
                 "model",
                 words,
                 weights=segment.weight_version,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.analysis.sources import Source
-from rstar2_train.analysis.tokens import Turn, highest
+from rstar2_train.analysis.sources import TrajectoryFile
+from rstar2_train.analysis.tokens import AnnotatedTurn, highest
 from rstar2_train.rollout.trajectory import Trajectory
 
 CHUNK_CHARACTERS = 1_000_000
@@ -44,7 +44,7 @@ class ViewerData:
         """Trajectories so far."""
         return len(self._columns["stage"])
 
-    def add(self, source: Source, trajectory: Trajectory, turns: Sequence[Turn], prompt: str) -> None:
+    def add(self, source: TrajectoryFile, trajectory: Trajectory, turns: Sequence[AnnotatedTurn], prompt: str) -> None:
         """Put a trajectory behind the others. `prompt`: its prompt as text."""
         values = facts(source, trajectory, turns) | {"chunk": self._chunk, "place": len(self._rows)}
         for name, column in self._columns.items():
@@ -80,7 +80,7 @@ def harmless(text: str) -> str:
     return text.replace("<", "\\u003c")
 
 
-def facts(source: Source, trajectory: Trajectory, turns: Sequence[Turn]) -> dict[str, Any]:
+def facts(source: TrajectoryFile, trajectory: Trajectory, turns: Sequence[AnnotatedTurn]) -> dict[str, Any]:
     """The row of a trajectory in the table, but for where its text is: what the list shows and filters by. Pure."""
     return {
         "stage": source.stage,
@@ -105,7 +105,7 @@ def facts(source: Source, trajectory: Trajectory, turns: Sequence[Turn]) -> dict
     }
 
 
-def body(trajectory: Trajectory, turns: Sequence[Turn]) -> dict[str, Any]:
+def body(trajectory: Trajectory, turns: Sequence[AnnotatedTurn]) -> dict[str, Any]:
     """What the page shows of one trajectory; values in hundredths of a nat, regions as runs of equal ones. Pure.
 
     `high`: for each measure, the indices of the top 20 % among the trajectory's model tokens, in order.
@@ -129,7 +129,7 @@ def body(trajectory: Trajectory, turns: Sequence[Turn]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def _turn(turn: AnnotatedTurn) -> dict[str, Any]:
     if turn.kind == "tool":
         return {"kind": "tool", "text": "".join(turn.pieces), "seconds": round(turn.seconds, 3)}
     runs: list[list[Any]] = []

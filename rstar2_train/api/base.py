@@ -139,7 +139,7 @@ AnyValue = Annotated[
 """A value whose type somebody else defines (vLLM's arguments): bounded in size all the same."""
 
 
-class Model(BaseModel):
+class ApiModel(BaseModel):
     """Base of all manifest models: unknown fields are errors, Python names are snake_case, manifests camelCase."""
 
     model_config = ConfigDict(

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from rstar2_train.api.base import API_VERSION, Model, Name, Text
+from rstar2_train.api.base import API_VERSION, ApiModel, Name, Text
 from rstar2_train.utils.files import write_atomically
 
 MESSAGE_LENGTH: Final = 2048
@@ -53,11 +53,11 @@ Reason = Literal[
 """Closed list of outcome reasons."""
 
 
-class Told(Model, extra="ignore"):
+class WireModel(ApiModel, extra="ignore"):
     """What one process tells another, whose image may be older: it takes what it knows."""
 
 
-class CheckpointRef(Told):
+class CheckpointRef(WireModel):
     """A complete checkpoint."""
 
     path: Text
@@ -66,7 +66,7 @@ class CheckpointRef(Told):
     """The step after which it was written."""
 
 
-class Progress(Told):
+class Progress(WireModel):
     """What a stage has reached; written on a step's change, at most every 10 s in a cluster."""
 
     api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
@@ -85,7 +85,7 @@ class Progress(Told):
     updated_at: float = Field(default_factory=time.time)
 
 
-class Attempt(Model):
+class AttemptRecord(ApiModel):
     """Which attempt of a stage may write into its folder."""
 
     attempt: int
@@ -94,7 +94,7 @@ class Attempt(Model):
     """Of the job that it belongs to: a job that is deleted and made again counts from 1, in the same storage."""
 
 
-class Outcome(Told):
+class Outcome(WireModel):
     """How an attempt of a stage ended. At most 4 KB as JSON, so that a termination message can carry a copy."""
 
     api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
@@ -132,6 +132,6 @@ class StageFailed(Exception):
         self.retryable = retryable
 
 
-def write_model(path: Path, model: Model) -> None:
+def write_model(path: Path, model: ApiModel) -> None:
     """Write a contract as JSON, atomically."""
     write_atomically(path, json.dumps(model.model_dump(mode="json", exclude_none=True), indent=1) + "\n")

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rstar2_train.api.base import API_VERSION, KIND, JobName, Model
+from rstar2_train.api.base import API_VERSION, KIND, ApiModel, JobName
 from rstar2_train.api.cel import RULES
-from rstar2_train.api.job import AgenticRLJob, Spec
+from rstar2_train.api.job import AgenticRLJob, JobSpec
 from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.api.status import JobStatus
@@ -119,11 +119,11 @@ def attach(root: Schema) -> None:
         node.setdefault("x-kubernetes-validations", []).append(rule.entry())
 
 
-def _schema_of(model: type[Model]) -> Schema:
+def _schema_of(model: type[ApiModel]) -> Schema:
     schema = model.model_json_schema(by_alias=True, mode="validation")
     definitions = schema.get("$defs", {})
-    if "GRPO" in definitions:
-        _tell_grpo_defaults(definitions["GRPO"]["properties"])
+    if "GRPODefaults" in definitions:
+        _tell_grpo_defaults(definitions["GRPODefaults"]["properties"])
     return structural(schema, definitions)
 
 
@@ -145,7 +145,7 @@ def build_schema() -> Schema:
             "kind": {"type": "string"},
             # All that a CRD may say about metadata: the name.
             "metadata": {"type": "object", "properties": {"name": structural(TypeAdapter(JobName).json_schema(), {})}},
-            "spec": _schema_of(Spec),
+            "spec": _schema_of(JobSpec),
             "status": _schema_of(JobStatus),
         },
     }

@@ -12,7 +12,7 @@ Action = Literal["NextStage", "Suspend", "RestartStage", "FailJob"]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FailureDecision:
     """What happens next, and why."""
 
     action: Action
@@ -23,28 +23,30 @@ class Decision:
 
 def after_attempt(
     *, exit_code: int, outcome: Outcome | None, policy: FailurePolicy, counted_restarts: int | None
-) -> Decision:
+) -> FailureDecision:
     """The next action after an attempt.
 
     `exit_code`: of the driver (negative or above 128 when a signal ended it); `outcome`: of this attempt, None when it
     wrote none, which is a crash; `counted_restarts`: of the whole job so far, None where maxRestarts does not hold.
     """
     if exit_code == ExitCode.DONE and outcome is not None and outcome.ended_well:
-        return Decision("NextStage")
+        return FailureDecision("NextStage")
     if exit_code == ExitCode.SUSPENDED and outcome is not None and outcome.outcome == "suspended":
-        return Decision("Suspend")
+        return FailureDecision("Suspend")
     why = f"{outcome.reason}: {outcome.message}" if outcome is not None else _crash(exit_code)
     rule = next((rule for rule in policy.rules if _matches(rule, exit_code, outcome)), None)
     if rule is not None and rule.action == "FailJob":
-        return Decision("FailJob", why=why)
+        return FailureDecision("FailJob", why=why)
     if rule is not None and rule.action == "Ignore":
-        return Decision("RestartStage", counts=False, why=why)
+        return FailureDecision("RestartStage", counts=False, why=why)
     if rule is None and exit_code == ExitCode.CONFIGURATION:
-        return Decision("FailJob", why=why)
+        return FailureDecision("FailJob", why=why)
     counts = rule.counts_towards_max if rule is not None else True
     if counts and counted_restarts is not None and counted_restarts >= policy.max_restarts:
-        return Decision("FailJob", why=f"{why} (after {counted_restarts} restarts, the most that maxRestarts allows)")
-    return Decision("RestartStage", counts=counts, why=why)
+        return FailureDecision(
+            "FailJob", why=f"{why} (after {counted_restarts} restarts, the most that maxRestarts allows)"
+        )
+    return FailureDecision("RestartStage", counts=counts, why=why)
 
 
 def _matches(rule: FailureRule, exit_code: int, outcome: Outcome | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Problem:
+class Issue:
     """One thing that is wrong, or (warning) probably not meant."""
 
     field: str
@@ -23,7 +23,7 @@ class Problem:
 class InvalidJob(Exception):
     """A manifest with errors; str() lists all of them, one a line."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Issue]) -> None:
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
 
@@ -33,8 +33,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def twice(names: Sequence[str], at: str, scope: str) -> Iterator[Problem]:
+def duplicates(names: Sequence[str], at: str, scope: str) -> Iterator[Issue]:
     """A problem for every name that stands in `names` a second time. `at`: their list; `scope`: where they differ."""
     for number, name in enumerate(names):
         if name in names[:number]:
-            yield Problem(f"{at}[{number}].name", f"stands twice; names are unique in {scope}", name)
+            yield Issue(f"{at}[{number}].name", f"stands twice; names are unique in {scope}", name)

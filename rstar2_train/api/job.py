@@ -6,23 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rstar2_train.api.base import API_VERSION, KIND, ImageName, JobName, Model, ObjectName, OptionalName, Text
+from rstar2_train.api.base import API_VERSION, KIND, ApiModel, ImageName, JobName, ObjectName, OptionalName, Text
 from rstar2_train.api.contracts import Reason
 from rstar2_train.api.roles import (
-    Accelerator,
-    Judge,
+    AcceleratorSpec,
+    JudgeSpec,
     ModelSource,
-    Redis,
-    Rollout,
+    RedisSpec,
+    RolloutSpec,
     RuntimePatch,
-    Storage,
-    Tracking,
-    Trainer,
+    StorageSpec,
+    TrackingSpec,
+    TrainerSpec,
 )
-from rstar2_train.api.stages import GRPO, GRPOSettings, Sampling, Stage, resolve_grpo
+from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
 
 
-class Checkpoint(Model):
+class CheckpointSpec(ApiModel):
     """When a stage can be resumed from."""
 
     every_steps: Annotated[int, Field(ge=1, le=100_000)] = 5
@@ -33,7 +33,7 @@ class Checkpoint(Model):
     """Keep the one with the best mean reward too."""
 
 
-class Validation(Model):
+class ValidationSpec(ApiModel):
     """The held-out set that the model is measured on at the end of every stage."""
 
     data: Text
@@ -46,14 +46,14 @@ class Validation(Model):
     """Sampling and limits; the same at the end of every stage, so that stages can be compared."""
 
 
-class Retain(Model):
+class RetainSpec(ApiModel):
     """How much of a job's past is kept in its storage."""
 
     trajectory_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Steps of trajectories kept a stage; default: all."""
 
 
-class FailureRule(Model):
+class FailureRule(ApiModel):
     """What to do when a stage's attempt ends in a certain way; the first rule that matches decides."""
 
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16)] = []
@@ -66,7 +66,7 @@ class FailureRule(Model):
     """Whether a restart counts towards maxRestarts."""
 
 
-class FailurePolicy(Model):
+class FailurePolicy(ApiModel):
     """What happens when a stage fails."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 6
@@ -75,7 +75,7 @@ class FailurePolicy(Model):
     """Tried in order before the default: restart on a crash or a retryable outcome, fail on 78."""
 
 
-class Deadlines(Model):
+class Deadlines(ApiModel):
     """Time limits."""
 
     pending_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
@@ -84,7 +84,7 @@ class Deadlines(Model):
     """Fail the job when it has been active for so long."""
 
 
-class SecretRefs(Model):
+class SecretRefs(ApiModel):
     """Secrets and registries of the site."""
 
     hub_token: ObjectName | None = None
@@ -97,7 +97,7 @@ class SecretRefs(Model):
     """Put before every image that is not set explicitly."""
 
 
-class Spec(Model):
+class JobSpec(ApiModel):
     """What the user asks for."""
 
     suspend: bool = False
@@ -110,13 +110,13 @@ class Spec(Model):
     """Seeds data order, sampling and resampling."""
     model: ModelSource
     """The policy to start from."""
-    storage: Storage = Storage()
+    storage: StorageSpec = StorageSpec()
     """Where checkpoints, trajectories and reports live. `rstar2 run` uses a folder instead."""
-    accelerator: Accelerator = Accelerator()
+    accelerator: AcceleratorSpec = AcceleratorSpec()
     """What trainer and rollout pods compute on."""
     stages: Annotated[list[Stage], Field(min_length=1, max_length=32)]
     """The curriculum, in order."""
-    grpo: GRPO = GRPO()
+    grpo: GRPODefaults = GRPODefaults()
     """Defaults of every GRPO stage: group-relative policy optimisation with Resample-on-Correct (GRPO-RoC).
 
     A step samples promptsPerStep problems rolloutsPerPrompt times each, keeps keepPerPrompt rollouts of every group
@@ -124,19 +124,19 @@ class Spec(Model):
     clipped, token-averaged loss. A stage's own settings lie over these, field by field; what neither sets has the
     default shown, which is the paper's.
     """
-    validation: Validation | None = None
+    validation: ValidationSpec | None = None
     """The held-out set that the model is measured on at the end of every stage."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointSpec = CheckpointSpec()
     """When a stage can be resumed from, and how many checkpoints are kept."""
-    trainer: Trainer = Trainer()
+    trainer: TrainerSpec = TrainerSpec()
     """The pods that learn: one Ray cluster a stage attempt."""
-    rollout: Rollout = Rollout()
+    rollout: RolloutSpec = RolloutSpec()
     """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
-    judge: Judge = Judge()
+    judge: JudgeSpec = JudgeSpec()
     """The Code Judge: runs the model's Python in gVisor."""
-    redis: Redis = Redis()
+    redis: RedisSpec = RedisSpec()
     """The queue between judge API and judge workers."""
-    tracking: Tracking = Tracking()
+    tracking: TrackingSpec = TrackingSpec()
     """Experiment tracking."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What happens when an attempt of a stage fails."""
@@ -144,7 +144,7 @@ class Spec(Model):
     """Time limits of the job; none are set by default."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """Delete the job so long after it ended."""
-    retain: Retain = Retain()
+    retain: RetainSpec = RetainSpec()
     """How much of its past is kept."""
     secret_refs: SecretRefs = SecretRefs()
     """Secrets and registries of the site."""
@@ -152,10 +152,10 @@ class Spec(Model):
     """Bounded changes to pods: never labels, isolation, security or accounts."""
 
 
-class Metadata(Model):
+class Metadata(ApiModel):
     """The part of Kubernetes' ObjectMeta that a job file needs; the rest is carried along unread."""
 
-    model_config = Model.model_config | {"extra": "ignore"}
+    model_config = ApiModel.model_config | {"extra": "ignore"}
 
     name: JobName
     """Name of the job."""
@@ -169,7 +169,7 @@ class Metadata(Model):
     """Annotations."""
 
 
-class AgenticRLJob(Model):
+class AgenticRLJob(ApiModel):
     """An agentic reinforcement-learning job: a curriculum of stages for one policy."""
 
     api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
@@ -178,7 +178,7 @@ class AgenticRLJob(Model):
     """Always AgenticRLJob."""
     metadata: Metadata
     """Name and identity."""
-    spec: Spec
+    spec: JobSpec
     """What is asked for."""
     status: dict[str, Any] | None = Field(default=None, exclude=True)
     """Written by the operator; ignored on input."""
@@ -192,7 +192,7 @@ class AgenticRLJob(Model):
 
     def grpo_settings(self, stage: Stage) -> GRPOSettings:
         """The settings that a GRPO stage runs with."""
-        return resolve_grpo(self.spec.grpo, stage.grpo or GRPO())
+        return resolve_grpo(self.spec.grpo, stage.grpo or GRPODefaults())
 
     def replicas(self, stage: Stage) -> int:
         """Pods of a stage attempt."""

@@ -16,7 +16,7 @@ from rstar2_train.api.base import (
     LABEL_VALUE,
     RELATIVE,
     VARIABLE,
-    Model,
+    ApiModel,
     Name,
     ObjectName,
     Quantity,
@@ -30,7 +30,7 @@ Labels = Annotated[dict[str, LabelValue], Field(max_length=16), keys(LABEL_KEY)]
 """Label key -> value."""
 
 
-class EnvVar(Model):
+class EnvVar(ApiModel):
     """One environment variable."""
 
     name: Annotated[str, StringConstraints(pattern=VARIABLE, max_length=128)]
@@ -39,7 +39,7 @@ class EnvVar(Model):
     """Its value."""
 
 
-class KeyToPath(Model):
+class KeyToPath(ApiModel):
     """One key of a ConfigMap or Secret as a file."""
 
     key: Annotated[str, StringConstraints(max_length=253)]
@@ -48,7 +48,7 @@ class KeyToPath(Model):
     """The file, relative to the volume."""
 
 
-class ClaimVolume(Model):
+class ClaimVolume(ApiModel):
     """A PersistentVolumeClaim of the job's namespace."""
 
     claim_name: ObjectName
@@ -57,7 +57,7 @@ class ClaimVolume(Model):
     """Mount it read-only everywhere."""
 
 
-class ConfigMapVolume(Model):
+class ConfigMapVolume(ApiModel):
     """A ConfigMap as files."""
 
     name: ObjectName
@@ -66,7 +66,7 @@ class ConfigMapVolume(Model):
     """Only these keys; default: all."""
 
 
-class SecretVolume(Model):
+class SecretVolume(ApiModel):
     """A Secret as files."""
 
     secret_name: ObjectName
@@ -75,7 +75,7 @@ class SecretVolume(Model):
     """Only these keys; default: all."""
 
 
-class EmptyDirVolume(Model):
+class EmptyDirVolume(ApiModel):
     """Scratch space that goes with the pod."""
 
     medium: Literal["", "Memory"] = ""
@@ -84,7 +84,7 @@ class EmptyDirVolume(Model):
     """The pod is evicted when it writes more."""
 
 
-class Volume(Model):
+class Volume(ApiModel):
     """A pod volume: exactly one of persistentVolumeClaim, configMap, secret, emptyDir."""
 
     name: Name
@@ -99,7 +99,7 @@ class Volume(Model):
     """Scratch space."""
 
 
-class VolumeMount(Model):
+class VolumeMount(ApiModel):
     """A mount of one of the patch's own volumes into every container of the role."""
 
     name: Name
@@ -112,7 +112,7 @@ class VolumeMount(Model):
     """Mount it read-only."""
 
 
-class Toleration(Model):
+class Toleration(ApiModel):
     """A taint that the pods put up with."""
 
     key: Key | None = None
@@ -127,7 +127,7 @@ class Toleration(Model):
     """With NoExecute: how long."""
 
 
-class Requirement(Model):
+class Requirement(ApiModel):
     """A condition on one label."""
 
     key: Key
@@ -138,21 +138,21 @@ class Requirement(Model):
     """With what."""
 
 
-class NodeTerm(Model):
+class NodeTerm(ApiModel):
     """Conditions on a node's labels; all must hold."""
 
     match_expressions: Annotated[list[Requirement], Field(min_length=1, max_length=16)]
     """The conditions."""
 
 
-class NodeSelectorTerms(Model):
+class NodeSelectorTerms(ApiModel):
     """Nodes of which one term or another holds."""
 
     node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=8)]
     """One of these must hold."""
 
 
-class PreferredNodes(Model):
+class PreferredNodes(ApiModel):
     """A wish about nodes."""
 
     weight: Annotated[int, Field(ge=1, le=100)]
@@ -161,7 +161,7 @@ class PreferredNodes(Model):
     """The nodes."""
 
 
-class NodeAffinity(Model):
+class NodeAffinity(ApiModel):
     """Which nodes the pods may and should run on."""
 
     required_during_scheduling_ignored_during_execution: NodeSelectorTerms | None = None
@@ -170,14 +170,14 @@ class NodeAffinity(Model):
     """Nodes they should run on."""
 
 
-class PodSelector(Model):
+class PodSelector(ApiModel):
     """Pods by their labels."""
 
     match_labels: Labels = {}
     """Labels that they have."""
 
 
-class PodTerm(Model):
+class PodTerm(ApiModel):
     """Pods, and what counts as near them."""
 
     label_selector: PodSelector
@@ -186,7 +186,7 @@ class PodTerm(Model):
     """Node label; two nodes with the same value of it are near one another."""
 
 
-class PreferredPods(Model):
+class PreferredPods(ApiModel):
     """A wish about nearness."""
 
     weight: Annotated[int, Field(ge=1, le=100)]
@@ -195,7 +195,7 @@ class PreferredPods(Model):
     """The pods."""
 
 
-class PodAffinity(Model):
+class PodAffinity(ApiModel):
     """Which pods these must and should be near (or, in podAntiAffinity, away from)."""
 
     required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=8)] = []
@@ -204,7 +204,7 @@ class PodAffinity(Model):
     """What should hold."""
 
 
-class Affinity(Model):
+class Affinity(ApiModel):
     """Where the pods run, as in a pod's spec.affinity."""
 
     node_affinity: NodeAffinity | None = None

@@ -11,8 +11,8 @@ from rstar2_train.api.base import (
     DEVICE,
     OPTIONAL_DEVICE,
     AnyValue,
+    ApiModel,
     ImageName,
-    Model,
     ObjectName,
     Positive,
     Quantity,
@@ -42,7 +42,7 @@ Amounts = Annotated[dict[str, Quantity], Field(max_length=16), keys(COMPUTE)]
 """Resource name -> amount."""
 
 
-class Resources(Model):
+class Resources(ApiModel):
     """Kubernetes resource requests and limits of one pod."""
 
     requests: Amounts = {}
@@ -51,7 +51,7 @@ class Resources(Model):
     """Maximum amounts."""
 
 
-class ModelSource(Model):
+class ModelSource(ApiModel):
     """The policy to start from."""
 
     source: Text
@@ -68,7 +68,7 @@ class ModelSource(Model):
     """The source is already instruction-tuned: no SFT stage is needed (silences the warning)."""
 
 
-class Storage(Model):
+class StorageSpec(ApiModel):
     """Where checkpoints, trajectories and reports live. In `rstar2 run` this is a folder."""
 
     claim_name: ObjectName | None = None
@@ -83,30 +83,30 @@ class Storage(Model):
     """Retain: deleting the job never deletes its checkpoints. Delete: the claim goes with it, but never claimName's."""
 
 
-class RDMA(Model):
+class RDMASpec(ApiModel):
     """RDMA devices for the trainer pods."""
 
     resource: Annotated[str, StringConstraints(pattern=DEVICE, max_length=317)]
     """Extended resource name of the device plugin."""
 
 
-class Accelerator(Model):
+class AcceleratorSpec(ApiModel):
     """What trainer and rollout pods compute on. Data, never matched by name elsewhere."""
 
     vendor: Literal["amd", "nvidia", "none"] = "amd"
     """amd (ROCm), nvidia (CUDA), or none: CPU, with gloo."""
     resource: Annotated[str, StringConstraints(pattern=OPTIONAL_DEVICE, max_length=317)] = ""
     """Extended resource that the device plugin offers; default: amd.com/gpu or nvidia.com/gpu, by the vendor."""
-    rdma: RDMA | None = None
+    rdma: RDMASpec | None = None
     """RDMA devices (a documented exception to restricted pods)."""
 
     @model_validator(mode="after")
-    def _resource_of_vendor(self) -> Accelerator:
+    def _resource_of_vendor(self) -> AcceleratorSpec:
         self.resource = self.resource or GPU_RESOURCES[self.vendor]
         return self
 
 
-class Trainer(Model):
+class TrainerSpec(ApiModel):
     """The pods that learn: one Ray cluster a stage attempt."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -134,7 +134,7 @@ class Trainer(Model):
         return max(1, self.gpus_per_replica)
 
 
-class Admission(Model):
+class AdmissionSpec(ApiModel):
     """When the next trajectory may enter an engine (paper §3.2)."""
 
     policy: Literal["static", "reserve"] = "reserve"
@@ -146,7 +146,7 @@ class Admission(Model):
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
 
 
-class Rollout(Model):
+class RolloutSpec(ApiModel):
     """The vLLM engines."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -159,7 +159,7 @@ class Rollout(Model):
     """Requests and limits of each pod."""
     engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
     """Further vLLM arguments, by their long names without the dashes."""
-    admission: Admission = Admission()
+    admission: AdmissionSpec = AdmissionSpec()
     """When the next trajectory may enter an engine (paper §3.2)."""
     tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
     """Longer tool output is cut in the middle to so many characters x 4."""
@@ -169,7 +169,7 @@ class Rollout(Model):
     """The model's tool: a Python program a call (the paper's), or jupyter_code, cells of one session a trajectory."""
 
 
-class JudgeLimits(Model):
+class JudgeLimits(ApiModel):
     """Limits of one tool call."""
 
     wall_seconds: Annotated[float, Field(gt=0, le=600)] = 4
@@ -182,7 +182,7 @@ class JudgeLimits(Model):
     """Processes and threads."""
 
 
-class Judge(Model):
+class JudgeSpec(ApiModel):
     """The Code Judge: runs the model's Python in gVisor."""
 
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -201,7 +201,7 @@ class Judge(Model):
     """RuntimeClass of the executor pods."""
 
 
-class Redis(Model):
+class RedisSpec(ApiModel):
     """The queue between judge API and judge workers."""
 
     image: ImageName | None = None
@@ -212,7 +212,7 @@ class Redis(Model):
     """Size of the volume for its append-only file; fixed once the job exists."""
 
 
-class MLflow(Model):
+class MLflowSpec(ApiModel):
     """Where progress is tracked."""
 
     uri: Text | None = None
@@ -223,16 +223,16 @@ class MLflow(Model):
     """Secret with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
 
-class Tracking(Model):
+class TrackingSpec(ApiModel):
     """Experiment tracking."""
 
-    mlflow: MLflow = MLflow()
+    mlflow: MLflowSpec = MLflowSpec()
     """The MLflow server that progress goes to."""
     traces_per_step: Annotated[int, Field(ge=0, le=1024)] = 2
     """Sampled trajectories a step that become MLflow traces."""
 
 
-class RuntimePatch(Model):
+class RuntimePatch(ApiModel):
     """A bounded change to the pods of some roles: never labels, isolation, security, accounts or numbers of devices.
 
     Several patches of a role add up; where two say different things of what a pod has one of, they are refused.

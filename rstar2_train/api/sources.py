@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from rstar2_train.api.issue import InvalidJob, Problem
+from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 
 GENERATED = "generated://"
@@ -27,7 +27,7 @@ _HUB = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[\w.-]+))
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceField:
     """A value of the manifest that names a file or folder, and where it stands."""
 
     owner: object
@@ -64,27 +64,27 @@ class HubSource:
         return state / f"{self.kind}s" / (self.repository.replace("/", "--") + revision)
 
 
-def sources(job: AgenticRLJob) -> Iterator[Source]:
+def sources(job: AgenticRLJob) -> Iterator[SourceField]:
     """Every value of a job that names a file or folder."""
     spec = job.spec
-    yield Source(spec.model, "source", "spec.model.source", "model")
+    yield SourceField(spec.model, "source", "spec.model.source", "model")
     if spec.model.chat_template:
-        yield Source(spec.model, "chat_template", "spec.model.chatTemplate", "template")
+        yield SourceField(spec.model, "chat_template", "spec.model.chatTemplate", "template")
     if spec.validation:
-        yield Source(spec.validation, "data", "spec.validation.data", "problems")
+        yield SourceField(spec.validation, "data", "spec.validation.data", "problems")
     if spec.grpo.data:
-        yield Source(spec.grpo, "data", "spec.grpo.data", "problems")
+        yield SourceField(spec.grpo, "data", "spec.grpo.data", "problems")
     for index, stage in enumerate(spec.stages):
         at = f"spec.stages[{index}].{stage.type.lower()}"
         if stage.evaluate:
             for number, benchmark in enumerate(stage.evaluate.benchmarks):
-                yield Source(benchmark, "data", f"{at}.benchmarks[{number}].data", "problems")
+                yield SourceField(benchmark, "data", f"{at}.benchmarks[{number}].data", "problems")
         for member in (stage.sft, stage.grpo, stage.filter):
             if member is not None and member.data:
-                yield Source(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
+                yield SourceField(member, "data", f"{at}.data", "conversations" if stage.sft else "problems")
 
 
-def located(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:
+def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:
     """The job with every source as a path inside its pods, and the claims that those paths lie in, sorted.
 
     `state_root`: the job's state folder inside the pods. Raises InvalidJob naming every value that cannot be located.
@@ -96,7 +96,7 @@ def located(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[Agentic
         try:
             path = locate(value, state=PurePosixPath(state_root), seed=job.spec.seed)
         except ValueError as error:
-            problems.append(Problem(source.field, str(error), value))
+            problems.append(Issue(source.field, str(error), value))
             continue
         if value.startswith(CLAIM):
             claims.add(path.relative_to(CLAIM_MOUNT).parts[0])
@@ -106,14 +106,14 @@ def located(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[Agentic
     return job, tuple(sorted(claims))
 
 
-def schemes(job: AgenticRLJob) -> Iterator[Problem]:
+def schemes(job: AgenticRLJob) -> Iterator[Issue]:
     """What is wrong with sources that are no paths: wrong on a machine and on a cluster alike."""
     for source in sources(job):
         try:
             if "://" in source.value:
                 locate(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
         except ValueError as error:
-            yield Problem(source.field, str(error), source.value)
+            yield Issue(source.field, str(error), source.value)
 
 
 def locate(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:

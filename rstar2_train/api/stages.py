@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rstar2_train.api.base import Model, Name, Positive, Probability, Text
+from rstar2_train.api.base import ApiModel, Name, Positive, Probability, Text
 
 
-class Sampling(Model):
+class Sampling(ApiModel):
     """How responses are sampled, and the limits of one trajectory."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -26,7 +26,7 @@ class Sampling(Model):
     """Most assistant turns in one trajectory."""
 
 
-class SFTStage(Model):
+class SFTStage(ApiModel):
     """Supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
 
     data: Text
@@ -53,7 +53,7 @@ class SFTStage(Model):
     """Steps between two checkpoints of this stage; default: a tenth of its steps."""
 
 
-class Advance(Model):
+class AdvanceTrigger(ApiModel):
     """Triggers that end a GRPO stage before its last step; any one is enough."""
 
     truncation_below: Probability | None = None
@@ -66,7 +66,7 @@ class Advance(Model):
     """Never advance before so many steps."""
 
 
-class Collapse(Model):
+class CollapseTrigger(ApiModel):
     """Stops a stage whose reward falls and stays down, and hands on its best checkpoint (paper §4.3)."""
 
     enabled: bool = True
@@ -77,7 +77,7 @@ class Collapse(Model):
     """Steps that the fall must last."""
 
 
-class Resample(Model):
+class ResampleSpec(ApiModel):
     """Which rollouts of a group train the policy: Resample-on-Correct (paper §2.2.3)."""
 
     mode: Literal["paper", "rank", "uniform"] = "paper"
@@ -86,7 +86,7 @@ class Resample(Model):
     """Keep at least so many of either class where it has them; the paper's 0 is the default."""
 
 
-class ImportanceCorrection(Model):
+class ImportanceCorrection(ApiModel):
     """Truncated importance sampling between the engine that sampled and the trainer that learns."""
 
     enabled: bool = False
@@ -95,7 +95,7 @@ class ImportanceCorrection(Model):
     """Upper bound of the weight."""
 
 
-class GRPO(Model):
+class GRPODefaults(ApiModel):
     """Group-relative policy optimisation with Resample-on-Correct: how a GRPO stage samples, selects and learns.
 
     A stage's own settings lie over spec.grpo, field by field; what neither sets has the default shown.
@@ -139,17 +139,17 @@ class GRPO(Model):
     """Upper clip range of the probability ratio, 1 + clipHigh (eq. 6)."""
     reset_optimizer: bool | None = None
     """Start the stage with a fresh optimiser (paper: at the switch to the hard problems)."""
-    resample: Resample | None = None
+    resample: ResampleSpec | None = None
     """Which rollouts of a group train the policy: Resample-on-Correct (paper §2.2.3)."""
     importance_correction: ImportanceCorrection | None = None
     """Truncated importance sampling between the engine that sampled and the trainer that learns."""
-    advance_when: Advance | None = None
+    advance_when: AdvanceTrigger | None = None
     """Triggers that end the stage before its last step; any one is enough."""
-    collapse: Collapse | None = None
+    collapse: CollapseTrigger | None = None
     """Stops a stage whose reward falls and stays down, and hands on its best checkpoint (paper §4.3)."""
 
 
-class GRPOSettings(Model):
+class GRPOSettings(ApiModel):
     """What a GRPO stage runs with: every field has a value. The one home of GRPO defaults."""
 
     data: Text | None = None
@@ -170,10 +170,10 @@ class GRPOSettings(Model):
     clip_low: float = 0.2
     clip_high: float = 0.28
     reset_optimizer: bool = False
-    resample: Resample = Resample()
+    resample: ResampleSpec = ResampleSpec()
     importance_correction: ImportanceCorrection = ImportanceCorrection()
-    advance_when: Advance = Advance()
-    collapse: Collapse = Collapse()
+    advance_when: AdvanceTrigger = AdvanceTrigger()
+    collapse: CollapseTrigger = CollapseTrigger()
 
     @property
     def sampling(self) -> Sampling:
@@ -183,7 +183,7 @@ class GRPOSettings(Model):
         )
 
 
-class FilterStage(Model):
+class FilterStage(ApiModel):
     """Drops the problems that the current policy always solves (paper §4.3: 8 samples, drop 8 of 8)."""
 
     data: Text
@@ -196,7 +196,7 @@ class FilterStage(Model):
     """Sampling and limits of these rollouts."""
 
 
-class Benchmark(Model):
+class BenchmarkSpec(ApiModel):
     """One named problem set."""
 
     name: Name
@@ -205,10 +205,10 @@ class Benchmark(Model):
     """JSONL or Parquet of `{id, problem, answer}`; rows may carry `slice` and `hard`."""
 
 
-class EvaluateStage(Model):
+class EvaluateStage(ApiModel):
     """Measures the final policy (paper §5.1: 16 samples, T = 0.6, 30K tokens, 30 turns)."""
 
-    benchmarks: Annotated[list[Benchmark], Field(min_length=1, max_length=32)]
+    benchmarks: Annotated[list[BenchmarkSpec], Field(min_length=1, max_length=32)]
     """Problem sets to measure on."""
     samples: Annotated[int, Field(ge=1, le=1024)] = 16
     """Samples of each problem; pass@1 is their mean."""
@@ -216,7 +216,7 @@ class EvaluateStage(Model):
     """Sampling and limits."""
 
 
-class Stage(Model):
+class Stage(ApiModel):
     """One phase of the job: a name, a type, and the member struct of that type."""
 
     name: Name
@@ -225,7 +225,7 @@ class Stage(Model):
     """What the stage does; the member of the same name, in lower case, says how."""
     sft: SFTStage | None = None
     """Set when type is SFT: supervised fine-tuning on demonstrations; loss on assistant tokens only (paper §4.1)."""
-    grpo: GRPO | None = None
+    grpo: GRPODefaults | None = None
     """Set when type is GRPO: how this stage samples, selects and learns; lies over spec.grpo, field by field
     (resample, collapse and the like whole)."""
     filter: FilterStage | None = None
@@ -246,7 +246,7 @@ class Stage(Model):
         return self.type != "SFT"
 
 
-def resolve_grpo(defaults: GRPO, stage: GRPO) -> GRPOSettings:
+def resolve_grpo(defaults: GRPODefaults, stage: GRPODefaults) -> GRPOSettings:
     """The settings a GRPO stage runs with: built-in defaults, then `spec.grpo`, then the stage's own.
 
     A stage that names its problems, by `data` or by `data_from`, takes neither from `spec.grpo`.
@@ -257,6 +257,6 @@ def resolve_grpo(defaults: GRPO, stage: GRPO) -> GRPOSettings:
     return GRPOSettings.model_validate(others | own)
 
 
-def _set_fields(settings: GRPO) -> dict[str, object]:
+def _set_fields(settings: GRPODefaults) -> dict[str, object]:
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {name: value for name, value in values.items() if value is not None}

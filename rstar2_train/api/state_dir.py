@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.api.contracts import Attempt, Outcome, Progress
+from rstar2_train.api.contracts import AttemptRecord, Outcome, Progress
 from rstar2_train.api.job import AgenticRLJob
 
 
@@ -21,12 +21,12 @@ class StageState:
 
     @property
     def attempt_file(self) -> Path:
-        """The `Attempt` that may write here; a writer that is another one must stop."""
+        """The `AttemptRecord` that may write here; a writer that is another one must stop."""
         return self.root / "attempt.json"
 
     @property
     def leaving_file(self) -> Path:
-        """An `Attempt` one of whose pods was asked to end: its driver writes a checkpoint and ends as suspended."""
+        """The `AttemptRecord` of a pod that was asked to stop: its driver writes a checkpoint and ends as suspended."""
         return self.root / "leaving.json"
 
     @property
@@ -69,7 +69,7 @@ class StageState:
         """Problems that a Filter stage kept."""
         return self.root / "kept.jsonl"
 
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> AttemptRecord | None:
         """The present attempt, or None before the first."""
         return read_attempt(self.attempt_file)
 
@@ -186,6 +186,6 @@ class JobState:
         return Progress.model_validate_json(self.progress_file.read_text(encoding="utf-8"))
 
 
-def read_attempt(file: Path) -> Attempt | None:
+def read_attempt(file: Path) -> AttemptRecord | None:
     """The attempt that a file names, or None when there is no such file."""
-    return Attempt.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None
+    return AttemptRecord.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from rstar2_train.api.base import Model, Name
+from rstar2_train.api.base import ApiModel, Name
 from rstar2_train.api.contracts import CheckpointRef
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$", max_length=64)]
@@ -32,7 +32,7 @@ def _keyed(key: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-class Condition(Model):
+class Condition(ApiModel):
     """One statement about the job, true or not; made like every condition in Kubernetes."""
 
     type: Word
@@ -49,7 +49,7 @@ class Condition(Model):
     """metadata.generation of the spec that this is about."""
 
 
-class StageStatus(Model):
+class StageStatus(ApiModel):
     """What a stage has reached."""
 
     name: Name
@@ -82,7 +82,7 @@ class StageStatus(Model):
     """The last value of its main metrics, such as reward, pass@1 and tool errors, as decimals."""
 
 
-class RoleStatus(Model):
+class RoleStatus(ApiModel):
     """The pods of a role."""
 
     name: Annotated[str, StringConstraints(max_length=32)]
@@ -95,7 +95,7 @@ class RoleStatus(Model):
     """What the others wait for, in the words of the kubelet or the scheduler."""
 
 
-class JobStatus(Model):
+class JobStatus(ApiModel):
     """What the operator knows about the job."""
 
     phase: Word | None = None

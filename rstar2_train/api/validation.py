@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rstar2_train.api.base import PATTERNS
-from rstar2_train.api.issue import InvalidJob, Problem
+from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.rules import RULES
 
 
-def check(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[Problem]]:
+def check(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[Issue]]:
     """Validate plain data. Returns the job (None when there are errors) and all problems, errors first."""
     job, errors = _parse(data)
     problems = [_from_pydantic(error, data) for error in errors]
@@ -87,16 +87,16 @@ def _overlaps(field: str, broken: str) -> bool:
     )
 
 
-def _from_pydantic(error: ErrorDetails, data: dict[str, Any]) -> Problem:
+def _from_pydantic(error: ErrorDetails, data: dict[str, Any]) -> Issue:
     location = [part for part in error["loc"] if part not in ("str", "int", "float")]
     field, value, kind = _dotted(location), error.get("input"), error["type"]
     if kind == "extra_forbidden":
         known = _known_fields(location[:-1])
         close = difflib.get_close_matches(str(location[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"allowed here: {', '.join(known)}"
-        return Problem(field, f"unknown field; {hint}")
+        return Issue(field, f"unknown field; {hint}")
     if kind == "missing":
-        return Problem(field, "is required")
+        return Issue(field, "is required")
     message = error["msg"].removeprefix("Value error, ")
     if kind == "literal_error":
         message = "allowed: " + str(error["ctx"]["expected"])
@@ -104,7 +104,7 @@ def _from_pydantic(error: ErrorDetails, data: dict[str, Any]) -> Problem:
         message = f"allowed: {PATTERNS[error['ctx']['pattern']]}"
     else:
         message = message.replace("Input should be", "should be")
-    return Problem(field, message, value if not isinstance(value, dict | list) else None)
+    return Issue(field, message, value if not isinstance(value, dict | list) else None)
 
 
 def _dotted(location: list[Any]) -> str:

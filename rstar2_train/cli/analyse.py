@@ -55,15 +55,15 @@ def main(given: argparse.Namespace) -> int:
     """Analyse; returns the exit code."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rstar2_train.analysis.analyse import Wanted, analyse
+    from rstar2_train.analysis.analyse import AnalysisRequest, analyse
     from rstar2_train.analysis.sources import AnalysisError
     from rstar2_train.api.state_dir import JobState
-    from rstar2_train.rollout.trajectory_store import StoreError
+    from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 
     state = JobState(given.state / given.job)
     if not state.job_file.exists():
         return _fail(f"{state.root}: no such job; run it first, or name the folder of all jobs with --state")
-    wanted = Wanted(
+    wanted = AnalysisRequest(
         out=given.out or state.analysis,
         stages=given.stage,
         limit=given.limit,
@@ -78,7 +78,7 @@ def main(given: argparse.Namespace) -> int:
     try:
         with bar:
             summary = analyse(state, wanted, bar)
-    except (AnalysisError, StoreError) as error:
+    except (AnalysisError, TrajectoryStoreError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or wanted.out}: {error.strerror}")

@@ -18,17 +18,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from rstar2_train.data.prepare.config import Settings
+from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.records import RULES, Layout, as_json
+from rstar2_train.data.prepare.records import RULES, DatasetLayout, as_json
 from rstar2_train.data.readers import DataError
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
-    from rstar2_train.data.prepare.inspect import Survey
-    from rstar2_train.data.prepare.pipeline import Prepared, Watch
+    from rstar2_train.data.prepare.inspect import InspectionReport
+    from rstar2_train.data.prepare.pipeline import PreparedDataset, Watch
 
-_DEFAULT = Settings()
+_DEFAULT = PrepareSettings()
 _LAYOUT_LIST = "\n".join(f"  {name:18} {layout.holds}: {layout.dataset}" for name, layout in LAYOUTS.items())
 EPILOG = """examples:
   rstar2 data inspect math500=math500.jsonl        what is in a file, and what becomes of it
@@ -128,10 +128,10 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _prepare(given: argparse.Namespace) -> None:
-    from rstar2_train.data.prepare.pipeline import Source, prepare
+    from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 
-    sources = [Source(*_layout_and_files(named)) for named in given.sources]
-    settings = Settings(max_digits=given.max_digits, similarity=given.similarity, agree=given.agree)
+    sources = [DatasetSource(*_layout_and_files(named)) for named in given.sources]
+    settings = PrepareSettings(max_digits=given.max_digits, similarity=given.similarity, agree=given.agree)
     with _progress() as watch:
         prepared = prepare(
             sources, out=given.out, against=given.against, sampled=given.sampled, settings=settings, watch=watch
@@ -153,11 +153,11 @@ def _decontaminate(given: argparse.Namespace) -> None:
 
 def _inspect(given: argparse.Namespace) -> None:
     from rstar2_train.data.prepare.files import data_files
-    from rstar2_train.data.prepare.inspect import survey
+    from rstar2_train.data.prepare.inspect import inspect_rows
 
     named = given.source.partition("=")[0] in LAYOUTS
     layout, files = _layout_and_files(given.source) if named else (None, tuple(data_files(given.source)))
-    found = survey(files, layout=layout, most=given.rows)
+    found = inspect_rows(files, layout=layout, most=given.rows)
     console = _console()
     table = Table("column", "type", "rows", "first value")
     for name, column in found.columns.items():
@@ -168,7 +168,7 @@ def _inspect(given: argparse.Namespace) -> None:
         print(line)
 
 
-def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
+def _described(found: InspectionReport, layout: DatasetLayout | None) -> Iterator[str]:
     yield f"{found.rows:,} rows, {found.usable:,} usable" + (f" as {layout.holds}" if layout else "")
     for rule, rows in found.removed.items():
         yield f"  {rows:,} removed: {rule}"
@@ -185,7 +185,7 @@ def _described(found: Survey, layout: Layout | None) -> Iterator[str]:
     yield as_json(found.first, indent=1)
 
 
-def _layout_and_files(named: str) -> tuple[Layout, tuple[Path, ...]]:
+def _layout_and_files(named: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
     from rstar2_train.data.prepare.files import data_files
 
     name, equals, where = named.partition("=")
@@ -194,7 +194,7 @@ def _layout_and_files(named: str) -> tuple[Layout, tuple[Path, ...]]:
     return LAYOUTS[name], tuple(data_files(where))
 
 
-def _show(prepared: Prepared) -> None:
+def _show(prepared: PreparedDataset) -> None:
     """What was removed and what is left, and where it is."""
     from rstar2_train.data.prepare.pipeline import REPORT
 

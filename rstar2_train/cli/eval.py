@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.evaluation_options import Bar, add_shared, carry_out, ended, fail, print_table
+from rstar2_train.cli.evaluation_options import ProgressBar, add_shared, ended, fail, print_table, run_command
 
 if TYPE_CHECKING:
-    from rstar2_train.launch.evaluation.plan import Wanted
-    from rstar2_train.launch.evaluation.runner import Elsewhere
+    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rstar2_train.launch.evaluation.runner import ExternalJudge
 
 NAME = "eval"
 DESCRIPTION = """Measures a model on benchmark files, with the agent loop, the tools and the scoring of training: pass@1
@@ -49,10 +49,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Evaluate; returns the exit code."""
-    return carry_out(NAME, given, partial(_evaluate, given))
+    return run_command(NAME, given, partial(_evaluate, given))
 
 
-def _evaluate(given: argparse.Namespace, wanted: Wanted, elsewhere: Elsewhere, bar: Bar) -> int:
+def _evaluate(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJudge, bar: ProgressBar) -> int:
     from rstar2_train.evaluation.result import render
     from rstar2_train.launch.evaluation import evaluate as flow
 

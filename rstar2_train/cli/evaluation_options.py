@@ -20,9 +20,9 @@ from rstar2_train.utils.options import count
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rstar2_train.evaluation.sample_result import Scored
-    from rstar2_train.launch.evaluation.plan import Wanted
-    from rstar2_train.launch.evaluation.runner import Elsewhere, Shown
+    from rstar2_train.evaluation.sample_result import SampleResult
+    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rstar2_train.launch.evaluation.runner import ExternalJudge, ProgressSink
 
 SETTINGS = ("samples", "temperature", "top_p", "max_response_tokens", "max_turns", "seed")
 """Options of all these commands that lie over a stage's settings."""
@@ -68,10 +68,10 @@ def add_shared(command: argparse.ArgumentParser, *, description: str, epilog: st
     )
 
 
-def carry_out(
+def run_command(
     name: str,
     given: argparse.Namespace,
-    work: Callable[[Wanted, Elsewhere, Bar], int],
+    work: Callable[[EvalRequest, ExternalJudge, ProgressBar], int],
     *,
     own: Sequence[str] = (),
 ) -> int:
@@ -82,22 +82,22 @@ def carry_out(
     from rstar2_train.api.contracts import ExitCode
     from rstar2_train.inference.client import EngineRejected, EngineUnavailable
     from rstar2_train.judge.types import JudgeUnavailable
-    from rstar2_train.launch.evaluation.plan import Wanted
-    from rstar2_train.launch.evaluation.runner import Elsewhere, Lost, Stopped
-    from rstar2_train.launch.local.preflight import CannotRun
+    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rstar2_train.launch.evaluation.runner import ExternalJudge, StopRequested, TooManyLost
+    from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path
-    from rstar2_train.rollout.collector import NoRoom
+    from rstar2_train.rollout.collector import PromptTooLong
     from rstar2_train.utils.supervisor import ChildFailed
 
     if not given.model and not given.endpoint:
         return fail(name, "--model FOLDER is needed, or --endpoint URL")
     add_tools_to_path()
-    elsewhere = Elsewhere(
+    elsewhere = ExternalJudge(
         judge=given.judge.rstrip("/"),
         judge_token=os.environ.get("RSTAR2_JUDGE_TOKEN", ""),
         engine_token=os.environ.get("RSTAR2_ENGINE_TOKEN", ""),
     )
-    wanted = Wanted(
+    wanted = EvalRequest(
         model=given.model,
         endpoint=given.endpoint.rstrip("/").removesuffix("/v1"),
         engine_token=elsewhere.engine_token,
@@ -108,15 +108,15 @@ def carry_out(
         state=given.state,
     )
     try:
-        return work(wanted, elsewhere, Bar())
-    except (CannotRun, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable, NoRoom) as error:
+        return work(wanted, elsewhere, ProgressBar())
+    except (PreflightError, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable, PromptTooLong) as error:
         return fail(name, str(error))
     except OSError as error:
         return fail(name, f"{error.filename or given.state}: {error.strerror or error}")
-    except Lost as error:
+    except TooManyLost as error:
         fail(name, f"{error}\nno report was written; the same command asks the lost samples again")
         return ExitCode.RETRYABLE
-    except (Stopped, KeyboardInterrupt):
+    except (StopRequested, KeyboardInterrupt):
         fail(name, "stopped; what was sampled is kept, and the same command goes on")
         return ExitCode.SUSPENDED
 
@@ -143,7 +143,7 @@ def fail(name: str, message: str) -> int:
     return 1
 
 
-class Bar:
+class ProgressBar:
     """The progress bar, and words above it; in a file a line every LINE_SECONDS. A context manager."""
 
     def __init__(self) -> None:
@@ -157,11 +157,11 @@ class Bar:
         self._ended = self._correct = self._lost = 0
         self._said = time.monotonic()
 
-    def __enter__(self) -> Shown:
-        from rstar2_train.launch.evaluation.runner import Shown
+    def __enter__(self) -> ProgressSink:
+        from rstar2_train.launch.evaluation.runner import ProgressSink
 
         self._bar.start()
-        return Shown(self.say, self._begin, self._done)
+        return ProgressSink(self.say, self._begin, self._done)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -176,7 +176,7 @@ class Bar:
             self.say(f"{have} of {total} samples are there already")
         self._bar.update(self._task, total=total, completed=have, visible=True)
 
-    def _done(self, scored: Scored) -> None:
+    def _done(self, scored: SampleResult) -> None:
         self._ended += 1
         self._correct += scored.correct
         self._lost += scored.failed

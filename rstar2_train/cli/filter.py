@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.evaluation_options import Bar, add_shared, carry_out, ended, fail, print_table
+from rstar2_train.cli.evaluation_options import ProgressBar, add_shared, ended, fail, print_table, run_command
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
-    from rstar2_train.launch.evaluation.plan import Wanted
-    from rstar2_train.launch.evaluation.runner import Elsewhere
+    from rstar2_train.launch.evaluation.plan import EvalRequest
+    from rstar2_train.launch.evaluation.runner import ExternalJudge
 
 NAME = "filter"
 DESCRIPTION = """Samples each problem of a file a few times, and writes those that the model does not always solve: what
@@ -47,10 +47,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Filter; returns the exit code."""
-    return carry_out(NAME, given, partial(_filter, given), own=["drop_solved"])
+    return run_command(NAME, given, partial(_filter, given), own=["drop_solved"])
 
 
-def _filter(given: argparse.Namespace, wanted: Wanted, elsewhere: Elsewhere, bar: Bar) -> int:
+def _filter(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJudge, bar: ProgressBar) -> int:
     from rstar2_train.evaluation.difficulty import render
     from rstar2_train.launch.evaluation import filter as flow
 

@@ -25,7 +25,7 @@ from rstar2_train.utils.options import count, port, seconds
 from rstar2_train.utils.terminal import ending_signals
 
 if TYPE_CHECKING:
-    from rstar2_train.judge.local import JudgeStack
+    from rstar2_train.judge.local import LocalJudge
 
 TOKEN = "RSTAR2_JUDGE_TOKEN"
 PATIENCE_SECONDS = 10.0
@@ -141,15 +141,15 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from rstar2_train.judge.loadgen import SNIPPETS, measure
+    from rstar2_train.judge.loadgen import SNIPPETS, measure_load
     from rstar2_train.utils.auth import secret
 
     kinds = list(SNIPPETS) if given.snippet == "all" else [given.snippet]
     table = Table("snippet", "callers", "calls/s", "p50 s", "p99 s", "refused", title="Code Judge")
     with _judge(given) as url:
         for kind in kinds:
-            asyncio.run(measure(url, kind, callers=8, calls=24, token=secret(TOKEN)))  # what a first call costs
-            found = asyncio.run(measure(url, kind, callers=given.callers, calls=given.calls, token=secret(TOKEN)))
+            asyncio.run(measure_load(url, kind, callers=8, calls=24, token=secret(TOKEN)))  # what a first call costs
+            found = asyncio.run(measure_load(url, kind, callers=given.callers, calls=given.calls, token=secret(TOKEN)))
             cells = (found.calls_per_second, found.p50, found.p99)
             table.add_row(kind, str(found.callers), *(f"{one:.3g}" for one in cells), str(found.refused))
     Console().print(table)
@@ -169,12 +169,12 @@ def _judge(given: argparse.Namespace) -> Iterator[str]:
 
 
 @contextmanager
-def _stack(given: argparse.Namespace, **settings: Any) -> Iterator[JudgeStack]:
-    from rstar2_train.judge.local import JudgeStack
+def _stack(given: argparse.Namespace, **settings: Any) -> Iterator[LocalJudge]:
+    from rstar2_train.judge.local import LocalJudge
 
     executors = given.executors or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="rstar2-judge-") as folder:
-        stack = JudgeStack(Path(folder), executors=executors, **settings)
+        stack = LocalJudge(Path(folder), executors=executors, **settings)
         try:
             with Console(stderr=True).status("starting Redis, the API and the sandboxes ..."):
                 stack.start()

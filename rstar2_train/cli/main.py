@@ -132,13 +132,13 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rstar2_train.launch.local.preflight import CannotRun
+    from rstar2_train.launch.local.preflight import PreflightError
     from rstar2_train.launch.local.run import add_tools_to_path, run
 
     add_tools_to_path()
     try:
         return run(arguments.file, state_root=arguments.state, console=_console())
-    except CannotRun as error:
+    except PreflightError as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{error.filename or arguments.state}: {error.strerror}")

@@ -95,12 +95,12 @@ def add_chat_arguments(chat: argparse.ArgumentParser) -> None:
 
 def serve_main(given: argparse.Namespace) -> int:
     """Serve; returns the exit code."""
-    from rstar2_train.api.roles import Accelerator
-    from rstar2_train.launch.local.preflight import CannotRun, vendor
-    from rstar2_train.rollout.chat_format import ProtocolError
-    from rstar2_train.serving.external import Elsewhere, Refused
-    from rstar2_train.serving.model import NoModel, adjusted, find
-    from rstar2_train.serving.server import Endpoint
+    from rstar2_train.api.roles import AcceleratorSpec
+    from rstar2_train.launch.local.preflight import PreflightError, vendor
+    from rstar2_train.rollout.chat_format import ChatFormatError
+    from rstar2_train.serving.external import ExternalServiceRejected, ExternalServices
+    from rstar2_train.serving.model import ModelNotFound, adjusted, find
+    from rstar2_train.serving.server import EndpointSettings
     from rstar2_train.serving.stack import run
     from rstar2_train.utils.auth import secret
     from rstar2_train.utils.supervisor import ChildFailed
@@ -124,10 +124,10 @@ def serve_main(given: argparse.Namespace) -> int:
             system_prompt=given.system_prompt,
             prompt_prefix=given.prompt_prefix,
             tool=given.tool,
-            accelerator=Accelerator.model_validate({"vendor": given.accelerator or vendor()}),
+            accelerator=AcceleratorSpec.model_validate({"vendor": given.accelerator or vendor()}),
             executors=given.executors,
         )
-        endpoint = Endpoint(
+        endpoint = EndpointSettings(
             host=given.host,
             port=given.port,
             token=_read_token(given.token_file) if given.token_file else secret(TOKEN),
@@ -136,7 +136,7 @@ def serve_main(given: argparse.Namespace) -> int:
             judge_patience=given.judge_patience,
             grace=given.grace,
         )
-        there = Elsewhere(
+        there = ExternalServices(
             engine=given.endpoint.rstrip("/").removesuffix("/v1"),
             engine_token=secret("RSTAR2_ENGINE_TOKEN") or "",
             judge=given.judge.rstrip("/"),
@@ -146,7 +146,15 @@ def serve_main(given: argparse.Namespace) -> int:
         doing = f"starting {', '.join(here)}" if here else "starting the endpoint"
         console.print(f"{doing} for {served.folder} ...", style="dim", highlight=False)
         run(served, endpoint, there, say=say, ready=ready)
-    except (NoModel, ProtocolError, CannotRun, ChildFailed, Refused, ValueError, OSError) as error:
+    except (
+        ModelNotFound,
+        ChatFormatError,
+        PreflightError,
+        ChildFailed,
+        ExternalServiceRejected,
+        ValueError,
+        OSError,
+    ) as error:
         print(f"rstar2 serve: {error}", file=sys.stderr)
         return 1
     return 0
@@ -154,7 +162,7 @@ def serve_main(given: argparse.Namespace) -> int:
 
 def chat_main(given: argparse.Namespace) -> int:
     """Talk; returns the exit code."""
-    from rstar2_train.serving.chat import ChatFailed, Client, converse, started
+    from rstar2_train.serving.chat import ChatClient, ChatFailed, converse, started
     from rstar2_train.utils.auth import secret
 
     console = Console(highlight=False)
@@ -166,7 +174,7 @@ def chat_main(given: argparse.Namespace) -> int:
         except UnicodeError as error:
             raise ChatFailed("the question is not UTF-8 text") from error
         with started(given.model, jobs=given.state, token=token, url=given.url) as url:
-            client = Client(url, token=token, temperature=given.temperature, max_tokens=given.max_tokens)
+            client = ChatClient(url, token=token, temperature=given.temperature, max_tokens=given.max_tokens)
             with client:
                 return converse(client, console, prompt=prompt)
     except (ChatFailed, OSError) as error:

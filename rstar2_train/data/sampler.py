@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PromptSampler:
     """Batches of distinct items over endless epochs, each epoch in its own shuffled order.
 
     The items that do not fill a last batch of an epoch are left out of that epoch; the next shuffle brings them back.

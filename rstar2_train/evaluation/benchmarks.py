@@ -20,20 +20,20 @@ SEED_NAME = "evaluation"
 """Follows the job's seed in the seed of every evaluation: the same problems meet the same random numbers."""
 
 
-class Named(NamedTuple):
+class BenchmarkFile(NamedTuple):
     """A benchmark's name and its file."""
 
     name: str
     file: Path
 
 
-def parse_benchmarks(texts: Iterable[str], *, data: Path) -> list[Named]:
+def parse_benchmarks(texts: Iterable[str], *, data: Path) -> list[BenchmarkFile]:
     """The benchmarks of `--benchmark FILE_OR_NAME[=FILE],...`, in the order given.
 
     `NAME=FILE` names a file; a file alone is named by its stem; a name alone is a file of that stem in `data`.
     Raises DataError for a file that is not there, a name that cannot be one, and a name given twice.
     """
-    found: list[Named] = []
+    found: list[BenchmarkFile] = []
     for text in (part.strip() for given in texts for part in given.split(",")):
         name, equals, file = text.partition("=")
         path = Path(file).expanduser() if equals else _find(name, data)
@@ -44,11 +44,11 @@ def parse_benchmarks(texts: Iterable[str], *, data: Path) -> list[Named]:
             raise DataError(f"{text!r}: no such file (looked at {path.absolute()})")
         if any(one.name == name for one in found):
             raise DataError(f"{text!r}: the name {name!r} is already given; give another one, NAME=FILE")
-        found.append(Named(name, path))
+        found.append(BenchmarkFile(name, path))
     return found
 
 
-def read_benchmarks(benchmarks: Iterable[Named]) -> Iterator[tuple[str, Problem]]:
+def read_benchmarks(benchmarks: Iterable[BenchmarkFile]) -> Iterator[tuple[str, Problem]]:
     """Every problem with its benchmark's name; ids are made unique. Raises DataError as `read_problems` does."""
     for name, file in benchmarks:
         for problem in read_problems(file):

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.records import Record
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.records import RecordModel
+from rstar2_train.evaluation.sample_result import SampleResult
 
 SEED_NAME = "filter"
 """Follows the job's seed in the seed of every filter: the same problems meet the same random numbers."""
@@ -24,7 +24,7 @@ BAR = 32
 """Characters of the table's longest bar."""
 
 
-class Counts(Record):
+class SolveCounts(RecordModel):
     """How often one problem was solved."""
 
     id: str
@@ -35,7 +35,7 @@ class Counts(Record):
     kept: bool
 
 
-class FilterReport(Record):
+class FilterReport(RecordModel):
     """What a filter found: the JSON beside the problems that it kept. Counts are of problems unless said."""
 
     format: int = 1
@@ -60,11 +60,11 @@ class FilterReport(Record):
     """How many problems were solved so many times, for every number of times from 0 on."""
     seconds: float
     """Wall time of the sampling, in the run that ended it."""
-    counts: list[Counts]
+    counts: list[SolveCounts]
     """Every problem, in the order of the file."""
 
 
-def count_solved(problems: Sequence[Problem], rows: Iterable[Scored], *, drop_solved: int) -> list[Counts]:
+def count_solved(problems: Sequence[Problem], rows: Iterable[SampleResult], *, drop_solved: int) -> list[SolveCounts]:
     """How often each problem was solved, and whether it is kept: solved fewer than `drop_solved` times.
 
     A sample that was lost to infrastructure counts as not solved: it was not shown to be.
@@ -75,17 +75,18 @@ def count_solved(problems: Sequence[Problem], rows: Iterable[Scored], *, drop_so
         solved[row.prompt_id] += row.correct
         valid[row.prompt_id] += not row.failed
     return [
-        Counts(id=name, solved=times, valid=valid[name], kept=times < drop_solved) for name, times in solved.items()
+        SolveCounts(id=name, solved=times, valid=valid[name], kept=times < drop_solved)
+        for name, times in solved.items()
     ]
 
 
-def kept_problems(problems: Sequence[Problem], counts: Iterable[Counts]) -> list[Problem]:
+def kept_problems(problems: Sequence[Problem], counts: Iterable[SolveCounts]) -> list[Problem]:
     """The problems that stay, in their order."""
     kept = {one.id for one in counts if one.kept}
     return [problem for problem in problems if problem.id in kept]
 
 
-def histogram(counts: Iterable[Counts], *, samples: int) -> dict[int, int]:
+def histogram(counts: Iterable[SolveCounts], *, samples: int) -> dict[int, int]:
     """Problems by how often they were solved, for 0 to `samples` times."""
     found = dict.fromkeys(range(samples + 1), 0)
     for one in counts:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rstar2_train.evaluation.result import Result, number
+from rstar2_train.evaluation.result import EvaluationResult, number
 from rstar2_train.rewards.instructions import described, is_gold
 
 HERE = Path(__file__).parent
 
 
-def render_page(result: Result) -> str:
+def render_page(result: EvaluationResult) -> str:
     """The page. The same result gives the same text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

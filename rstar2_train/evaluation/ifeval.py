@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from rstar2_train.evaluation.records import Following
+from rstar2_train.evaluation.records import InstructionMetrics
 from rstar2_train.rewards.instructions import followed_of, is_gold, of_gold
 
 
-class Sample(Protocol):
+class InstructionSample(Protocol):
     """What is read of a scored sample."""
 
     @property
@@ -26,12 +26,12 @@ class Sample(Protocol):
     def answer(self) -> str | None: ...
 
 
-def following(samples: Sequence[Sample]) -> Following | None:
+def instruction_metrics(samples: Sequence[InstructionSample]) -> InstructionMetrics | None:
     """The figures of the valid `samples` among these that have instructions; None when none has.
 
     Prompts weigh the same, and so do instructions, however many samples of each survived.
     """
-    prompts: dict[str, list[Sample]] = {}
+    prompts: dict[str, list[InstructionSample]] = {}
     for sample in samples:
         if is_gold(sample.gold):
             prompts.setdefault(sample.prompt_id, []).append(sample)
@@ -51,7 +51,7 @@ def following(samples: Sequence[Sample]) -> Following | None:
             if not loose:
                 for one, share in zip(asked, shares, strict=True):
                     kinds[one.id].append(share)
-    return Following(
+    return InstructionMetrics(
         prompts=len(prompts),
         instructions=len(each[False]),
         prompt_strict=_mean(whole[False]),

@@ -16,14 +16,14 @@ from rich.text import Text
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.evaluation.records import Evaluation, Report, StageReport, read_evaluation, write_record
+from rstar2_train.evaluation.records import Evaluation, JobReport, StageReport, read_evaluation, write_record
 
 REPORT = "report.json"
 WIDE = 112
 """Columns of a terminal that shows every column of the table."""
 
 
-def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> Report:
+def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport:
     """The report of `job` from what its stages left in the state folder `state`.
 
     Stages that have not run yet are there too, with 0 attempts and nulls. `seconds`: wall time of the job.
@@ -37,10 +37,10 @@ def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> Report:
         rows.append(_row(stage, folder, evaluation, measured))
         if evaluation is not None:
             measured.append(evaluation)
-    return Report(job=job.metadata.name, seconds=round(seconds, 3), seed=job.spec.seed, stages=rows)
+    return JobReport(job=job.metadata.name, seconds=round(seconds, 3), seed=job.spec.seed, stages=rows)
 
 
-def write_report(state: Path, report: Report) -> Path:
+def write_report(state: Path, report: JobReport) -> Path:
     """Write `report.json` into the state folder, atomically; returns its path."""
     path = state / REPORT
     write_record(path, report)
@@ -57,7 +57,7 @@ def comparable(one: Evaluation, other: Evaluation) -> bool:
     )
 
 
-def render(report: Report, *, width: int = WIDE) -> Table:
+def render(report: JobReport, *, width: int = WIDE) -> Table:
     """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation.
 
     On a terminal of less than `WIDE` columns the less telling columns are left out.
@@ -85,7 +85,7 @@ def render(report: Report, *, width: int = WIDE) -> Table:
     return table
 
 
-def render_slices(report: Report) -> Table | None:
+def render_slices(report: JobReport) -> Table | None:
     """Pass@1 of each slice, and of the hard problems, after each stage; None when no stage measured any."""
     names = sorted({name for row in report.stages for name in row.slices})
     hard = any(row.hard_pass_at_1 is not None for row in report.stages)

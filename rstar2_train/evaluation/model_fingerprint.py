@@ -10,19 +10,19 @@ _READERS = 4
 """Files read at a time: hashing one is no faster than a core."""
 
 
-class NoModel(ValueError):
+class ModelIncomplete(ValueError):
     """A folder without a model that can be used."""
 
 
 def fingerprint(model: Path) -> str:
-    """A hash of what a model folder computes: its config and its weights. Raises NoModel when it has none.
+    """A hash of what a model folder computes: its config and its weights. Raises ModelIncomplete when it has none.
 
     Reads every byte; some ten seconds for the 28 GB of a 14B model that the page cache holds.
     """
     weights = sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin"))
     config = model / "config.json"
     if not weights or not config.exists():
-        raise NoModel(f"{model} holds no model: config.json and *.safetensors are needed")
+        raise ModelIncomplete(f"{model} holds no model: config.json and *.safetensors are needed")
     files = [config, *weights]
     content = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor(_READERS) as readers:

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict
 from rstar2_train.utils.files import write_atomically
 
 
-class Record(BaseModel):
+class RecordModel(BaseModel):
     """Base of the evaluation's models: no unknown fields, one text a field."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class Slice(Record):
+class SliceMetrics(RecordModel):
     """Pass@1 of one group of problems."""
 
     problems: int
@@ -33,7 +33,7 @@ class Slice(Record):
     """Standard error of that mean, clustered by problem; null with a single problem."""
 
 
-class Following(Record):
+class InstructionMetrics(RecordModel):
     """How well instructions were followed, in a benchmark that is scored by them (IFEval)."""
 
     prompts: int
@@ -52,7 +52,7 @@ class Following(Record):
     """`instruction_strict` of each kind of instruction."""
 
 
-class Evaluation(Record):
+class Evaluation(RecordModel):
     """One measurement of one model on one set of problems."""
 
     stage: str
@@ -101,18 +101,18 @@ class Evaluation(Record):
     """Share of samples that a limit stopped before they answered."""
     no_answer: float | None
     """Share of samples without an extractable answer, the truncated ones included."""
-    slices: dict[str, Slice] = {}
+    slices: dict[str, SliceMetrics] = {}
     """By the problems' own `slice`."""
-    benchmarks: dict[str, Slice] = {}
+    benchmarks: dict[str, SliceMetrics] = {}
     """By benchmark, in an Evaluate stage."""
-    instructions: Following | None = None
+    instructions: InstructionMetrics | None = None
     """Over the problems that are scored by instructions; null where there is none."""
 
 
 StageType = Literal["SFT", "GRPO", "Filter", "Evaluate"]
 
 
-class StageReport(Record):
+class StageReport(RecordModel):
     """One stage's row of the report: the ten agreed keys first, then what explains them."""
 
     name: str
@@ -137,11 +137,11 @@ class StageReport(Record):
     outcome: str | None = None
     """completed, advanced, suspended or failed; null: still running, or not started."""
     reason: str | None = None
-    slices: dict[str, Slice] = {}
-    benchmarks: dict[str, Slice] = {}
+    slices: dict[str, SliceMetrics] = {}
+    benchmarks: dict[str, SliceMetrics] = {}
 
 
-class Report(Record):
+class JobReport(RecordModel):
     """The whole job: `report.json`."""
 
     job: str
@@ -161,6 +161,6 @@ def read_evaluation(path: Path) -> Evaluation:
     return Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: RecordModel) -> None:
     """Write a record as JSON, atomically, nulls included."""
     write_atomically(path, record.model_dump_json(indent=1) + "\n")

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.records import Evaluation, Record
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.records import Evaluation, RecordModel
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import grouped, measure, tool_error_ratio
 
 STAGE = "eval"
@@ -27,7 +27,7 @@ NORMAL_95 = 1.959964
 """Standard errors that a 95 % confidence interval reaches to each side."""
 
 
-class ProblemResult(Record):
+class ProblemResult(RecordModel):
     """One problem."""
 
     id: str
@@ -55,7 +55,7 @@ class ProblemResult(Record):
     With instructions: what became of each, in their order (strict, loose or no)."""
 
 
-class Result(Record):
+class EvaluationResult(RecordModel):
     """An evaluation: `evaluation.json`."""
 
     format: int = 1
@@ -80,7 +80,7 @@ class Result(Record):
 
 
 def build_result(
-    rows: Sequence[Scored],
+    rows: Sequence[SampleResult],
     *,
     benchmarks: Mapping[str, str],
     model: str,
@@ -89,7 +89,7 @@ def build_result(
     samples: int,
     sampling: Sampling,
     seconds: float,
-) -> Result:
+) -> EvaluationResult:
     """All figures of `rows`: every sample of every problem, lost ones included.
 
     `benchmarks`: benchmark by problem id. `seconds`: wall time of the sampling, in the run that ended it.
@@ -99,7 +99,7 @@ def build_result(
         name: measure(group, stage=name, sampling=sampling, seconds=seconds)
         for name, group in grouped(rows, lambda row: benchmarks[row.prompt_id]).items()
     }
-    return Result(
+    return EvaluationResult(
         model=model,
         endpoint=endpoint,
         settings=settings,
@@ -120,7 +120,7 @@ def confidence(evaluation: Evaluation) -> tuple[float, float] | None:
     return max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error)
 
 
-def render(result: Result) -> RenderableType:
+def render(result: EvaluationResult) -> RenderableType:
     """The terminal's table: a row a benchmark, and one over all where there are several; then that of instructions."""
     table = Table(
         title=Text(f"{result.model}: samples a problem {result.samples_per_problem}, T {result.overall.temperature:g}"),
@@ -153,7 +153,7 @@ def render(result: Result) -> RenderableType:
     return table if result.overall.instructions is None else Group(table, _render_following(result))
 
 
-def _render_following(result: Result) -> Table:
+def _render_following(result: EvaluationResult) -> Table:
     """Of each benchmark that is scored by instructions."""
     table = Table(title="instructions followed", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("benchmark", no_wrap=True)
@@ -172,7 +172,7 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _problem(rows: Sequence[Scored], benchmarks: Mapping[str, str]) -> ProblemResult:
+def _problem(rows: Sequence[SampleResult], benchmarks: Mapping[str, str]) -> ProblemResult:
     first = rows[0]
     valid = [row for row in rows if not row.failed]
     count = len(valid)

@@ -1,6 +1,6 @@
 """Finished samples of a measurement, kept so that no death of the process makes one be asked twice.
 
-A file belongs to one model under one group of settings (`address`); in it each sample is addressed by its problem's
+A file belongs to one model under one group of settings (`cache_key`); in it each sample is addressed by its problem's
 tokens and answer and by its number. So a larger measurement, with more benchmarks or samples, finds what a smaller one
 has asked, and a problem that was changed is asked again. Appended as samples end, read when the command or the stage
 starts; `sampling.py` asks what is missing.
@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rstar2_train.api.job import Spec
+from rstar2_train.api.job import JobSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.journal import Event, Journal, read, read_at
@@ -28,7 +28,7 @@ FORMAT = 2
 """Version of the file's lines, and of what an address covers."""
 
 
-def sampled_with(spec: Spec, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:
+def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:
     """All of a job that changes what is sampled from a given prompt, but for the model: as JSON would hold it.
 
     `seed_name`: follows the job's seed in the seed of every request.
@@ -45,22 +45,23 @@ def sampled_with(spec: Spec, sampling: Sampling, *, seed_name: str) -> dict[str,
     }
 
 
-def address(settings: Mapping[str, Any]) -> str:
+def cache_key(settings: Mapping[str, Any]) -> str:
     """A short name for a model and its settings: others, other name. `settings`: as JSON would hold them.
 
-    Everything belongs in it that changes what is sampled from a given prompt: the model by content, `sampled_with`.
+    Everything belongs in it that changes what is sampled from a given prompt: the model by content,
+    `sampling_settings`.
     """
     text = json.dumps({"format": FORMAT, **settings}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def sample_address(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:
+def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:
     """The name of one sample in its file. The id is part of it, since it seeds the sampling."""
     text = json.dumps([prompt_id, list(prompt_ids), gold, sample])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class Samples:
+class SampleCache:
     """The samples of one model under one group of settings. Use as a context manager; one process at a time.
 
     Holds a small record of each sample, and where its trajectory lies in the file.
@@ -85,7 +86,7 @@ class Samples:
 
     def finished(
         self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], Scored]:
+    ) -> dict[tuple[str, int], SampleResult]:
         """What is there of `samples` samples of each problem, by problem id and number.
 
         `prompts`: token ids by problem id. A problem's `slice` and `hard` are taken from `problems`: they may have
@@ -93,7 +94,7 @@ class Samples:
         """
         self._problems = {problem.id: problem for problem in problems}
         wanted = {
-            sample_address(problem.id, prompts[problem.id], problem.answer, sample): problem
+            sample_cache_key(problem.id, prompts[problem.id], problem.answer, sample): problem
             for problem in problems
             for sample in range(samples)
         }
@@ -101,21 +102,21 @@ class Samples:
         for event, start, _ in read(self._path):
             problem = wanted.get(event["sample"]) if event is not None else None
             if event is not None and problem is not None:
-                scored = Scored(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
+                scored = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
                 found[problem.id, scored.sample] = scored
                 self._at[problem.id, scored.sample] = start
         return found
 
-    def add(self, trajectory: Trajectory) -> Scored:
+    def add(self, trajectory: Trajectory) -> SampleResult:
         """Keep a sample that has ended; on return a kill -9 cannot take it back. Returns its record.
 
         One that infrastructure lost is held until the end, but not kept: it is to be asked again. Raises OSError when
         the disk is full; what is in the file stays readable.
         """
-        scored = Scored.of(trajectory)
+        scored = SampleResult.of(trajectory)
         key = trajectory.prompt_id, trajectory.sample
         if not trajectory.failed:
-            name = sample_address(trajectory.prompt_id, trajectory.prompt_ids, trajectory.gold, trajectory.sample)
+            name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, trajectory.gold, trajectory.sample)
             event: Event = {"sample": name, "scored": dataclasses.asdict(scored)}
             if self._whole:
                 event["trajectory"] = trajectory_store.to_row(trajectory)

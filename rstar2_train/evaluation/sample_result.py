@@ -14,7 +14,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class SampleResult:
     """How one sample of one problem ended."""
 
     prompt_id: str

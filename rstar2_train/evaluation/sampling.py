@@ -8,35 +8,35 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_result import Scored
-from rstar2_train.rollout.collector import MOST_LOST, Sampler, ask
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.rollout.collector import MAX_LOST_FRACTION, RolloutContext, ask
 from rstar2_train.rollout.trajectory import Trajectory
 
 
-class Kept(Protocol):
+class SampleStore(Protocol):
     """Where samples are kept as they end: `samples.Samples`, or the slices of a Filter stage."""
 
     def finished(
         self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], Scored]:
+    ) -> dict[tuple[str, int], SampleResult]:
         """What is there of `samples` samples of each problem, by problem id and number."""
         ...
 
-    def add(self, trajectory: Trajectory) -> Scored:
+    def add(self, trajectory: Trajectory) -> SampleResult:
         """Keep a sample that has ended; returns its record."""
         ...
 
 
-async def ask_missing(
+async def sample_missing(
     problems: Sequence[Problem],
     *,
     prompts: Mapping[str, list[int]],
     count: int,
-    have: Mapping[tuple[str, int], Scored],
-    samples: Kept,
-    sampler: Sampler,
-    on_done: Callable[[Scored], None],
-) -> list[Scored]:
+    have: Mapping[tuple[str, int], SampleResult],
+    samples: SampleStore,
+    sampler: RolloutContext,
+    on_done: Callable[[SampleResult], None],
+) -> list[SampleResult]:
     """`count` samples of each problem, in the order of `problems` and of their numbers; those of `have` are not asked.
 
     `prompts`: token ids by problem id. `have`: what `samples.finished` returned for them. `on_done`: called with each
@@ -55,9 +55,9 @@ async def ask_missing(
     return [rows[problem.id, sample] for problem, sample in wanted]
 
 
-def too_many_lost(rows: Sequence[Scored] | Sequence[Trajectory]) -> str:
+def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> str:
     """What to say when infrastructure lost so many samples that the rest says nothing; else empty. Pure."""
     lost = [row for row in rows if row.failed]
-    if len(lost) <= MOST_LOST * len(rows):
+    if len(lost) <= MAX_LOST_FRACTION * len(rows):
         return ""
     return f"{len(lost)} of {len(rows)} samples were lost, the first to: {lost[0].error}"

@@ -12,15 +12,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.ifeval import following
-from rstar2_train.evaluation.records import Evaluation, Slice
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.ifeval import instruction_metrics
+from rstar2_train.evaluation.records import Evaluation, SliceMetrics
+from rstar2_train.evaluation.sample_result import SampleResult
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row")
 
 
-class Mean(NamedTuple):
+class MeanWithError(NamedTuple):
     """A mean over problems and its standard error."""
 
     value: float | None
@@ -28,7 +28,7 @@ class Mean(NamedTuple):
 
 
 def measure(
-    rows: Sequence[Scored],
+    rows: Sequence[SampleResult],
     *,
     stage: str,
     sampling: Sampling,
@@ -73,7 +73,7 @@ def measure(
         no_answer=_mean([row.verdict == "no_answer" for row in valid]),
         slices=_by(valid, lambda row: row.slice),
         benchmarks=_by(valid, lambda row: names.get(row.prompt_id, "")),
-        instructions=following(valid),
+        instructions=instruction_metrics(valid),
     )
 
 
@@ -94,7 +94,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def pass_at_1(rows: Sequence[Scored]) -> Mean:
+def pass_at_1(rows: Sequence[SampleResult]) -> MeanWithError:
     """Mean over problems of the share of correct samples, and its standard error clustered by problem.
 
     `rows` are valid ones. Problems weigh the same however many of their samples survived. The error is
@@ -102,15 +102,15 @@ def pass_at_1(rows: Sequence[Scored]) -> Mean:
     """
     shares = [_share(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
     if not shares:
-        return Mean(None, None)
+        return MeanWithError(None, None)
     mean = math.fsum(shares) / len(shares)
     if len(shares) < 2:
-        return Mean(mean, None)
+        return MeanWithError(mean, None)
     squares = math.fsum((share - mean) ** 2 for share in shares)
-    return Mean(mean, math.sqrt(squares / (len(shares) * (len(shares) - 1))))
+    return MeanWithError(mean, math.sqrt(squares / (len(shares) * (len(shares) - 1))))
 
 
-def pass_at_k(rows: Sequence[Scored], k: int) -> float | None:
+def pass_at_k(rows: Sequence[SampleResult], k: int) -> float | None:
     """Unbiased pass@k: mean over problems of 1 - C(n - c, k) / C(n, k), for c correct of n >= k valid samples."""
     values = []
     for group in grouped(rows, lambda row: row.prompt_id).values():
@@ -120,13 +120,13 @@ def pass_at_k(rows: Sequence[Scored], k: int) -> float | None:
     return _mean(values)
 
 
-def tool_error_ratio(rows: Sequence[Scored]) -> float | None:
+def tool_error_ratio(rows: Sequence[SampleResult]) -> float | None:
     """Failed tool calls over all tool calls of these samples; None when they made none."""
     calls = sum(row.calls for row in rows)
     return sum(row.call_errors for row in rows) / calls if calls else None
 
 
-def problem_set(rows: Sequence[Scored]) -> str:
+def problem_set(rows: Sequence[SampleResult]) -> str:
     """Short hash of the set of prompt ids."""
     ids = sorted({row.prompt_id for row in rows})
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
@@ -140,7 +140,7 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
     return groups
 
 
-def _share(group: Sequence[Scored]) -> float:
+def _share(group: Sequence[SampleResult]) -> float:
     return sum(row.correct for row in group) / len(group)
 
 
@@ -148,7 +148,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _pass_at_powers(rows: Sequence[Scored]) -> dict[int, float]:
+def _pass_at_powers(rows: Sequence[SampleResult]) -> dict[int, float]:
     sizes = [len(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
     result = {}
     k = 2
@@ -160,12 +160,14 @@ def _pass_at_powers(rows: Sequence[Scored]) -> dict[int, float]:
     return result
 
 
-def _by(rows: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Slice]:
+def _by(rows: Sequence[SampleResult], key: Callable[[SampleResult], str]) -> dict[str, SliceMetrics]:
     """Pass@1 by name, sorted by it; the unnamed are left out."""
     result = {}
     for name, group in sorted(grouped(rows, key).items()):
         mean = pass_at_1(group)
         if name and mean.value is not None:
             problems = len({row.prompt_id for row in group})
-            result[name] = Slice(problems=problems, samples=len(group), pass_at_1=mean.value, pass_at_1_se=mean.error)
+            result[name] = SliceMetrics(
+                problems=problems, samples=len(group), pass_at_1=mean.value, pass_at_1_se=mean.error
+            )
     return result

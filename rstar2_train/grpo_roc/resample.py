@@ -52,7 +52,7 @@ class RolloutStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RolloutSelection:
     """What became of a group."""
 
     kept: list[int]
@@ -66,7 +66,7 @@ class Selection:
 
 def resample(
     stats: Sequence[RolloutStats], *, keep: int, mode: Mode = "paper", min_per_class: int = 0, seed: Seed
-) -> Selection:
+) -> RolloutSelection:
     """Select `keep` (G) of the rollouts of one prompt.
 
     Of L rollouts that infrastructure spared, all are kept when L <= G; else `class_counts` says how many failures and
@@ -107,7 +107,9 @@ def resample(
             rng.sample(negatives, negative_count) + _draw_positives(stats, positives, positive_count, mode, rng)
         )
     rewards = {stats[index].reward for index in kept}
-    return Selection(kept=kept, reasons=_reasons(stats, set(kept), mode, len(rewards) > 1), trainable=len(rewards) > 1)
+    return RolloutSelection(
+        kept=kept, reasons=_reasons(stats, set(kept), mode, len(rewards) > 1), trainable=len(rewards) > 1
+    )
 
 
 def class_counts(

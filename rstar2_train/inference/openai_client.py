@@ -65,7 +65,7 @@ class _Models(EngineClient):
             ) from error
 
 
-class ServedClient(_Models):
+class OpenAIClient(_Models):
     """One server; a pool's client in place of `EngineClient`."""
 
     def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, model: str) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 import aiohttp
 
-from rstar2_train.api.roles import Admission as AdmissionSettings
+from rstar2_train.api.roles import AdmissionSpec as AdmissionSettings
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
-from rstar2_train.inference.scheduler import Admission
+from rstar2_train.inference.scheduler import AdmissionQueue
 
 log = logging.getLogger(__name__)
 
@@ -54,19 +54,19 @@ class PoolTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _TargetVersion:
     number: int
     folder: Path
     version: str
 
     @classmethod
-    def make(cls, number: int, folder: Path, version: str) -> _Target:
+    def make(cls, number: int, folder: Path, version: str) -> _TargetVersion:
         """The engines run elsewhere: they need the whole path."""
         return cls(number, folder.absolute(), version)
 
 
 @dataclass(slots=True)
-class _Engine:
+class _PooledEngine:
     client: EngineClient
     confirmed: int = 0
     """Number of the target that it has confirmed; 0: none, or it is lost."""
@@ -102,13 +102,13 @@ class EnginePool:
             raise ValueError("no engine addresses were given: rollouts need at least one engine")
         settings = admission or AdmissionSettings()
         self.times = times or PoolTimes()
-        self.admission = Admission(policy=settings.policy, max_in_flight=settings.max_in_flight)
+        self.admission = AdmissionQueue(policy=settings.policy, max_in_flight=settings.max_in_flight)
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
         self._token = token
         self._find = find
         self._connect = connect or EngineClient
-        self._engines: dict[str, _Engine] = {}
-        self._target: _Target | None = None
+        self._engines: dict[str, _PooledEngine] = {}
+        self._target: _TargetVersion | None = None
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,7 +164,7 @@ class EnginePool:
         for url, engine in self._engines.items():
             engine.confirmed, engine.rejected = 0, ""
             self.admission.remove_engine(url)
-        self._target = _Target.make(number, folder, version)
+        self._target = _TargetVersion.make(number, folder, version)
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()
@@ -209,7 +209,7 @@ class EnginePool:
     def _add(self, url: str) -> None:
         """Take an engine in; its keeper brings it up to date."""
         assert self._session is not None
-        engine = _Engine(self._connect(url, token=self._token, session=self._session))
+        engine = _PooledEngine(self._connect(url, token=self._token, session=self._session))
         self._engines[url] = engine
         self._run(self._keep(engine))
 
@@ -227,7 +227,7 @@ class EnginePool:
                         engine.wake.set()
             await asyncio.sleep(self.times.look)
 
-    async def _keep(self, engine: _Engine) -> None:
+    async def _keep(self, engine: _PooledEngine) -> None:
         """Bring one engine to the target and watch it, until it is gone."""
         url = engine.client.url
         while True:
@@ -257,7 +257,7 @@ class EnginePool:
                 return
             await _wait(engine.wake, seconds=self.times.check if engine.confirmed else self.times.retry)
 
-    async def _bring_up(self, engine: _Engine, target: _Target) -> None:
+    async def _bring_up(self, engine: _PooledEngine, target: _TargetVersion) -> None:
         """Give an engine the target's weights, unless it has them already, and let it serve."""
         if not await engine.client.healthy():
             raise EngineUnavailable(f"{engine.client.url} does not answer")

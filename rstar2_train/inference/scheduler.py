@@ -3,7 +3,7 @@
 Pure: no clock, no I/O. `reserve` gives a trajectory room for its prompt and its whole response budget in one engine's
 KV cache and holds it over all its turns, so that the cache never overflows and nothing is evicted and computed again;
 the moment one ends, the next enters. `static` is the baseline: a fixed number in each engine. Trajectories enter in
-the order they came; one that fits nowhere yet is not overtaken, so none starves. `Admission` wraps it for asyncio.
+the order they came; one that fits nowhere yet is not overtaken, so none starves. `AdmissionQueue` wraps it for asyncio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(slots=True)
-class _Engine(Generic[Key]):
+class _EngineCapacity(Generic[Key]):
     capacity: int
     block: int
     used: int = 0
@@ -32,7 +32,7 @@ class Scheduler(Generic[Key]):
         """`max_in_flight`: most trajectories in one engine."""
         self._policy = policy
         self._max_in_flight = max_in_flight
-        self._engines: dict[str, _Engine[Key]] = {}
+        self._engines: dict[str, _EngineCapacity[Key]] = {}
         self._waiting: list[tuple[int, Key]] = []
         self._order: dict[Key, int] = {}
         self._tokens: dict[Key, int] = {}
@@ -57,7 +57,7 @@ class Scheduler(Generic[Key]):
         """An engine is ready: `capacity` tokens of KV cache, given out in blocks of `block` tokens."""
         if engine in self._engines:
             raise ValueError(f"engine {engine} is already in use")
-        self._engines[engine] = _Engine(capacity=capacity, block=block)
+        self._engines[engine] = _EngineCapacity(capacity=capacity, block=block)
 
     def remove_engine(self, engine: str) -> list[Key]:
         """An engine is lost: its keys wait again, where they stood. Returns them; unknown engines have none."""
@@ -126,14 +126,14 @@ class Ticket:
 
     __slots__ = ("_admission", "_future", "request")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: AdmissionQueue) -> None:
         self._admission = admission
         self._future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.request: asyncio.Future[Any] | None = None
         """What it is doing in its engine now; cancelled when the engine is lost."""
 
     async def engine(self) -> str:
-        """The engine that it may use. Raises what `Admission.give_up` was given."""
+        """The engine that it may use. Raises what `AdmissionQueue.give_up` was given."""
         return await self._future
 
     def leave(self) -> None:
@@ -155,7 +155,7 @@ class Ticket:
             self._future.exception()  # a ticket that nobody waits on must not warn
 
 
-class Admission:
+class AdmissionQueue:
     """The scheduler for asyncio: hands out tickets, and places them whenever something changes."""
 
     def __init__(self, *, policy: Literal["static", "reserve"], max_in_flight: int) -> None:

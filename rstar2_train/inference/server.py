@@ -1,9 +1,9 @@
 """Builds the command line of a vLLM engine from the job, and starts it.
 
 `python -m rstar2_train.inference.server --job job.json --model DIR --port P` becomes the engine's process: `rstar2 run`
-starts it as a child, the operator as a container. `launch` is a pure function of the job and the model's config, so
-the whole command line is tested without an engine. The engine binds to loopback unless told otherwise, and always
-asks for a token (`auth_middleware.py`).
+starts it as a child, the operator as a container. `engine_command` is a pure function of the job and the model's
+config, so the whole command line is tested without an engine. The engine binds to loopback unless told otherwise, and
+always asks for a token (`auth_middleware.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import Accelerator, Rollout
+from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, read_token
-from rstar2_train.utils.scratch_dir import own_folder
+from rstar2_train.utils.scratch_dir import scratch_dir
 
 SERVED_NAME = "policy"
 DEFAULT_PROMPT_TOKENS = 2048
@@ -32,7 +32,7 @@ _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class EngineCommand:
     """How to start an engine."""
 
     argv: list[str]
@@ -42,10 +42,10 @@ class Launch:
     """Variables to set where the environment has none: a runtimePatch may say otherwise."""
 
 
-def launch(
+def engine_command(
     *,
-    rollout: Rollout,
-    accelerator: Accelerator,
+    rollout: RolloutSpec,
+    accelerator: AcceleratorSpec,
     model: Path,
     config: Mapping[str, Any],
     max_model_len: int,
@@ -53,7 +53,7 @@ def launch(
     port: int,
     host: str = "127.0.0.1",
     python: str = sys.executable,
-) -> Launch:
+) -> EngineCommand:
     """Command line and environment of one engine.
 
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together. The job's
@@ -104,7 +104,7 @@ def launch(
     argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
         argv += _flag(key, value)
-    return Launch(argv, env, tuning)
+    return EngineCommand(argv, env, tuning)
 
 
 def longest_sequence(job: AgenticRLJob) -> int:
@@ -133,7 +133,7 @@ def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> in
 
 
 def _cpu(
-    args: dict[str, Any], env: dict[str, str], *, rollout: Rollout, config: Mapping[str, Any], max_model_len: int
+    args: dict[str, Any], env: dict[str, str], *, rollout: RolloutSpec, config: Mapping[str, Any], max_model_len: int
 ) -> None:
     """A small model on cores: quick to boot, exact, and no C++ compiler needed at run time."""
     dtype = rollout.engine_args.get("dtype", "float32")
@@ -155,7 +155,7 @@ def _cpu(
     }
 
 
-def _gpu(args: dict[str, Any], *, rollout: Rollout) -> None:
+def _gpu(args: dict[str, Any], *, rollout: RolloutSpec) -> None:
     """A large model on accelerators."""
     args |= {
         "dtype": "bfloat16",
@@ -194,7 +194,7 @@ def _main() -> None:
         limit = config.get("max_position_embeddings", needed)
         if needed > limit:
             print(f"the model takes {limit} tokens; prompt and response of this job could be {needed}", file=sys.stderr)
-        start = launch(
+        start = engine_command(
             rollout=job.spec.rollout,
             accelerator=job.spec.accelerator,
             model=options.model.resolve(),
@@ -205,7 +205,7 @@ def _main() -> None:
             host=options.host,
         )
         # vLLM leaves its sockets behind. The lock is the engine's from here on, and free when it has ended.
-        sockets, lock = own_folder("rstar2-engine-")
+        sockets, lock = scratch_dir("rstar2-engine-")
         os.set_inheritable(lock.fileno(), True)
     except (ValueError, OSError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error

@@ -36,7 +36,7 @@ class WrongAnswer(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class LoadResult:
     """What a load took. Times in seconds, as the callers saw them."""
 
     callers: int
@@ -53,7 +53,7 @@ class Measured:
         return self.p99 / (self.callers / self.calls_per_second)
 
 
-async def measure(url: str, kind: str, *, callers: int, calls: int, token: str | None = None) -> Measured:
+async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: str | None = None) -> LoadResult:
     """`callers` at once, `calls` in all. Raises WrongAnswer; aiohttp.ClientError for a refused or lost connection."""
     numbers, seconds, refused = itertools.count(), [], 0
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -82,4 +82,6 @@ async def measure(url: str, kind: str, *, callers: int, calls: int, token: str |
         elapsed = time.perf_counter() - began
     ranks = statistics.quantiles(seconds, n=100)
     rate = calls / elapsed
-    return Measured(callers=callers, calls=calls, calls_per_second=rate, p50=ranks[49], p99=ranks[98], refused=refused)
+    return LoadResult(
+        callers=callers, calls=calls, calls_per_second=rate, p50=ranks[49], p99=ranks[98], refused=refused
+    )

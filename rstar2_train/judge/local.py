@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 @dataclass
-class JudgeStack:
+class LocalJudge:
     """`with JudgeStack(folder) as stack:` then use `stack.url` with a JudgeClient.
 
     `folder` gets logs, Redis's append-only file and the worker's state. Raises RuntimeError, with the end of the log,
@@ -72,7 +72,7 @@ class JudgeStack:
         """Where Redis listens; its password is `password`."""
         return f"redis://127.0.0.1:{self.redis_port}/0"
 
-    def __enter__(self) -> JudgeStack:
+    def __enter__(self) -> LocalJudge:
         try:
             self.start()
         except BaseException:

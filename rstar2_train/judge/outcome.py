@@ -16,7 +16,7 @@ MEMORY_EXIT = 85
 
 
 @dataclass(slots=True)
-class Outcome:
+class ProcessExit:
     """How a process ended, in the executor's words."""
 
     reason: str
@@ -30,7 +30,7 @@ class Outcome:
     """Of a cell: whether its session goes on."""
 
 
-def to_result(outcome: Outcome) -> CallResult:
+def to_result(outcome: ProcessExit) -> CallResult:
     """The answer to a call. `setup_failed` is the judge's own fault: internal."""
     code = os.waitstatus_to_exitcode(outcome.wait_status)
     stderr = outcome.stderr.decode("utf-8", "replace")

@@ -30,7 +30,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, Task
+from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall
 from rstar2_train.utils.auth import secret
 
 log = logging.getLogger("rstar2.judge.queue")
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class QueueKeys:
     """Redis keys."""
 
     prefix: str = PREFIX
@@ -171,11 +171,11 @@ async def ensure_group(redis: Redis, *streams: str) -> None:
 
 
 @dataclass(slots=True)
-class Held:
+class LeasedCall:
     """A task that this worker was given."""
 
     entry: bytes
-    task: Task
+    task: QueuedCall
     stream: str
 
     @property
@@ -187,7 +187,7 @@ class Held:
 class Consumer:
     """The worker's side. Commands that fail raise; the worker decides how to go on."""
 
-    def __init__(self, redis: Redis, name: str, names: Names) -> None:
+    def __init__(self, redis: Redis, name: str, names: QueueKeys) -> None:
         self._redis = redis
         self._names = names
         self.name = name
@@ -204,7 +204,7 @@ class Consumer:
             await ensure_group(self._redis, *self.streams)
             return otherwise
 
-    async def pull(self, stream: str, count: int, *, block_ms: int) -> list[Held]:
+    async def pull(self, stream: str, count: int, *, block_ms: int) -> list[LeasedCall]:
         """Up to `count` new tasks of a stream, waiting up to `block_ms` for the first."""
 
         async def read() -> Any:
@@ -213,14 +213,14 @@ class Consumer:
         return [held for _, entries in await self._in_group(read, None) or [] for held in self._held(entries, stream)]
 
     @staticmethod
-    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[Held]:
-        return [Held(entry, Task.decode(fields[b"t"]), stream) for entry, fields in entries if fields]
+    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
+        return [LeasedCall(entry, QueuedCall.decode(fields[b"t"]), stream) for entry, fields in entries if fields]
 
-    async def claim(self, count: int) -> tuple[list[Held], list[Held]]:
+    async def claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
         """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
         return await self._in_group(lambda: self._claim(count), ([], []))
 
-    async def _claim(self, count: int) -> tuple[list[Held], list[Held]]:
+    async def _claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
         idle = int(CLAIM_IDLE_SECONDS * 1000)
         answer: Any = await self._redis.xautoclaim(self._names.tasks, GROUP, self.name, idle, "0-0", count=count)
         held = self._held(answer[1], self._names.tasks)
@@ -242,7 +242,7 @@ class Consumer:
 
         await self._in_group(claim, None)
 
-    async def finish(self, results: list[tuple[Held, CallResult]], *, dead: bool = False) -> None:
+    async def finish(self, results: list[tuple[LeasedCall, CallResult]], *, dead: bool = False) -> None:
         """Answers, acknowledges and deletes, all in one transaction."""
         pipe = self._redis.pipeline(transaction=True)
         for reply_to in {held.task.reply_to for held, _ in results}:
@@ -258,7 +258,7 @@ class Consumer:
             pipe.xdel(stream, *entries)
         await pipe.execute()
 
-    async def delivered_cells(self) -> list[Held]:
+    async def delivered_cells(self) -> list[LeasedCall]:
         """Cells that were given to this worker and are not answered in Redis, whatever it remembers of them itself."""
 
         async def read() -> Any:

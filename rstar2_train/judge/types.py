@@ -66,7 +66,7 @@ class CallResult:
 
 
 @dataclass(slots=True)
-class Task:
+class QueuedCall:
     """One call in the queue."""
 
     id: str
@@ -96,7 +96,7 @@ class Task:
         deadline: float,
         verb: Verb = "call",
         session: str = "",
-    ) -> Task:
+    ) -> QueuedCall:
         """A task with the limits of a manifest."""
         return cls(
             id=id,
@@ -113,7 +113,7 @@ class Task:
         )
 
     @classmethod
-    def build_close(cls, session: str) -> Task:
+    def build_close(cls, session: str) -> QueuedCall:
         """The end of a session; nobody waits for an answer."""
         limits = JudgeLimits()
         none: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
@@ -138,7 +138,7 @@ class Task:
         )
 
     @classmethod
-    def decode(cls, data: bytes) -> Task:
+    def decode(cls, data: bytes) -> QueuedCall:
         """Reverse of `encode`."""
         return cls(*json.loads(data))
 

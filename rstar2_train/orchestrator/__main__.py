@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rstar2_train.api.contracts import ExitCode, Outcome, StageFailed, write_model
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.orchestrator.context import Context, Endpoints, Suspend
+from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.files import FULL
 from rstar2_train.utils.open_files import raise_open_files
@@ -42,13 +42,13 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-async def drive(ctx: Context) -> Outcome:
+async def drive(ctx: StageContext) -> Outcome:
     """Run the stage and say how it ended. Every exception becomes an outcome; none escapes."""
     try:
         driver = importlib.import_module(f"rstar2_train.orchestrator.stages.{DRIVERS[ctx.stage.type]}")
         outcome: Outcome = await driver.run(ctx)
         return outcome
-    except Suspend:
+    except SuspendRequested:
         return ctx.outcome("suspended", "Suspended", "asked to stop; run again to go on")
     except StageFailed as error:
         outcome = ctx.outcome("failed", error.reason, str(error))
@@ -62,7 +62,7 @@ async def drive(ctx: Context) -> Outcome:
         return _defect(ctx)
 
 
-def _defect(ctx: Context) -> Outcome:
+def _defect(ctx: StageContext) -> Outcome:
     error = traceback.format_exc()
     log.error("%s", error)
     return ctx.outcome("failed", "Defect", error.strip().splitlines()[-1][:1000] + " (the traceback is in the log)")
@@ -84,10 +84,10 @@ def main(argv: list[str] | None = None) -> int:
         judge=arguments.judge,
         ray=arguments.ray,
     )
-    return asyncio.run(_run(Context(job, stage, arguments.attempt, state, endpoints, tracker)))
+    return asyncio.run(_run(StageContext(job, stage, arguments.attempt, state, endpoints, tracker)))
 
 
-async def _run(ctx: Context) -> int:
+async def _run(ctx: StageContext) -> int:
     job, stage, tracker = ctx.job, ctx.stage, ctx.tracker
     ctx.watch_signals()
     member = getattr(stage, stage.type.lower())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rstar2_train.api.contracts import (
     MESSAGE_LENGTH,
-    Attempt,
+    AttemptRecord,
     CheckpointRef,
     Outcome,
     Progress,
@@ -29,7 +29,7 @@ from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.tracking.tracker import Tracker
 
 
-class Suspend(Exception):
+class SuspendRequested(Exception):
     """Raised between two steps, or in the middle of one, when the driver was asked to stop."""
 
 
@@ -48,7 +48,7 @@ class Endpoints:
 
 
 @dataclass
-class Context:
+class StageContext:
     """One attempt of one stage."""
 
     job: AgenticRLJob
@@ -96,12 +96,12 @@ class Context:
     def check_stop(self) -> None:
         """Raise Suspend when the driver was asked to stop."""
         if self.stopping.is_set():
-            raise Suspend
+            raise SuspendRequested
 
     def check_current(self) -> None:
         """Raise StageFailed when another attempt of the stage has begun: this one must write nothing any more."""
         current = self.folder.attempt()
-        if current != Attempt(attempt=self.attempt, uid=self.job.metadata.uid):
+        if current != AttemptRecord(attempt=self.attempt, uid=self.job.metadata.uid):
             by = f"attempt {current.attempt} of job {current.uid}" if current else "nobody (its file is gone)"
             raise StageFailed("StaleAttempt", f"{by} has taken over from attempt {self.attempt}", retryable=False)
 

@@ -12,7 +12,7 @@ from rstar2_train.api.state_dir import JobState
 
 
 @dataclass(frozen=True)
-class Incoming:
+class InitialPolicy:
     """The policy at the start of a stage."""
 
     model: Path
@@ -25,18 +25,18 @@ class Incoming:
     """The checkpoint behind it, with the optimiser; None for the job's source."""
 
 
-def incoming(job: AgenticRLJob, stage: Stage, state: JobState) -> Incoming:
+def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialPolicy:
     """What `stage` starts from. Raises StageFailed when an earlier training stage has not finished."""
     before = job.spec.stages[: job.spec.stages.index(stage)]
     maker = next((one for one in reversed(before) if one.learns), None)
     if maker is None:
-        return Incoming(Path(job.spec.model.source), "source", None, None)
+        return InitialPolicy(Path(job.spec.model.source), "source", None, None)
     folder = state.stage(maker.name)
     outcome = folder.outcome()
     if outcome is None or not folder.done or outcome.checkpoint is None:
         raise StageFailed("BadConfiguration", f"stage {maker.name} has not finished; run it first", retryable=False)
     version = final_version(maker, outcome.checkpoint.step)
-    return Incoming(folder.model, version, maker, state.root / outcome.checkpoint.path)
+    return InitialPolicy(folder.model, version, maker, state.root / outcome.checkpoint.path)
 
 
 def step_version(stage: Stage, step: int) -> str:

@@ -18,14 +18,14 @@ from typing import Any, Self, TypeVar
 from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_result import Scored
-from rstar2_train.evaluation.sampling import Kept, ask_missing, too_many_lost
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import SampleStore, sample_missing, too_many_lost
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.orchestrator.context import Context, Suspend
-from rstar2_train.rollout.chat_format import Protocol
-from rstar2_train.rollout.collector import NoRoom, Sampler, collect
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import PromptTooLong, RolloutContext, collect
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.dns import addresses, split_address
@@ -35,10 +35,10 @@ KEPT_VERSIONS = 2
 """Weight folders kept: the engines' present one, and the one before."""
 
 
-class Rollouts:
+class RolloutSession:
     """Engines and judge of one stage attempt."""
 
-    def __init__(self, ctx: Context, protocol: Protocol) -> None:
+    def __init__(self, ctx: StageContext, protocol: ChatFormat) -> None:
         spec, service = ctx.job.spec, ctx.endpoints.engine_service
         if service:
             split_address(service)
@@ -105,8 +105,8 @@ class Rollouts:
         count: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        samples: Kept,
-    ) -> list[Scored]:
+        samples: SampleStore,
+    ) -> list[SampleResult]:
         """`count` samples of each problem, in order; those that `samples` has are not asked, the others kept there.
 
         Raises Suspend when asked to stop, and OSError when the disk is full; what was sampled is kept.
@@ -115,22 +115,22 @@ class Rollouts:
         have = await asyncio.to_thread(samples.finished, problems, prompts, samples=count)
         tell = self._counter(len(have), len(problems) * count, every=count)
 
-        def on_done(_: Scored) -> None:
+        def on_done(_: SampleResult) -> None:
             self._ctx.check_current()
             tell()
 
         sampler = self._sampler(sampling, seed)
         rows = await self._until_stopped(
-            ask_missing(
+            sample_missing(
                 problems, prompts=prompts, count=count, have=have, samples=samples, sampler=sampler, on_done=on_done
             )
         )
         _check_lost(rows)
         return rows
 
-    def _sampler(self, sampling: Sampling, seed: tuple[int | str, ...]) -> Sampler:
+    def _sampler(self, sampling: Sampling, seed: tuple[int | str, ...]) -> RolloutContext:
         spec = self._ctx.job.spec
-        return Sampler(
+        return RolloutContext(
             pool=self._pool,
             judge=self._judge,
             protocol=self._protocol,
@@ -163,14 +163,14 @@ class Rollouts:
         if not working.done():
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-            raise Suspend
+            raise SuspendRequested
         try:
             return working.result()
-        except NoRoom as error:
+        except PromptTooLong as error:
             raise StageFailed("BadData", str(error), retryable=False) from error
 
 
-def _check_lost(rows: Sequence[Trajectory] | Sequence[Scored]) -> None:
+def _check_lost(rows: Sequence[Trajectory] | Sequence[SampleResult]) -> None:
     why = too_many_lost(rows)
     if why:
         reason: Reason = "JudgeUnavailable" if "judge" in why.lower() else "EngineUnavailable"

@@ -17,7 +17,7 @@ from rstar2_train.trainer.types import TrainSequence
 
 
 @dataclass(frozen=True)
-class Selected:
+class TrainingBatch:
     """What a step trains on."""
 
     groups: list[list[TrainSequence]]
@@ -26,7 +26,7 @@ class Selected:
     """Rollouts that infrastructure lost."""
 
 
-def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int) -> Selected:
+def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int) -> TrainingBatch:
     """Mark the trajectories in place and return the training sequences. Paper §2.2.3, eq. 7."""
     trained = []
     for group in groups:
@@ -45,7 +45,7 @@ def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, se
             kept = [group[index] for index in chosen.kept]
             advantages = group_advantages([trajectory.reward for trajectory in kept])
             trained.append([_sequence(t, advantage) for t, advantage in zip(kept, advantages, strict=True)])
-    return Selected(trained, sum(trajectory.failed for group in groups for trajectory in group))
+    return TrainingBatch(trained, sum(trajectory.failed for group in groups for trajectory in group))
 
 
 def stored_groups(

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any, Self
 
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
-from rstar2_train.orchestrator.context import Context, Suspend
-from rstar2_train.orchestrator.initial_policy import Incoming
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.initial_policy import InitialPolicy
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
@@ -26,7 +26,7 @@ _TIMED_STEPS = 8
 """Steps whose mean gives the time left."""
 
 
-class Training:
+class TrainerSession:
     """The ranks of one stage attempt, from start to hand-over.
 
     What ends the attempt and is no fault of the ranks (it is to stop, the engines or the judge stay away) leaves a
@@ -36,7 +36,9 @@ class Training:
     group: TrainerGroup
     """Set once `begun` has returned."""
 
-    def __init__(self, ctx: Context, optimizer: OptimizerConfig, source: Incoming, *, inherit: bool = False) -> None:
+    def __init__(
+        self, ctx: StageContext, optimizer: OptimizerConfig, source: InitialPolicy, *, inherit: bool = False
+    ) -> None:
         """`source`: what the stage starts from; `inherit`: with the optimiser of the stage before."""
         self._ctx = ctx
         self._optimizer = optimizer
@@ -64,7 +66,7 @@ class Training:
         await asyncio.wait({self._beginning})
         away = isinstance(error, StageFailed) and error.reason in ("EngineUnavailable", "JudgeUnavailable")
         try:
-            if (away or isinstance(error, Suspend)) and self._beginning.exception() is None:
+            if (away or isinstance(error, SuspendRequested)) and self._beginning.exception() is None:
                 await self.checkpoint(self._done)
         finally:
             if hasattr(self, "group"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from rstar2_train.api.stages import Advance, Collapse
+from rstar2_train.api.stages import AdvanceTrigger, CollapseTrigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ _SETTLED_SPREAD = 0.05
 """Truncation has settled when, over the window, no step is further than this from the window's mean."""
 
 
-def decide(history: Sequence[StepRecord], *, advance: Advance, collapse: Collapse) -> Decision | None:
+def decide(history: Sequence[StepRecord], *, advance: AdvanceTrigger, collapse: CollapseTrigger) -> Decision | None:
     """Why the stage should end now, or None. `history` is in step order, one record a finished step."""
     if collapsed(history, collapse):
         return "Collapsed"
@@ -50,7 +50,7 @@ def decide(history: Sequence[StepRecord], *, advance: Advance, collapse: Collaps
     return None
 
 
-def collapsed(history: Sequence[StepRecord], settings: Collapse) -> bool:
+def collapsed(history: Sequence[StepRecord], settings: CollapseTrigger) -> bool:
     """Whether every step of the last window lies more than `drop` (a share) below the best earlier window's mean."""
     size = settings.window_steps
     if not settings.enabled or len(history) < 2 * size:

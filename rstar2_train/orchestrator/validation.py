@@ -18,23 +18,23 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import Sampling, Stage
 from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.evaluation.benchmarks import SEED_NAME
-from rstar2_train.evaluation.model_fingerprint import NoModel, fingerprint
+from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
 from rstar2_train.evaluation.records import write_evaluation
-from rstar2_train.evaluation.sample_cache import Samples, address, sampled_with
+from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sampling_settings
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.rollout import trajectory_store
 
 log = logging.getLogger(__name__)
 
 
-def wants_validation(ctx: Context, stage: Stage) -> bool:
+def wants_validation(ctx: StageContext, stage: Stage) -> bool:
     """Whether `stage`'s model still has to be measured on the held-out set."""
     return ctx.job.spec.validation is not None and not ctx.state.stage(stage.name).evaluation_file.exists()
 
 
-async def measure_validation(ctx: Context, rollouts: Rollouts, stage: Stage, *, step: int | None) -> None:
+async def measure_validation(ctx: StageContext, rollouts: RolloutSession, stage: Stage, *, step: int | None) -> None:
     """Measure the model of `stage`, which the engines now serve, and write its evaluation."""
     validation = ctx.job.spec.validation
     assert validation is not None
@@ -54,8 +54,8 @@ async def measure_validation(ctx: Context, rollouts: Rollouts, stage: Stage, *, 
 
 
 async def measure_problems(
-    ctx: Context,
-    rollouts: Rollouts,
+    ctx: StageContext,
+    rollouts: RolloutSession,
     stage: Stage,
     problems: list[Problem],
     *,
@@ -75,9 +75,9 @@ async def measure_problems(
     settings = {
         "model": await asyncio.to_thread(_content, model),
         "engine_args": dict(spec.rollout.engine_args),
-        **sampled_with(spec, sampling, seed_name=SEED_NAME),
+        **sampling_settings(spec, sampling, seed_name=SEED_NAME),
     }
-    with Samples(folder.samples / f"{address(settings)}.jsonl") as kept:
+    with SampleCache(folder.samples / f"{cache_key(settings)}.jsonl") as kept:
         rows = await rollouts.measure(
             problems, count=samples, sampling=sampling, seed=(ctx.seed, SEED_NAME), samples=kept
         )
@@ -104,7 +104,7 @@ async def measure_problems(
 def _content(model: Path) -> str:
     try:
         return fingerprint(model)
-    except NoModel as error:
+    except ModelIncomplete as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error
 
 

@@ -14,7 +14,7 @@ import unicodedata
 from typing import NamedTuple
 
 
-class Plain(NamedTuple):
+class NormalizedAnswer(NamedTuple):
     """An answer without its dressing."""
 
     value: str
@@ -136,16 +136,16 @@ _TURNED = {">": "<", r"\ge": r"\le"}
 _ELEMENT = re.compile(r"\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 
 
-def plain(text: str) -> Plain:
+def normalize(text: str) -> NormalizedAnswer:
     """`text`, an answer or a gold answer, without dressing."""
     value = _undressed(text)
     flat = re.sub(_FONT + r"|[{}()\s]", "", value)
     based = _BASE.fullmatch(flat)
     if based:
-        return Plain(based[1].lstrip("0") or "0", base=based[2])
+        return NormalizedAnswer(based[1].lstrip("0") or "0", base=based[2])
     value, unit = _without_unit(value)
     value = _readable(_WRAPPED.sub(_inside, value) if _WRAPPED.fullmatch(value) else value)
-    return Plain(value, unit)
+    return NormalizedAnswer(value, unit)
 
 
 def words(text: str) -> str:

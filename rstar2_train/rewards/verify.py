@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.normalize import is_words, plain, says_more, words
+from rstar2_train.rewards.normalize import is_words, normalize, says_more, words
 from rstar2_train.rewards.verdict import Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
@@ -44,7 +44,7 @@ class Score(NamedTuple):
         return float(self.verdict == "correct")
 
 
-class Ran(Protocol):
+class SnippetResult(Protocol):
     """What is read of a finished judge task."""
 
     @property
@@ -60,10 +60,10 @@ class Ran(Protocol):
         """Exit status of its process, minus the signal number when a signal ended it."""
 
 
-class Judge(Protocol):
+class SnippetRunner(Protocol):
     """What `verify` needs of a judge client."""
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ran:
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
         """Run a snippet in the sandbox."""
 
 
@@ -84,7 +84,7 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "correct"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
-    ours, theirs = plain(answer), plain(gold)
+    ours, theirs = normalize(answer), normalize(gold)
     if is_words(gold):
         return "correct" if words(answer) == words(gold) else "wrong"
     if ours.base or theirs.base:
@@ -130,7 +130,7 @@ def parser_snippet(answer: str, gold: str) -> str:
     Both strings enter as literals (`repr`), so that nothing in them is code. Where one has a percent sign and the other
     has none, 5 % may stand for 5 and for 5/100.
     """
-    ours, theirs = plain(answer), plain(gold)
+    ours, theirs = normalize(answer), normalize(gold)
     pairs = [(ours.value, theirs.value)]
     if ours.unit == "%" != theirs.unit:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
@@ -144,7 +144,7 @@ def _task() -> str:
     return _TASK.read_text(encoding="utf-8")
 
 
-def verdict_of(result: Ran) -> Verdict:
+def verdict_of(result: SnippetResult) -> Verdict:
     """The verdict that a finished parser task stands for.
 
     An answer on which the parser runs out of time, memory or stack is `timeout` (reward 0: it will do so again);
@@ -156,7 +156,7 @@ def verdict_of(result: Ran) -> Verdict:
     return "timeout" if crashed or result.status in ("timeout", "memory", "killed", "output_limit") else "internal"
 
 
-async def verify(model_text: str, gold: str, *, judge: Judge, attempts: int = 2) -> Score:
+async def verify(model_text: str, gold: str, *, judge: SnippetRunner, attempts: int = 2) -> Score:
     """Verdict on a response, asking the judge's parser only where text and integers cannot decide.
 
     A task that ends `internal` is repeated, `attempts` in all; then the verdict is `internal` and the caller excludes

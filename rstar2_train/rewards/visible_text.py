@@ -13,7 +13,7 @@ from rstar2_train.rewards.extract import last_answer
 _REASONING = re.compile(r"<(/?)(?:reason|think)>")
 
 
-def shown_text(last_turn: str) -> str:
+def visible_text(last_turn: str) -> str:
     """The text of a finished response, stripped, from its last turn: tool calls and outputs stand in earlier ones.
 
     Reasoning is what stands between `<reason>` or `<think>` and its end, or before a first such end: chat templates

@@ -1,8 +1,9 @@
 """The agent loop: one trajectory, from its prompt to its last turn.
 
-A turn is sampled, its tool calls run all at once, their output is put behind the sampled ids, and so on until the
-model answers or a limit ends it. Where to sample and how to survive failures is not decided here: `Generate` and
-`Executor` are given (`generation.py`, the judge's client). Everything is counted from tokens and structured results.
+A turn is sampled, its tool calls run all at once, their output is put behind the sampled ids, and so on until the model
+answers or a limit ends it. Where to sample and how to survive failures is not decided here: `TokenGenerator` and
+`ToolExecutor` are given (`generation.py`, the judge's client). Everything is counted from tokens and structured
+results.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
-from rstar2_train.api.roles import JudgeLimits, Rollout
+from rstar2_train.api.roles import JudgeLimits, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
 from rstar2_train.tools.types import CallStatus
@@ -25,7 +26,7 @@ from rstar2_train.tools.types import CallStatus
 CHARACTERS_PER_TOKEN = 4
 
 
-class Result(Interface):
+class ToolResult(Interface):
     """What is read of a finished tool call."""
 
     @property
@@ -42,14 +43,14 @@ class Result(Interface):
     def run_seconds(self) -> float: ...
 
 
-class Executor(Interface):
+class ToolExecutor(Interface):
     """Runs a program: a judge client, or what stands before one."""
 
-    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, Result]:
+    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, ToolResult]:
         """Run it. Raises when the infrastructure fails; a program's own failure is a result."""
 
 
-class Generate(Interface):
+class TokenGenerator(Interface):
     """Samples the next turn."""
 
     def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[Generation]:
@@ -60,17 +61,17 @@ class Generate(Interface):
 class Agent:
     """What all trajectories of a collection share."""
 
-    protocol: Protocol
+    protocol: ChatFormat
     sampling: Sampling
-    rollout: Rollout
+    rollout: RolloutSpec
     limits: JudgeLimits
 
     async def run(
         self,
         trajectory: Trajectory,
         *,
-        generate: Generate,
-        executor: Executor,
+        generate: TokenGenerator,
+        executor: ToolExecutor,
         on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None = None,
     ) -> str:
         """Fill `trajectory` (its prompt is there) up to its stop; returns the text that the model wrote.
@@ -124,7 +125,7 @@ class Agent:
         text: str,
         *,
         finished: bool,
-        executor: Executor,
+        executor: ToolExecutor,
         on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None,
     ) -> StopReason | None:
         """Run a turn's calls and append what they printed; or the reason to stop."""
@@ -149,7 +150,7 @@ class Agent:
         shown += [self.protocol.end_of_turn, reply]
         return None
 
-    async def _call(self, call: ParsedCall, turn: int, executor: Executor) -> ToolCall:
+    async def _call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:
         """Run one call, or answer a bad one with what is wrong with it."""
         if call.fault:
             response = render_parsed(call)

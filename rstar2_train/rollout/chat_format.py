@@ -1,6 +1,6 @@
 r"""How a conversation becomes tokens: the system prompt, the tool's signature, and turns rendered token-exactly.
 
-Stands between the data (problems, demonstrations) and the engines. One `Protocol` serves rollouts, evaluation and SFT
+Stands between the data (problems, demonstrations) and the engines. One `ChatFormat` serves rollouts, evaluation and SFT
 alike, so that a demonstration and a rollout of the same conversation are the same token ids. Sampled ids are never
 re-tokenised: a tool turn is tokenised alone and put behind them. How calls are read and answered: `tools/parser.py`,
 whose names are re-exported here. Imports neither torch nor transformers until a tokenizer is loaded.
@@ -36,10 +36,10 @@ __all__ = [
     "DEFAULT_SYSTEM_PROMPT",
     "TOOLS",
     "TOOL_NAME",
-    "Encoded",
+    "ChatFormat",
+    "ChatFormatError",
+    "EncodedConversation",
     "ParsedCall",
-    "Protocol",
-    "ProtocolError",
     "clip_middle",
     "parse_calls",
     "render_call",
@@ -72,12 +72,12 @@ _MODEL_MARK = "QZMODELTURNZQ"
 _USER_MARK = "QZUSERTURNZQ"
 
 
-class ProtocolError(ValueError):
+class ChatFormatError(ValueError):
     """The tokenizer's chat template cannot carry this protocol."""
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedConversation:
     """A whole conversation as tokens."""
 
     token_ids: list[int]
@@ -90,7 +90,7 @@ def tool_message(responses: Sequence[str]) -> str:
     return "\n".join(f"<tool_response>\n{response}\n</tool_response>" for response in responses)
 
 
-class Protocol:
+class ChatFormat:
     """Renders one tokenizer's chat template.
 
     Any template works that writes an assistant's content verbatim and closes it with a token of its own (ChatML does).
@@ -111,7 +111,7 @@ class Protocol:
 
         `tool`: whose signature the built-in system prompt shows.
 
-        Raises ProtocolError when the template cannot carry the protocol.
+        Raises ChatFormatError when the template cannot carry the protocol.
         """
         self.tokenizer = tokenizer
         self.system_prompt = default_system_prompt(tool) if system_prompt is None else system_prompt
@@ -119,14 +119,14 @@ class Protocol:
         self.tool = tool
         self._template = chat_template
         if not hasattr(tokenizer, "backend_tokenizer"):
-            raise ProtocolError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
+            raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
         self._fast: Tokenizer = tokenizer.backend_tokenizer
         after_model = self._after_model_turn([{"role": "user", "content": _USER_MARK}])
         self.end_of_turn = self._closing_token(after_model)
         self.end_of_turn_id: int = tokenizer.convert_tokens_to_ids(self.end_of_turn)
         head, mark, tail = after_model[len(self.end_of_turn) :].partition(_USER_MARK)
         if not mark:
-            raise ProtocolError("the chat template drops a user turn that follows an assistant turn")
+            raise ChatFormatError("the chat template drops a user turn that follows an assistant turn")
         self._turn_head, self._turn_tail = head, tail
         eos = tokenizer.eos_token_id
         self.stop_ids: list[int] = sorted({self.end_of_turn_id} | ({eos} if isinstance(eos, int) else set()))
@@ -142,7 +142,7 @@ class Protocol:
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     @classmethod
-    def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> Protocol:
+    def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> ChatFormat:
         """The protocol of a job's model on the tokenizer in `folder`: with the job's prompts and chat template."""
         return cls.load(
             folder,
@@ -161,7 +161,7 @@ class Protocol:
         prompt_prefix: str | None = None,
         chat_template: Path | None = None,
         tool: ToolName = TOOL_NAME,
-    ) -> Protocol:
+    ) -> ChatFormat:
         """The protocol of a Hugging Face model folder; `chat_template` is a Jinja file that replaces its own."""
         # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each driver.
         from transformers import PreTrainedTokenizerFast
@@ -169,7 +169,7 @@ class Protocol:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
         template = chat_template.read_text(encoding="utf-8") if chat_template else None
         if template is None and tokenizer.chat_template is None:
-            raise ProtocolError(
+            raise ChatFormatError(
                 f"{folder} has no chat template: add chat_template.jinja or set spec.model.chatTemplate"
             )
         return cls(
@@ -220,10 +220,10 @@ class Protocol:
         """Token ids of `tool_turn_text`: what follows a turn's sampled ids, to where the model's next turn begins."""
         return self.encode(self.tool_turn_text(responses))
 
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Encoded:
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
         """A finished conversation `[{role, content}, ...]` as a rollout of it would be, for SFT.
 
-        Role `tool` is rendered as this protocol does; neighbouring tool messages share a turn. Raises ProtocolError
+        Role `tool` is rendered as this protocol does; neighbouring tool messages share a turn. Raises ChatFormatError
         for a conversation with no assistant turn, or that starts with one.
         """
         opening, turns = _split_turns(messages)
@@ -238,7 +238,7 @@ class Protocol:
                 between = self.encode(after)
                 ids += between
                 mask += [0] * len(between)
-        return Encoded(ids, mask)
+        return EncodedConversation(ids, mask)
 
     def model_text(self, token_ids: Sequence[int]) -> str:
         """Text of a sampled turn, without the token that ended it."""
@@ -265,7 +265,9 @@ class Protocol:
             )
         except TemplateError as error:
             roles = [message["role"] for message in messages]
-            raise ProtocolError(f"the chat template cannot render a conversation of roles {roles}: {error}") from error
+            raise ChatFormatError(
+                f"the chat template cannot render a conversation of roles {roles}: {error}"
+            ) from error
         return str(rendered)
 
     def _after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
@@ -273,14 +275,14 @@ class Protocol:
         opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MODEL_MARK}]
         _, mark, after = self._render([*opening, *reply]).partition(_MODEL_MARK)
         if not mark:
-            raise ProtocolError("the chat template does not write an assistant's content as it stands")
+            raise ChatFormatError("the chat template does not write an assistant's content as it stands")
         return after
 
     def _closing_token(self, after: str) -> str:
         added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
         closing = max((token for token in added if after.startswith(token)), key=len, default="")
         if not closing:
-            raise ProtocolError(
+            raise ChatFormatError(
                 f"the chat template closes an assistant turn with {after[:20]!r}, which is not a token of its own: "
                 "where a turn ends could not be sampled"
             )
@@ -293,7 +295,7 @@ def _split_turns(
     """The messages before the first assistant turn, then each assistant turn with the messages that answer it."""
     first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), None)
     if not first:
-        raise ProtocolError("a conversation must have an assistant turn, and must not start with one")
+        raise ChatFormatError("a conversation must have an assistant turn, and must not start with one")
     turns: list[tuple[str, list[dict[str, str]]]] = []
     results: list[str] = []
     for at in range(first, len(messages)):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
-from rstar2_train.api.roles import JudgeLimits, Rollout
+from rstar2_train.api.roles import JudgeLimits, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
@@ -21,34 +21,34 @@ from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rewards.extract import count_answers
 from rstar2_train.rewards.grade import grade
-from rstar2_train.rollout.agent import Agent, Executor
-from rstar2_train.rollout.chat_format import Protocol
-from rstar2_train.rollout.generation import Infrastructure, Seat
-from rstar2_train.rollout.jupyter_tool import Judge, Notebook
+from rstar2_train.rollout.agent import Agent, ToolExecutor
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.generation import FailoverGenerator, InfrastructureError
+from rstar2_train.rollout.jupyter_tool import JupyterTool, SessionOpener
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.parser import JUPYTER
 
-MOST_LOST = 0.25
+MAX_LOST_FRACTION = 0.25
 """Share of a batch's rollouts that infrastructure may lose; beyond it the rest says too little."""
 AT_ONCE = 16384
 """Trajectories that run or wait for admission: a step of the paper's, and more than its engines run at a time."""
 
 
-class NoRoom(ValueError):
+class PromptTooLong(ValueError):
     """A prompt with the whole budget is longer than any sequence that the engines take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampler:
+class RolloutContext:
     """What all trajectories of one collection share."""
 
     pool: EnginePool
     """Its present version must sample all of it; pushing another one meanwhile loses what still runs."""
-    judge: Judge
+    judge: SessionOpener
     """Runs the tool calls and verifies answers; patient, and raises JudgeUnavailable when the judge stays away."""
-    protocol: Protocol
+    protocol: ChatFormat
     sampling: Sampling
-    rollout: Rollout
+    rollout: RolloutSpec
     limits: JudgeLimits
     seed: tuple[int | str, ...]
     """Names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request."""
@@ -58,7 +58,7 @@ async def collect(
     problems: Sequence[Problem],
     *,
     samples: int,
-    sampler: Sampler,
+    sampler: RolloutContext,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> list[list[Trajectory]]:
     """`samples` trajectories of each problem, a list a problem in the order of `problems`, whose ids are distinct.
@@ -85,14 +85,14 @@ async def ask(
     pairs: Sequence[tuple[Problem, int]],
     *,
     prompts: Mapping[str, list[int]],
-    sampler: Sampler,
+    sampler: RolloutContext,
     on_done: Callable[[Trajectory], None],
 ) -> None:
     """One trajectory of each pair of problem and sample number, handed to `on_done` as it ends and not held here.
 
     `prompts`: token ids by problem id. Begun in the order of `pairs`. Raises EngineRejected when an engine refuses a
-    request (a defect), NoRoom for a prompt that leaves an engine none, ValueError when no weights were pushed, and what
-    `on_done` raises. Then, as when it is cancelled, every request is stopped.
+    request (a defect), PromptTooLong for a prompt that leaves an engine none, ValueError when no weights were pushed,
+    and what `on_done` raises. Then, as when it is cancelled, every request is stopped.
     """
     if sampler.pool.version is None:
         raise ValueError("no weights were pushed to the engines: call pool.update_weights first")
@@ -129,7 +129,7 @@ class _Collection:
     agent: Agent
     pool: EnginePool
     version: str
-    judge: Judge
+    judge: SessionOpener
     seed: tuple[int | str, ...]
 
     def check_room(self, prompt_id: str, prompt_tokens: int) -> None:
@@ -137,7 +137,7 @@ class _Collection:
         budget = self.agent.sampling.max_response_tokens
         longest = self.pool.max_model_len
         if longest is not None and prompt_tokens + budget > longest:
-            raise NoRoom(
+            raise PromptTooLong(
                 f"problem {prompt_id}: {prompt_tokens} prompt tokens and maxResponseTokens {budget} are more than the "
                 f"engines' {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
             )
@@ -155,7 +155,7 @@ class _Collection:
         )
         ticket = self.pool.admission.enter(tokens=len(prompt_ids) + sampling.max_response_tokens)
         try:
-            seat = Seat(
+            seat = FailoverGenerator(
                 pool=self.pool,
                 ticket=ticket,
                 sampling=sampling,
@@ -169,7 +169,7 @@ class _Collection:
             async with self._tool() as tool:
                 written = await self.agent.run(trajectory, generate=seat, executor=tool)
             trajectory.seconds = time.monotonic() - started
-        except (Infrastructure, JudgeUnavailable) as error:
+        except (InfrastructureError, JudgeUnavailable) as error:
             _lose(trajectory, error)
         finally:
             ticket.leave()
@@ -177,9 +177,9 @@ class _Collection:
             await self._score(trajectory, written)
         return trajectory
 
-    def _tool(self) -> AbstractAsyncContextManager[Executor]:
+    def _tool(self) -> AbstractAsyncContextManager[ToolExecutor]:
         """What runs a trajectory's calls: the judge itself, or a session of its own."""
-        return Notebook(self.judge) if self.agent.rollout.tool == JUPYTER else nullcontext(self.judge)
+        return JupyterTool(self.judge) if self.agent.rollout.tool == JUPYTER else nullcontext(self.judge)
 
     async def _score(self, trajectory: Trajectory, written: str) -> None:
         """Counts, verdict and penalties. A trajectory that a limit cut off has not answered (reward 0)."""
@@ -200,7 +200,7 @@ class _Collection:
         trajectory.verdict, trajectory.answer, trajectory.reward = score.verdict, score.answer, score.reward
 
 
-def _lose(trajectory: Trajectory, error: Infrastructure | JudgeUnavailable) -> None:
+def _lose(trajectory: Trajectory, error: InfrastructureError | JudgeUnavailable) -> None:
     """Mark a trajectory as lost, and to what."""
     role = "judge" if isinstance(error, JudgeUnavailable) else "engine"
     trajectory.stop, trajectory.verdict, trajectory.error = "infrastructure", "internal", f"{role}: {error}"

@@ -3,7 +3,7 @@
 An engine that fails is no fault of the model: the turn is sampled again, elsewhere or later, a bounded number of times
 (the judge's client does the same for calls). Turns that were sampled stay: the same weights sampled them, and repeating
 only what failed keeps long trajectories from being sampled more rarely than short ones. What cannot be saved raises
-`Infrastructure`, and the trajectory is excluded, never scored.
+`InfrastructureError`, and the trajectory is excluded, never scored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TRIES = 12
 """Of one turn. Waiting for a lost engine is not a try: that ends by the pool's patience."""
 
 
-class Infrastructure(Exception):
+class InfrastructureError(Exception):
     """A trajectory is lost, through no fault of the model."""
 
 
@@ -39,7 +39,7 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Seat:
+class FailoverGenerator:
     """A trajectory's place in the pool; samples its turns wherever the place is."""
 
     pool: EnginePool
@@ -55,7 +55,7 @@ class Seat:
         try:
             await self.ticket.engine()
         except EngineUnavailable as error:
-            raise Infrastructure(str(error)) from error
+            raise InfrastructureError(str(error)) from error
 
     async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
         """Sample a turn. Raises Infrastructure when no engine can, EngineRejected when the request is at fault."""
@@ -64,9 +64,9 @@ class Seat:
             try:
                 url = await self.ticket.engine()
             except EngineUnavailable as error:
-                raise Infrastructure(str(error)) from error
+                raise InfrastructureError(str(error)) from error
             if self.pool.version != self.version:
-                raise Infrastructure(
+                raise InfrastructureError(
                     f"the engines were given version {self.pool.version!r} before {self.version!r} ended"
                 )
             try:
@@ -78,7 +78,7 @@ class Seat:
                 continue
             if generation is not None:
                 return generation
-        raise Infrastructure(f"a turn failed {MAX_TRIES} times: {failure}")
+        raise InfrastructureError(f"a turn failed {MAX_TRIES} times: {failure}")
 
     async def _try(self, url: str, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation | None:
         """Sample in one engine; None when the engine was lost meanwhile and the place has moved."""

@@ -1,6 +1,6 @@
 """The tool `jupyter_code`: one session of the judge for a trajectory, whose calls are its cells.
 
-Between the agent loop, for which it is an `Executor` like any other, and the judge. Calls of one turn are cells one
+Between the agent loop, for which it is an `ToolExecutor` like any other, and the judge. Calls of one turn are cells one
 after the other. A session that a cell of its own ended is begun anew, and the model is told; one that the judge lost
 cannot be had again without running cells twice, so the trajectory is lost to infrastructure.
 """
@@ -15,37 +15,37 @@ from typing import Protocol as Interface
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
-from rstar2_train.rollout.agent import Executor
+from rstar2_train.rollout.agent import ToolExecutor
 
 STARTED_AGAIN = "(the notebook was started again: what earlier cells defined is gone)\n"
 
 
-class Session(Interface):
+class CellSession(Interface):
     """A session of the judge."""
 
     async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
         """Run a cell."""
 
 
-class Judge(Executor, Interface):
+class SessionOpener(ToolExecutor, Interface):
     """A judge client: single calls, and sessions."""
 
-    def session(self) -> AbstractAsyncContextManager[Session]:
+    def session(self) -> AbstractAsyncContextManager[CellSession]:
         """A session; entering it raises JudgeUnavailable when the judge stays away."""
 
 
-class Notebook:
+class JupyterTool:
     """Runs a trajectory's calls in one session. Use as an async context manager."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: SessionOpener) -> None:
         self._judge = judge
-        self._session: Session | None = None
+        self._session: CellSession | None = None
         self._held = AsyncExitStack()
         """What ends the session."""
         self._begun = False
         self._turn = asyncio.Lock()
 
-    async def __aenter__(self) -> Notebook:
+    async def __aenter__(self) -> JupyterTool:
         return self
 
     async def __aexit__(

@@ -42,7 +42,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
-class StoreError(ValueError):
+class TrajectoryStoreError(ValueError):
     """A trajectory file that cannot be read."""
 
 
@@ -74,12 +74,12 @@ def write(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
 
 def read(path: Path) -> list[Trajectory]:
-    """The trajectories of a file, in the order they were written. Raises StoreError for another kind of file."""
+    """The trajectories of a file, in the order they were written. Raises TrajectoryStoreError."""
     return [from_row(row) for row in stream(path)]
 
 
 def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a file one by one, as plain values, decoded a batch at a time. Raises StoreError as `read` does.
+    """The rows of a file one by one, as plain values, decoded a batch at a time. Raises as `read` does.
 
     `columns`: read these alone; None: all, of which `from_row` makes a trajectory.
     """
@@ -87,11 +87,13 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
         with pq.ParquetFile(path) as file:
             version = (file.schema_arrow.metadata or {}).get(_KEY)
             if version != FORMAT:
-                raise StoreError(f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})")
+                raise TrajectoryStoreError(
+                    f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})"
+                )
             for batch in file.iter_batches(batch_size=BATCH, columns=columns):
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"{path} cannot be read as trajectories: {error}") from error
+        raise TrajectoryStoreError(f"{path} cannot be read as trajectories: {error}") from error
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:

@@ -20,10 +20,10 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rstar2_train.serving.completion import Ending, House, Talk
+from rstar2_train.serving.completion import Completion, CompletionEnd, ServerContext
 from rstar2_train.serving.engine_client import DONE
 from rstar2_train.serving.errors import ApiError
-from rstar2_train.serving.request import Question
+from rstar2_train.serving.request import ChatRequest
 from rstar2_train.utils.auth import bears
 
 CHAT = "/v1/chat/completions"
@@ -32,10 +32,10 @@ MOST_BYTES = 1 << 25
 Event = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def make_app(house: House, *, token: str | None) -> FastAPI:
+def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
     """The application. `token`: what clients must send; None asks for none."""
     app = FastAPI(title="rStar2", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(_Bounded)
+    app.add_middleware(_BodyLimit)
     made = int(time.time())
 
     async def authorised(request: Request) -> None:
@@ -74,7 +74,7 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
         return {"object": "list", "data": [one | {"max_model_len": served.context}]}
 
     @app.post(CHAT, dependencies=asked)
-    async def chat_completions(question: Question, request: Request) -> Response:
+    async def chat_completions(question: ChatRequest, request: Request) -> Response:
         question.check(model=house.served.name)
         head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -83,7 +83,7 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
         }
         if question.tools:
             return await _passed_on(question, house, request)
-        talk = Talk.about(question, house)
+        talk = Completion.about(question, house)
         if question.stream:
             return _Streamed(lambda event: _stream(talk, head, event))
         return await _unless_gone(request.receive, _whole(talk, head))
@@ -91,7 +91,7 @@ def make_app(house: House, *, token: str | None) -> FastAPI:
     return app
 
 
-class _Bounded:
+class _BodyLimit:
     """Reads no more of a request's body than MOST_BYTES: it is held in memory, and read before anyone is asked who."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -111,7 +111,7 @@ class _Bounded:
         await self._app(scope, bounded if scope["type"] == "http" else receive, send)
 
 
-async def _whole(talk: Talk, head: dict[str, Any]) -> Response:
+async def _whole(talk: Completion, head: dict[str, Any]) -> Response:
     """An answer in one piece."""
     text: list[str] = []
 
@@ -123,7 +123,7 @@ async def _whole(talk: Talk, head: dict[str, Any]) -> Response:
     return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": ending.usage()})
 
 
-async def _stream(talk: Talk, head: dict[str, Any], event: Event) -> None:
+async def _stream(talk: Completion, head: dict[str, Any], event: Event) -> None:
     """An answer in events: its text as it comes, how it ended, and its usage where that was asked for."""
     head = head | {"object": "chat.completion.chunk"}
     options = talk.question.stream_options
@@ -142,11 +142,11 @@ async def _stream(talk: Talk, head: dict[str, Any], event: Event) -> None:
         await event(head | {"choices": [], "usage": ending.usage()})
 
 
-def _choice(ending: Ending) -> dict[str, Any]:
+def _choice(ending: CompletionEnd) -> dict[str, Any]:
     return {"index": 0, "finish_reason": ending.finish_reason, "stop_reason": ending.stop}
 
 
-async def _passed_on(question: Question, house: House, request: Request) -> Response:
+async def _passed_on(question: ChatRequest, house: ServerContext, request: Request) -> Response:
     """The engine's own answer to a question with the client's own tools: the client runs them."""
     body = question.for_engine(model=house.engine.model)
     name = {"model": house.served.name}

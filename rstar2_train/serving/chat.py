@@ -22,7 +22,7 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from rstar2_train.serving.text import Kind, Piece, Splitter, printable
+from rstar2_train.serving.text import Kind, StreamSplitter, TextPiece, printable
 from rstar2_train.utils.supervisor import die_with_parent
 
 LOG_LINES = 20
@@ -34,7 +34,7 @@ class ChatFailed(Exception):
     """Why there is no conversation; for a person to read."""
 
 
-class Client:
+class ChatClient:
     """Asks the endpoint. Use as a context manager."""
 
     def __init__(self, url: str, *, token: str | None, temperature: float | None, max_tokens: int | None) -> None:
@@ -48,7 +48,7 @@ class Client:
         settings = {"temperature": temperature, "max_tokens": max_tokens}
         self._settings = {name: value for name, value in settings.items() if value is not None}
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> ChatClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -135,7 +135,7 @@ def started(model: str | None, *, jobs: Path, token: str | None, url: str) -> It
             server.wait()
 
 
-def converse(client: Client, console: Console, *, prompt: str | None) -> int:
+def converse(client: ChatClient, console: Console, *, prompt: str | None) -> int:
     """Ask one question, or talk until Ctrl-D; returns the exit code. Raises ChatFailed when nobody answers at all."""
     model = client.model()
     if prompt is not None:
@@ -167,9 +167,9 @@ def converse(client: Client, console: Console, *, prompt: str | None) -> int:
                 console.print(Text(str(error), style="red"))
 
 
-def answer(client: Client, console: Console, model: str, messages: list[dict[str, str]]) -> tuple[str, bool]:
+def answer(client: ChatClient, console: Console, model: str, messages: list[dict[str, str]]) -> tuple[str, bool]:
     """Ask, and show the answer as it comes; its text, and whether it came to its end (Ctrl-C stops it)."""
-    shown, text, choice = Shown(console), "", {}
+    shown, text, choice = TranscriptPrinter(console), "", {}
     try:
         with contextlib.closing(client.ask(model, messages)) as choices:
             for choice in choices:
@@ -189,12 +189,12 @@ def answer(client: Client, console: Console, model: str, messages: list[dict[str
     return text, True
 
 
-class Shown:
+class TranscriptPrinter:
     """An answer in the terminal, as it comes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._splitter = Splitter()
+        self._splitter = StreamSplitter()
         self._block = ""
         """Of a call or an output that is not closed yet."""
         self._at_start = True
@@ -211,7 +211,7 @@ class Shown:
             self._show(piece)
         self._start_line()
 
-    def _show(self, piece: Piece) -> None:
+    def _show(self, piece: TextPiece) -> None:
         if piece.kind in ("call", "output"):
             self._block += piece.text
             if piece.closes:

@@ -14,15 +14,15 @@ from typing import Any, Literal
 from rstar2_train.api.stages import Sampling
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rollout.agent import Agent, Executor
-from rstar2_train.rollout.chat_format import Protocol
-from rstar2_train.rollout.jupyter_tool import Notebook
+from rstar2_train.rollout.agent import Agent, ToolExecutor
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.trajectory import StopReason, ToolCall, Trajectory
-from rstar2_train.serving.engine_client import Engine, Turns
+from rstar2_train.serving.engine_client import StreamingEngine, TurnGenerator
 from rstar2_train.serving.errors import ApiError
-from rstar2_train.serving.judge_timeout import Impatient
-from rstar2_train.serving.model import Served
-from rstar2_train.serving.request import Question, prompt_ids
+from rstar2_train.serving.judge_timeout import JudgeWithTimeout
+from rstar2_train.serving.model import ServingModel
+from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.parser import JUPYTER
 
@@ -30,7 +30,7 @@ Tell = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CompletionEnd:
     """How an answer ended."""
 
     finish_reason: Literal["stop", "length"]
@@ -52,12 +52,12 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ServerContext:
     """What all conversations share."""
 
-    served: Served
-    protocol: Protocol
-    engine: Engine
+    served: ServingModel
+    protocol: ChatFormat
+    engine: StreamingEngine
     judge: JudgeClient
     judge_patience: float
     """Seconds that a judge may be away before a call fails."""
@@ -66,23 +66,23 @@ class House:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Completion:
     """One answer to be given."""
 
-    house: House
-    question: Question
+    house: ServerContext
+    question: ChatRequest
     prompt_ids: list[int]
     sampling: Sampling
 
     @classmethod
-    def about(cls, question: Question, house: House) -> Talk:
+    def about(cls, question: ChatRequest, house: ServerContext) -> Completion:
         """The answer to a question. Raises ApiError for one that cannot be answered."""
         context = house.served.context
         ids = prompt_ids(question.messages, house.protocol, context=context)
         sampling = question.sampling(prompt_tokens=len(ids), context=context, max_turns=house.max_turns)
         return cls(house, question, ids, sampling)
 
-    async def run(self, tell: Tell) -> Ending:
+    async def run(self, tell: Tell) -> CompletionEnd:
         """Answer; `tell` is given the text as it comes. Raises ApiError. Cancelling it stops the engine's work."""
         house = self.house
         protocol = house.protocol
@@ -90,7 +90,7 @@ class Talk:
         async def tell_outputs(calls: Sequence[ToolCall]) -> None:
             await tell(outputs_text([protocol.harmless(call.response) for call in calls]))
 
-        turns = Turns(
+        turns = TurnGenerator(
             engine=house.engine,
             sampling=self.sampling,
             stop_ids=protocol.stop_ids,
@@ -107,21 +107,21 @@ class Talk:
         trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=self.prompt_ids)
         try:
             async with self._tool() as tool:
-                patient = Impatient(tool, status=house.judge.status, patience_seconds=house.judge_patience)
+                patient = JudgeWithTimeout(tool, status=house.judge.status, patience_seconds=house.judge_patience)
                 await agent.run(trajectory, generate=turns, executor=patient, on_calls=tell_outputs)
         except JudgeUnavailable as error:
             raise ApiError(
                 503, f"the code judge is down, a tool call could not be run: {error}", code="judge_unavailable"
             ) from error
         ended = trajectory.stop == "answered" or turns.stopped
-        return Ending(
+        return CompletionEnd(
             finish_reason="stop" if ended else "length",
             stop="stop_string" if turns.stopped else trajectory.stop,
             prompt_tokens=len(self.prompt_ids),
             response_tokens=trajectory.response_tokens,
         )
 
-    def _tool(self) -> AbstractAsyncContextManager[Executor]:
+    def _tool(self) -> AbstractAsyncContextManager[ToolExecutor]:
         """What runs this conversation's calls: the judge itself, or a session of its own."""
         judge = self.house.judge
-        return Notebook(judge) if self.house.served.rollout.tool == JUPYTER else nullcontext(judge)
+        return JupyterTool(judge) if self.house.served.rollout.tool == JUPYTER else nullcontext(judge)

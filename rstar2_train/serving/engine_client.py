@@ -26,7 +26,7 @@ SILENT_SECONDS = 600.0
 DONE = "[DONE]"
 
 
-class Engine:
+class StreamingEngine:
     """The engine's OpenAI endpoints."""
 
     def __init__(self, url: str, *, token: str, model: str, session: aiohttp.ClientSession) -> None:
@@ -83,10 +83,10 @@ def _refusal(status: int, text: str) -> ApiError:
 
 
 @dataclass
-class Turns:
+class TurnGenerator:
     """Samples the turns of one conversation, telling their text as it comes; the agent loop's `Generate`."""
 
-    engine: Engine
+    engine: StreamingEngine
     sampling: Sampling
     stop_ids: Sequence[int]
     stops: Sequence[str]

@@ -21,7 +21,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ExternalServices:
     """What runs already, and its tokens; an empty URL: it is started here."""
 
     engine: str = ""
@@ -30,7 +30,7 @@ class Elsewhere:
     judge_token: str = ""
 
 
-class Refused(Exception):
+class ExternalServiceRejected(Exception):
     """A part that is there and will not do, and why; for a person to read."""
 
 
@@ -46,7 +46,9 @@ async def find_engine(url: str, *, token: str, folder: Path, say: Callable[[str]
             models = await served_models(url, token=token)
             break
         except EngineRejected as error:
-            raise Refused(f"--endpoint {url}: {error} (its token is read from RSTAR2_ENGINE_TOKEN)") from error
+            raise ExternalServiceRejected(
+                f"--endpoint {url}: {error} (its token is read from RSTAR2_ENGINE_TOKEN)"
+            ) from error
         except EngineUnavailable as error:
             if not told:
                 say(f"waiting for the engine: {error}")
@@ -55,7 +57,9 @@ async def find_engine(url: str, *, token: str, folder: Path, say: Callable[[str]
     wanted = models if len(models) == 1 else [one for one in models if one.root == str(folder)]
     if not wanted:
         names = ", ".join(one.name for one in models)
-        raise Refused(f"--endpoint {url} serves {names} and none of them from {folder}: give the engine of that model")
+        raise ExternalServiceRejected(
+            f"--endpoint {url} serves {names} and none of them from {folder}: give the engine of that model"
+        )
     return wanted[0]
 
 
@@ -68,7 +72,7 @@ async def find_judge(url: str, *, token: str, say: Callable[[str], None]) -> Non
                 status = await judge.status()
                 if "ready" not in status:
                     words = f"answers {str(status)[:200]} (its token is read from RSTAR2_JUDGE_TOKEN)"
-                    raise Refused(f"--judge {url}: {words}")
+                    raise ExternalServiceRejected(f"--judge {url}: {words}")
                 if status["ready"]:
                     return
                 why = "no sandbox is ready"

@@ -13,24 +13,24 @@ from typing import Any
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rollout.agent import Executor, Result
+from rstar2_train.rollout.agent import ToolExecutor, ToolResult
 
 LOOK_SECONDS = 2.0
 """Between two looks at a judge that has not answered yet."""
 
 
-class Impatient:
+class JudgeWithTimeout:
     """An executor that gives up a call once its judge has not been ready for so long."""
 
     def __init__(
-        self, executor: Executor, *, status: Callable[[], Awaitable[dict[str, Any]]], patience_seconds: float
+        self, executor: ToolExecutor, *, status: Callable[[], Awaitable[dict[str, Any]]], patience_seconds: float
     ) -> None:
         """`status`: the judge's own; JudgeUnavailable when it does not answer."""
         self._executor = executor
         self._status = status
         self._patience = patience_seconds
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Result:
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> ToolResult:
         """Run it. Raises JudgeUnavailable; waiting in the queue of a judge that is well does not count."""
         call = asyncio.ensure_future(self._executor.run(code, stdin, limits=limits))
         try:

@@ -13,22 +13,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rstar2_train.api.roles import Accelerator, Judge, ModelSource, Rollout, ToolName
+from rstar2_train.api.roles import AcceleratorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.inference.server import Launch, launch
+from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 
 LONGEST_CONTEXT = 32768
 """Tokens of prompt and answer together, unless --context says otherwise; less when the model takes less."""
 
 
-class NoModel(Exception):
+class ModelNotFound(Exception):
     """Why a model cannot be served, and what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingModel:
     """A model and the settings that it is served with."""
 
     name: str
@@ -36,23 +36,23 @@ class Served:
     folder: Path
     source: ModelSource
     """Its prompts and chat template."""
-    rollout: Rollout
-    judge: Judge
+    rollout: RolloutSpec
+    judge: JudgeSpec
     config: dict[str, Any]
     """Its config.json."""
     context: int
     """Tokens of prompt and answer together."""
-    accelerator: Accelerator = field(default_factory=lambda: Accelerator(vendor="none"))
+    accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec(vendor="none"))
     """Of this machine; a job's own may be another's."""
 
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ChatFormat:
         """How its conversations become tokens. Raises ProtocolError, and OSError for files that are not there."""
-        return Protocol.of(self.folder, self.source, tool=self.rollout.tool)
+        return ChatFormat.of(self.folder, self.source, tool=self.rollout.tool)
 
-    def engine(self, *, port: int) -> Launch:
+    def engine(self, *, port: int) -> EngineCommand:
         """Command line of its engine, which reads the calls of a client's own tools too. Raises ValueError."""
         arguments = self.rollout.engine_args | tool_call_arguments(self.source) | {"max-model-len": self.context}
-        return launch(
+        return engine_command(
             rollout=self.rollout.model_copy(update={"engine_args": arguments}),
             accelerator=self.accelerator,
             model=self.folder,
@@ -63,10 +63,10 @@ class Served:
         )
 
 
-def find(model: str, *, jobs: Path) -> Served:
+def find(model: str, *, jobs: Path) -> ServingModel:
     """The model that a person named: a Hugging Face folder, a job, or a job's stage (`tiny/rl-3`).
 
-    `jobs`: the folder of all jobs' state. Raises NoModel.
+    `jobs`: the folder of all jobs' state. Raises ModelNotFound.
     """
     folder = Path(model)
     if (folder / "config.json").is_file():
@@ -74,7 +74,7 @@ def find(model: str, *, jobs: Path) -> Served:
     name, _, stage = model.partition("/")
     state = JobState(folder if (folder / "job.json").is_file() else jobs / name)
     if not state.job_file.is_file():
-        raise NoModel(
+        raise ModelNotFound(
             f"{model}: no such model. Give a Hugging Face folder (with config.json, tokenizer.json and *.safetensors), "
             f"or JOB or JOB/STAGE of a job in {jobs}"
         )
@@ -82,18 +82,18 @@ def find(model: str, *, jobs: Path) -> Served:
 
 
 def adjusted(
-    served: Served,
+    served: ServingModel,
     *,
     context: int | None = None,
     system_prompt: str | None = None,
     prompt_prefix: str | None = None,
     tool: ToolName | None = None,
-    accelerator: Accelerator | None = None,
+    accelerator: AcceleratorSpec | None = None,
     executors: int | None = None,
-) -> Served:
-    """The model with what a person set over its settings; None leaves one as it is. Raises NoModel."""
+) -> ServingModel:
+    """The model with what a person set over its settings; None leaves one as it is. Raises ModelNotFound."""
     if context is not None and context > (limit := _limit(served.config, context)):
-        raise NoModel(f"--context {context} is more than the {limit} tokens that the model takes")
+        raise ModelNotFound(f"--context {context} is more than the {limit} tokens that the model takes")
     prompts = {"system_prompt": system_prompt, "prompt_prefix": prompt_prefix}
     given = {key: value for key, value in prompts.items() if value is not None}
     return replace(
@@ -106,42 +106,42 @@ def adjusted(
     )
 
 
-def _of_job(state: JobState, stage: str) -> Served:
+def _of_job(state: JobState, stage: str) -> ServingModel:
     """What a stage of a job handed on; without a name, the last that handed on a model."""
     try:
         stages = [one.name for one in state.job().spec.stages]
     except (ValidationError, OSError) as error:
-        raise NoModel(f"{state.job_file} cannot be read: {error}") from error
+        raise ModelNotFound(f"{state.job_file} cannot be read: {error}") from error
     trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
     if not trained or (stage and stage not in trained):
         what = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
-        raise NoModel(f"{state.root} {what}; it has: {', '.join(trained) or 'none'}")
+        raise ModelNotFound(f"{state.root} {what}; it has: {', '.join(trained) or 'none'}")
     return _in_folder(state.stage(stage or trained[-1]).model.resolve())
 
 
-def _in_folder(folder: Path) -> Served:
+def _in_folder(folder: Path) -> ServingModel:
     """A Hugging Face folder, with the settings of the job in whose state it lies, if it lies in one."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise NoModel(f"{folder / 'config.json'} cannot be read: {error}") from error
+        raise ModelNotFound(f"{folder / 'config.json'} cannot be read: {error}") from error
     for needed in ("tokenizer.json", "*.safetensors"):
         if not any(folder.glob(needed)):
-            raise NoModel(f"{folder} holds no {needed}: it is not the Hugging Face folder of a model")
+            raise ModelNotFound(f"{folder} holds no {needed}: it is not the Hugging Face folder of a model")
     context = _limit(config, LONGEST_CONTEXT)
     state = JobState(folder.parents[2]) if folder.match("stages/*/model") else None
     if state is None or not state.job_file.is_file():
-        return Served(
+        return ServingModel(
             name=folder.name,
             folder=folder,
             source=ModelSource(source=str(folder)),
-            rollout=Rollout(),
-            judge=Judge(),
+            rollout=RolloutSpec(),
+            judge=JudgeSpec(),
             config=config,
             context=context,
         )
     job = state.job()
-    return Served(
+    return ServingModel(
         name=f"{job.metadata.name}/{folder.parent.name}",
         folder=folder,
         source=job.spec.model,

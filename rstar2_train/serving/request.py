@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.rollout.chat_format import TOOLS, Protocol, ProtocolError
+from rstar2_train.rollout.chat_format import TOOLS, ChatFormat, ChatFormatError
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.tools.schema import tools_section
@@ -47,7 +47,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Question(BaseModel):
+class ChatRequest(BaseModel):
     """Body of POST /v1/chat/completions, as far as it is understood."""
 
     model_config = ConfigDict(extra="allow")
@@ -112,7 +112,7 @@ class Question(BaseModel):
         return body | {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
 
 
-def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol, *, context: int) -> list[int]:
+def prompt_ids(messages: Sequence[dict[str, Any]], protocol: ChatFormat, *, context: int) -> list[int]:
     """Token ids of a client's messages, as the model was taught to read them. Raises ApiError.
 
     `context`: tokens that the model takes; text that cannot be so few is refused before the tokenizer works on it.
@@ -139,7 +139,7 @@ def prompt_ids(messages: Sequence[dict[str, Any]], protocol: Protocol, *, contex
         raise ApiError(400, wrong, param="messages", code="context_length_exceeded")
     try:
         return protocol.conversation_ids(told)
-    except ProtocolError as error:
+    except ChatFormatError as error:
         raise ApiError(400, str(error), param="messages") from error
 
 

@@ -14,16 +14,16 @@ import aiohttp
 import uvicorn
 
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.serving.app import make_app
-from rstar2_train.serving.completion import House
-from rstar2_train.serving.engine_client import Engine
-from rstar2_train.serving.model import Served
+from rstar2_train.serving.completion import ServerContext
+from rstar2_train.serving.engine_client import StreamingEngine
+from rstar2_train.serving.model import ServingModel
 from rstar2_train.utils.dns import join_address
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointSettings:
     """Where and for whom the endpoint is."""
 
     host: str
@@ -41,7 +41,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ServiceUrls:
     """What answers are made with."""
 
     engine: str
@@ -55,23 +55,25 @@ class Parts:
 
 
 @contextlib.asynccontextmanager
-async def house(served: Served, protocol: Protocol, endpoint: Endpoint, parts: Parts) -> AsyncIterator[House]:
+async def server_context(
+    served: ServingModel, protocol: ChatFormat, endpoint: EndpointSettings, parts: ServiceUrls
+) -> AsyncIterator[ServerContext]:
     """What conversations share, over connections of their own."""
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
         JudgeClient(parts.judge, parts.judge_token, patience_seconds=endpoint.judge_patience) as judge,
     ):
-        yield House(
+        yield ServerContext(
             served=served,
             protocol=protocol,
-            engine=Engine(parts.engine, token=parts.engine_token, model=parts.engine_model, session=session),
+            engine=StreamingEngine(parts.engine, token=parts.engine_token, model=parts.engine_model, session=session),
             judge=judge,
             judge_patience=endpoint.judge_patience,
             max_turns=endpoint.max_turns,
         )
 
 
-def make_server(house: House, endpoint: Endpoint, *, ready: Callable[[str], None]) -> uvicorn.Server:
+def make_server(house: ServerContext, endpoint: EndpointSettings, *, ready: Callable[[str], None]) -> uvicorn.Server:
     """The server of a house's endpoint; `should_exit` ends it. `ready` is given the URL once it listens."""
     config = uvicorn.Config(
         make_app(house, token=endpoint.token),
@@ -79,11 +81,11 @@ def make_server(house: House, endpoint: Endpoint, *, ready: Callable[[str], None
         access_log=False,
         timeout_graceful_shutdown=endpoint.grace,
     )
-    return _Server(config, ready)
+    return _EndpointServer(config, ready)
 
 
 @contextlib.contextmanager
-def listener(endpoint: Endpoint) -> Iterator[socket.socket]:
+def listener(endpoint: EndpointSettings) -> Iterator[socket.socket]:
     """The socket to serve on, taken before anything is started. Raises OSError when it is taken."""
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as one:
@@ -95,7 +97,7 @@ def listener(endpoint: Endpoint) -> Iterator[socket.socket]:
         yield one
 
 
-class _Server(uvicorn.Server):
+class _EndpointServer(uvicorn.Server):
     """Says when it listens, and leaves signals to the stack, which has children to end too."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:

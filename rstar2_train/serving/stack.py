@@ -21,9 +21,9 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.server import SERVED_NAME
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Ports, Services, start_judge
-from rstar2_train.serving.external import Elsewhere, find_engine, find_judge
-from rstar2_train.serving.model import Served
-from rstar2_train.serving.server import Endpoint, Parts, house, listener, make_server
+from rstar2_train.serving.external import ExternalServices, find_engine, find_judge
+from rstar2_train.serving.model import ServingModel
+from rstar2_train.serving.server import EndpointSettings, ServiceUrls, listener, make_server, server_context
 from rstar2_train.utils.auth import check_bind
 from rstar2_train.utils.supervisor import ChildFailed, Supervisor
 from rstar2_train.utils.terminal import ending_signals
@@ -32,17 +32,22 @@ TOKEN_VARIABLE = "RSTAR2_SERVE_TOKEN"
 
 
 def run(
-    served: Served, endpoint: Endpoint, there: Elsewhere, *, say: Callable[[str], None], ready: Callable[[str], None]
+    served: ServingModel,
+    endpoint: EndpointSettings,
+    there: ExternalServices,
+    *,
+    say: Callable[[str], None],
+    ready: Callable[[str], None],
 ) -> None:
     """Serve until Ctrl-C or SIGTERM. `say` tells a person what happens; `ready` is given the URL.
 
-    Raises ValueError for an unsafe address, OSError when the port is taken, CannotRun for what the machine lacks,
+    Raises ValueError for an unsafe address, OSError when the port is taken, PreflightError for what the machine lacks,
     ProtocolError for a model whose template cannot carry the tool, ChildFailed when a part cannot be kept running,
     Refused for a part elsewhere that will not do.
     """
     check_bind(endpoint.host, token=endpoint.token, insecure=endpoint.insecure, variable=TOKEN_VARIABLE)
     with listener(endpoint) as taken, scratch() as folder:
-        asyncio.run(_Stack(served, endpoint, there, JobState(folder), say).run(taken, ready))
+        asyncio.run(_ServingStack(served, endpoint, there, JobState(folder), say).run(taken, ready))
 
 
 @contextlib.contextmanager
@@ -60,11 +65,16 @@ def scratch() -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-class _Stack:
+class _ServingStack:
     """One server and its children."""
 
     def __init__(
-        self, served: Served, endpoint: Endpoint, there: Elsewhere, state: JobState, say: Callable[[str], None]
+        self,
+        served: ServingModel,
+        endpoint: EndpointSettings,
+        there: ExternalServices,
+        state: JobState,
+        say: Callable[[str], None],
     ) -> None:
         self._served = served
         self._endpoint = endpoint
@@ -87,7 +97,7 @@ class _Stack:
             if not await _first(starting, asked):
                 return
             served, parts = starting.result()
-            async with house(served, protocol, self._endpoint, parts) as shared:
+            async with server_context(served, protocol, self._endpoint, parts) as shared:
                 server = make_server(shared, self._endpoint, ready=ready)
                 serving = asyncio.create_task(server.serve(sockets=[taken]))
                 ends: set[asyncio.Future[Any]] = {serving, asked, supervisor.given_up}
@@ -100,7 +110,7 @@ class _Stack:
             asked.cancel()
             await supervisor.stop()
 
-    async def _start(self, supervisor: Supervisor, services: Services) -> tuple[Served, Parts]:
+    async def _start(self, supervisor: Supervisor, services: Services) -> tuple[ServingModel, ServiceUrls]:
         """Start or find engine and judge; the model with the room that the engine has for it, and where they are."""
         engine = asyncio.create_task(self._engine(supervisor, services))
         judge = asyncio.create_task(self._judge(supervisor, services))
@@ -112,7 +122,7 @@ class _Stack:
             await asyncio.gather(engine, judge, return_exceptions=True)
         served, name = engine.result()
         there = self._there
-        return served, Parts(
+        return served, ServiceUrls(
             engine=there.engine or services.engine_urls[0],
             engine_token=there.engine_token if there.engine else services.engine_token,
             engine_model=name,
@@ -120,7 +130,7 @@ class _Stack:
             judge_token=there.judge_token if there.judge else services.judge_token,
         )
 
-    async def _engine(self, supervisor: Supervisor, services: Services) -> tuple[Served, str]:
+    async def _engine(self, supervisor: Supervisor, services: Services) -> tuple[ServingModel, str]:
         served, there = self._served, self._there
         if there.engine:
             found = await find_engine(there.engine, token=there.engine_token, folder=served.folder, say=self._say)

@@ -63,7 +63,7 @@ def _outputs(content: str, at: int) -> tuple[list[str], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A piece of the text, of one kind; several may follow one another."""
 
     kind: Kind
@@ -72,14 +72,14 @@ class Piece:
     """Another kind follows, or nothing."""
 
 
-class Splitter:
+class StreamSplitter:
     """Takes the text apart as it comes. Tags are left out; one that is cut in two is waited for."""
 
     def __init__(self) -> None:
         self._open: list[Kind] = ["text"]
         self._waiting = ""
 
-    def feed(self, text: str) -> Iterator[Piece]:
+    def feed(self, text: str) -> Iterator[TextPiece]:
         """The pieces that are certain by now."""
         self._waiting += text
         while found := _TAG.search(self._waiting):
@@ -87,21 +87,21 @@ class Splitter:
             self._waiting = self._waiting[found.end() :]
             now = self._open[-1]
             if found[1] and kind == now:
-                yield Piece(now, before, closes=True)
+                yield TextPiece(now, before, closes=True)
                 self._open.pop()
             elif not found[1] and kind != now and now not in ("call", "output"):
-                yield Piece(now, before, closes=True)
+                yield TextPiece(now, before, closes=True)
                 self._open.append(kind)
             else:  # a tag that opens or closes nothing here is text
-                yield Piece(now, before + found[0])
+                yield TextPiece(now, before + found[0])
         sure = len(self._waiting) - _unsure(self._waiting)
         if sure:
-            yield Piece(self._open[-1], self._waiting[:sure])
+            yield TextPiece(self._open[-1], self._waiting[:sure])
             self._waiting = self._waiting[sure:]
 
-    def end(self) -> Iterator[Piece]:
+    def end(self) -> Iterator[TextPiece]:
         """What is left when the text has ended."""
-        yield Piece(self._open[-1], self._waiting, closes=True)
+        yield TextPiece(self._open[-1], self._waiting, closes=True)
         self._open, self._waiting = ["text"], ""
 
 

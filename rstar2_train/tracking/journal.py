@@ -17,7 +17,7 @@ Event = dict[str, Any]
 _CHUNK = 1 << 20
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One line of the journal."""
 
     event: Event | None
@@ -58,7 +58,7 @@ class Journal:
         return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
 
-def read(path: Path, offset: int = 0) -> Iterator[Entry]:
+def read(path: Path, offset: int = 0) -> Iterator[JournalEntry]:
     """Entries from byte `offset` on, in order. An unfinished last line is not yielded: it may still grow."""
     if not path.exists():
         return
@@ -70,7 +70,7 @@ def read(path: Path, offset: int = 0) -> Iterator[Entry]:
             for line in lines:
                 start, offset = offset, offset + len(line) + 1
                 if line:
-                    yield Entry(_decode(line), start, offset)
+                    yield JournalEntry(_decode(line), start, offset)
 
 
 def read_at(path: Path, start: int) -> Event:

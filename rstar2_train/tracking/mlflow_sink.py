@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from rstar2_train.tracking.journal import Event
 from rstar2_train.tracking.traces import Span, Trace
-from rstar2_train.tracking.tracker import JOB, Target
+from rstar2_train.tracking.tracker import JOB, TrackingTarget
 
 _MAX_BATCH = 1000
 """Metrics that one MLflow request may carry."""
@@ -38,15 +38,15 @@ def metric_name(name: str) -> str:
     return "/".join(part for part in parts if part.strip("."))
 
 
-class RunsLost(Exception):
+class RunNotFound(Exception):
     """The server no longer has a run that this journal was sent to: all of it must be sent again."""
 
 
 class MlflowSink:
     """Applies events to one MLflow server, in the order in which they come."""
 
-    def __init__(self, target: Target, runs: dict[str, str]) -> None:
-        """`runs`: run ids by stage, as far as known; grown here. Raises RunsLost when one of them is gone."""
+    def __init__(self, target: TrackingTarget, runs: dict[str, str]) -> None:
+        """`runs`: run ids by stage, as far as known; grown here. Raises RunNotFound when one of them is gone."""
         self._target = target
         self._client = MlflowClient(tracking_uri=target["uri"])
         self._tracing = TracingClient(tracking_uri=target["uri"])
@@ -162,10 +162,10 @@ class MlflowSink:
             run = self._client.get_run(run_id)
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                raise RunsLost(run_id) from error
+                raise RunNotFound(run_id) from error
             raise
         if run.info.lifecycle_stage != "active":
-            raise RunsLost(run_id)
+            raise RunNotFound(run_id)
 
     def _find_experiment(self) -> str:
         name = self._target["experiment"]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.tracking.journal import Event, read
-from rstar2_train.tracking.tracker import Target, journal_file, read_target
+from rstar2_train.tracking.tracker import TrackingTarget, journal_file, read_target
 from rstar2_train.utils.files import write_atomically
 
 log = logging.getLogger("rstar2.track")
@@ -37,7 +37,7 @@ _REFUSED = frozenset({400, 404, 405, 422, 501})
 
 
 @dataclass
-class Position:
+class ShippingPosition:
     """How far the journal has been sent: `track/shipped.json`."""
 
     uri: str
@@ -53,7 +53,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Shipped:
+class ShippingProgress:
     """How far shipping has got."""
 
     sent: int
@@ -76,11 +76,11 @@ class Shipped:
         )
 
 
-def progress(state: Path) -> Shipped:
+def progress(state: Path) -> ShippingProgress:
     """How far the journal of `state` has been sent, without waiting."""
     position = _load(state, read_target(state))
     size = _size(state)
-    return Shipped(position.offset, size - position.offset, position.refused, position.error)
+    return ShippingProgress(position.offset, size - position.offset, position.refused, position.error)
 
 
 def run_id(state: Path, stage: str) -> str | None:
@@ -115,7 +115,7 @@ class Shipper:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def stop(self, *, timeout: float) -> Shipped:
+    def stop(self, *, timeout: float) -> ShippingProgress:
         """Wait up to `timeout` seconds for the journal to be sent, then end the process; what is left stays."""
         deadline = time.monotonic() + timeout
         while self.alive and not progress(self._state).complete and time.monotonic() < deadline:
@@ -130,7 +130,7 @@ class Shipper:
         return progress(self._state)
 
 
-def ship(state: Path, *, timeout: float) -> Shipped:
+def ship(state: Path, *, timeout: float) -> ShippingProgress:
     """Send what is in the journal and return: at the end of a run, and `rstar2 track sync`. Never raises for MLflow."""
     shipper = Shipper(state)
     if not progress(state).complete:
@@ -138,7 +138,7 @@ def ship(state: Path, *, timeout: float) -> Shipped:
     return shipper.stop(timeout=timeout)
 
 
-def send(state: Path, target: Target) -> bool:
+def send(state: Path, target: TrackingTarget) -> bool:
     """Send all there is, here and now; False when MLflow would not have it. Imports mlflow (seconds) where needed.
 
     The only place that knows of MLflow's failures: a server that is away is noted and tried again by `follow`.
@@ -148,7 +148,7 @@ def send(state: Path, target: Target) -> bool:
         return True
     from mlflow.exceptions import MlflowException
 
-    from rstar2_train.tracking.mlflow_sink import MlflowSink, RunsLost
+    from rstar2_train.tracking.mlflow_sink import MlflowSink, RunNotFound
 
     try:
         sink = MlflowSink(target, position.runs)
@@ -163,9 +163,9 @@ def send(state: Path, target: Target) -> bool:
                 position.refused += _one_by_one(sink, events)
             position.offset, position.error = end, ""
             _save(state, position)
-    except RunsLost as lost:
+    except RunNotFound as lost:
         log.warning("run %s is no longer in MLflow: sending everything again", lost)
-        _save(state, Position(target["uri"], target["experiment"]))
+        _save(state, ShippingPosition(target["uri"], target["experiment"]))
         return False
     except (MlflowException, OSError) as error:
         position.error = f"{type(error).__name__}: {error}"[:500]
@@ -225,18 +225,18 @@ def _batches(state: Path, offset: int) -> Iterator[tuple[list[Event], int]]:
         yield events, end
 
 
-def _load(state: Path, target: Target) -> Position:
+def _load(state: Path, target: TrackingTarget) -> ShippingPosition:
     """The noted position; the beginning when there is none, or it is one in another MLflow or a longer journal."""
     path = JobState(state).track / "shipped.json"
     if path.exists():
-        position = Position(**json.loads(path.read_text(encoding="utf-8")))
+        position = ShippingPosition(**json.loads(path.read_text(encoding="utf-8")))
         same = (position.uri, position.experiment) == (target["uri"], target["experiment"])
         if same and position.offset <= _size(state):
             return position
-    return Position(target["uri"], target["experiment"])
+    return ShippingPosition(target["uri"], target["experiment"])
 
 
-def _save(state: Path, position: Position) -> None:
+def _save(state: Path, position: ShippingPosition) -> None:
     write_atomically(JobState(state).track / "shipped.json", json.dumps(asdict(position), indent=1) + "\n")
 
 

@@ -30,7 +30,7 @@ Ending = Literal["completed", "advanced", "suspended", "failed"]
 _STATUS = {"completed": "FINISHED", "advanced": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
-class Target(TypedDict):
+class TrackingTarget(TypedDict):
     """Where a job's journal is to be sent, and what its runs are found by."""
 
     uri: str
@@ -47,9 +47,9 @@ def journal_file(state: Path) -> Path:
     return JobState(state).track / "journal.jsonl"
 
 
-def read_target(state: Path) -> Target:
+def read_target(state: Path) -> TrackingTarget:
     """Where the journal goes. Raises FileNotFoundError when the job was never tracked."""
-    target: Target = json.loads((JobState(state).track / "target.json").read_text(encoding="utf-8"))
+    target: TrackingTarget = json.loads((JobState(state).track / "target.json").read_text(encoding="utf-8"))
     return target
 
 
@@ -64,7 +64,7 @@ class Tracker:
         paths = JobState(state.resolve())
         local = f"sqlite:///{paths.mlflow_database}"
         self.uid = uid or _own_uid(paths.track / "uid")
-        target = Target(
+        target = TrackingTarget(
             uri=uri or local,
             artifacts=None if uri else paths.mlflow_artifacts.as_uri(),
             experiment=experiment,

@@ -15,7 +15,7 @@ from rstar2_train.trainer.types import TrainConfig
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-    from rstar2_train.trainer.rank import Rank
+    from rstar2_train.trainer.rank import TrainerRank
 
 SETTLE_SECONDS = 5.0
 """How long to look for a dead rank behind another rank's error."""
@@ -36,16 +36,16 @@ class RankProcess:
         # make a step many times slower as soon as anything else runs on the machine; threads that do not spin at all
         # make small steps on an idle machine half as slow again (0.27 s beside 0.18 s). So: some tens of microseconds.
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-        from rstar2_train.trainer.rank import Rank
+        from rstar2_train.trainer.rank import TrainerRank
 
-        self._rank: Rank = Rank(rank=rank, ranks=ranks, config=config)
+        self._rank: TrainerRank = TrainerRank(rank=rank, ranks=ranks, config=config)
 
     def call(self, method: str, *args: Any) -> Any:
         """Run a method of the Rank."""
         return getattr(self._rank, method)(*args)
 
 
-class Ranks:
+class RankActors:
     """Actors, one a rank, in one process group; every call goes to all of them."""
 
     def __init__(self, *, ranks: int, config: TrainConfig, ray_address: str | None, gpus_per_rank: float) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.grpo_roc.advantage import group_token_weights
-from rstar2_train.trainer.types import Sequence, TrainSequence
+from rstar2_train.trainer.types import TokenizedExample, TrainSequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BatchRow:
     """One sequence of an update, ready to be packed. Arrays have the length of the sequence."""
 
     ids: NDArray[np.int32]
@@ -50,7 +50,7 @@ class MicroBatch:
     """Real sequences in it."""
 
 
-def sft_rows(sequences: Items[Sequence]) -> list[Row]:
+def sft_rows(sequences: Items[TokenizedExample]) -> list[BatchRow]:
     """Rows whose weights make the loss the mean over all learned tokens of the batch.
 
     Raises:
@@ -64,12 +64,12 @@ def sft_rows(sequences: Items[Sequence]) -> list[Row]:
     if not tokens:
         raise ValueError("the batch has no token to learn: check the masks")
     return [
-        Row(ids=np.asarray(sequence.ids, dtype=np.int32), learned=mask, weight=1.0 / tokens)
+        BatchRow(ids=np.asarray(sequence.ids, dtype=np.int32), learned=mask, weight=1.0 / tokens)
         for sequence, mask in zip(sequences, masks, strict=True)
     ]
 
 
-def grpo_updates(groups: Items[Items[TrainSequence]], *, updates: int, seed: int) -> list[list[list[Row]]]:
+def grpo_updates(groups: Items[Items[TrainSequence]], *, updates: int, seed: int) -> list[list[list[BatchRow]]]:
     """The groups of a step, shared out over its updates; weights have the true denominators of each update.
 
     Groups stay whole. Which group falls into which update is drawn from `seed`; with fewer groups than updates there
@@ -91,14 +91,14 @@ def grpo_updates(groups: Items[Items[TrainSequence]], *, updates: int, seed: int
     return [_update([(index, groups[index]) for index in share]) for share in shares]
 
 
-def share_out(rows: Items[Row], *, ranks: int, tokens_per_micro_batch: int) -> list[list[MicroBatch]]:
+def share_out(rows: Items[BatchRow], *, ranks: int, tokens_per_micro_batch: int) -> list[list[MicroBatch]]:
     """The micro-batches of each rank: equally many for all, sequences of like length together.
 
     Rows sorted by length are dealt out back and forth, so that ranks get like shares; each rank cuts its share where
     the padded size would exceed the budget.
     """
     order = sorted(rows, key=lambda row: len(row.ids), reverse=True)
-    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    hands: list[list[BatchRow]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
         turn, place = divmod(position, ranks)
         hands[place if turn % 2 == 0 else ranks - 1 - place].append(row)
@@ -112,7 +112,7 @@ def share_out(rows: Items[Row], *, ranks: int, tokens_per_micro_batch: int) -> l
     ]
 
 
-def _update(groups: list[tuple[int, Items[TrainSequence]]]) -> list[list[Row]]:
+def _update(groups: list[tuple[int, Items[TrainSequence]]]) -> list[list[BatchRow]]:
     masks = []
     for index, group in groups:
         if not group:
@@ -125,11 +125,11 @@ def _update(groups: list[tuple[int, Items[TrainSequence]]]) -> list[list[Row]]:
     ]
 
 
-def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float) -> Row:
+def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float) -> BatchRow:
     prompt = len(rollout.prompt_ids)
     engine = np.zeros(len(mask), dtype=np.float32)
     engine[prompt:] = rollout.engine_logprobs
-    return Row(
+    return BatchRow(
         ids=np.concatenate([np.asarray(part, dtype=np.int32) for part in (rollout.prompt_ids, rollout.response_ids)]),
         learned=mask,
         weight=weight,
@@ -155,8 +155,8 @@ def _mask(where: str, ids: Items[int], mask: Items[int]) -> NDArray[np.bool_]:
     return np.array(mask, dtype=bool)
 
 
-def _cut(hand: list[Row], budget: int) -> list[list[Row]]:
-    batches: list[list[Row]] = []
+def _cut(hand: list[BatchRow], budget: int) -> list[list[BatchRow]]:
+    batches: list[list[BatchRow]] = []
     for row in hand:  # longest first: the first row of a batch says how wide it is
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0].ids) <= budget:
             batches[-1].append(row)
@@ -165,8 +165,8 @@ def _cut(hand: list[Row], budget: int) -> list[list[Row]]:
     return batches
 
 
-def _padding_row(*, engine: bool) -> Row:
-    return Row(
+def _padding_row(*, engine: bool) -> BatchRow:
+    return BatchRow(
         ids=np.zeros(2, dtype=np.int32),
         learned=np.array([False, True]),
         weight=0.0,
@@ -174,7 +174,7 @@ def _padding_row(*, engine: bool) -> Row:
     )
 
 
-def _pack(rows: list[Row], *, sequences: int | None = None) -> MicroBatch:
+def _pack(rows: list[BatchRow], *, sequences: int | None = None) -> MicroBatch:
     longest = max(len(row.ids) for row in rows)
     ids = np.zeros((len(rows), longest), dtype=np.int32)
     for number, row in enumerate(rows):

@@ -37,7 +37,7 @@ class CheckpointInvalid(StageFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint says of itself."""
 
     step: int
@@ -144,7 +144,7 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Seal a folder aside. The last file written: a folder without it is no checkpoint."""
     content = {
         "version": VERSION,
@@ -156,7 +156,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def verify(folder: Path) -> Manifest:
+def verify(folder: Path) -> CheckpointManifest:
     """Read the manifest and hold every file against it.
 
     Raises:
@@ -180,7 +180,7 @@ def verify(folder: Path) -> Manifest:
         with file.open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
                 raise CheckpointInvalid(f"damaged checkpoint: the content of {file} is not what was written")
-    return Manifest(
+    return CheckpointManifest(
         step=content["step"],
         extra=content["extra"],
         ranks=content["ranks"],

@@ -13,7 +13,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class ComputeDevice:
     """What a rank computes on."""
 
     device: torch.device
@@ -23,14 +23,14 @@ class Compute:
     """Of forward and backward; master weights, optimiser and reductions are float32 on every device."""
 
 
-def pick(vendor: Literal["amd", "nvidia", "none"]) -> Compute:
+def pick(vendor: Literal["amd", "nvidia", "none"]) -> ComputeDevice:
     """The device of this rank, which sees only its own (Ray sets the visible devices).
 
     Raises:
         RuntimeError: when an accelerator is asked for and torch sees none.
     """
     if vendor == "none":
-        return Compute(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
+        return ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"spec.accelerator.vendor is {vendor}, but torch sees no accelerator: check the device plugin, the driver, "
@@ -39,7 +39,7 @@ def pick(vendor: Literal["amd", "nvidia", "none"]) -> Compute:
     torch.cuda.set_device(0)
     # Reduced-precision float32 products cost accuracy in the softmax over a large vocabulary, on ROCm most of all.
     torch.set_float32_matmul_precision("highest")
-    return Compute(device=torch.device("cuda", 0), backend="cpu:gloo,cuda:nccl", dtype=torch.bfloat16)
+    return ComputeDevice(device=torch.device("cuda", 0), backend="cpu:gloo,cuda:nccl", dtype=torch.bfloat16)
 
 
 def threads(asked: int | None, ranks_here: int) -> int:

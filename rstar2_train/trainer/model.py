@@ -20,7 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rstar2_train.trainer.device import Compute
+from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
 
 WRAPPER = "_checkpoint_wrapped_module."
@@ -60,7 +60,7 @@ class Policy(nn.Module):
         )
 
 
-def load_policy(model_dir: Path, *, compute: Compute, chunk: int, activation_checkpointing: bool) -> Policy:
+def load_policy(model_dir: Path, *, compute: ComputeDevice, chunk: int, activation_checkpointing: bool) -> Policy:
     """Build the policy of a model folder and shard it over all ranks. Collective.
 
     Raises:

@@ -18,10 +18,10 @@ from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.model import Policy, load_policy
 from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
-from rstar2_train.trainer.types import Objective, OptimizerConfig, Tally, TrainConfig
+from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
 
 
-class Rank:
+class TrainerRank:
     """One of `ranks` processes. From `connect` on, all methods are collective."""
 
     def __init__(self, *, rank: int, ranks: int, config: TrainConfig) -> None:
@@ -78,14 +78,14 @@ class Rank:
         self.optimizer_config = optimizer
         self.optimizer = make_optimizer(self.policy, optimizer)
 
-    def sft(self, batches: list[MicroBatch], lr: float) -> Tally:
+    def sft(self, batches: list[MicroBatch], lr: float) -> MetricTally:
         """One supervised update."""
         policy, _ = self._loaded()
         tally = step.sft_backward(policy, batches, self.compute.device)
         tally.add(self._update(lr))
         return tally
 
-    def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> Tally:
+    def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> MetricTally:
         """One GRPO step of one or more updates; pi_old is the policy as this method finds it."""
         policy, _ = self._loaded()
         old = None
@@ -94,7 +94,7 @@ class Rank:
                 step.start_logprobs(policy, batches, self.compute.device, temperature=objective.temperature)
                 for batches in updates
             ]
-        tally = Tally()
+        tally = MetricTally()
         for number, batches in enumerate(updates):
             tally.add(
                 step.grpo_backward(
@@ -136,9 +136,9 @@ class Rank:
             raise RuntimeError("no model is loaded: call load() first")
         return self.policy, self.optimizer
 
-    def _update(self, lr: float) -> Tally:
+    def _update(self, lr: float) -> MetricTally:
         policy, optimizer = self._loaded()
         norm = update(policy, optimizer, lr=lr, grad_clip=self.optimizer_config.grad_clip)
         finite = norm < float("inf")
         # Every rank has the same norm: a maximum keeps it whole when ranks are added up.
-        return Tally(maxima={"grad_norm": norm, "skipped": float(not finite)})
+        return MetricTally(maxima={"grad_norm": norm, "skipped": float(not finite)})

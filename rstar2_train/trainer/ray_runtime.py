@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.utils.scratch_dir import own_folder
+from rstar2_train.utils.scratch_dir import scratch_dir
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ PRIVATE = {
 
 
 @dataclass(slots=True)
-class Runtime:
+class RayRuntime:
     """Ray, joined."""
 
     ray: Any
@@ -61,7 +61,7 @@ class Runtime:
             self.folder = None
 
 
-def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
+def join(address: str | None, *, cpus: int, gpus: int) -> RayRuntime:
     """Join the cluster at `address`, or start a private one with `cpus` and `gpus` to give to actors.
 
     Raises StageFailed (retryable) when Ray cannot be started.
@@ -71,9 +71,9 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
     if address is not None:
         import ray
 
-        with _signals_kept():
+        with _SignalsKept():
             ray.init(address=address, logging_level="warning")
-        return Runtime(ray=ray)
+        return RayRuntime(ray=ray)
     for name, value in PRIVATE.items():
         os.environ[name] = value
     # Else Ray leaves a token in the home directory, for all clusters of this user. One a process: Ray reads it once.
@@ -82,10 +82,10 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
     import ray
 
     for left in reversed(range(STARTS)):
-        folder, lock = own_folder(PREFIX)
-        runtime = Runtime(ray=ray, folder=folder, lock=lock)
+        folder, lock = scratch_dir(PREFIX)
+        runtime = RayRuntime(ray=ray, folder=folder, lock=lock)
         try:
-            with _signals_kept():
+            with _SignalsKept():
                 ray.init(
                     address="local",
                     num_cpus=cpus,
@@ -106,7 +106,7 @@ def join(address: str | None, *, cpus: int, gpus: int) -> Runtime:
     return runtime
 
 
-class _signals_kept:
+class _SignalsKept:
     """Ray puts its own SIGTERM handler in place of the program's, which must go on deciding how it ends."""
 
     def __enter__(self) -> None:

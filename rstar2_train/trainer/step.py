@@ -17,16 +17,16 @@ from torch.distributed.fsdp import FSDPModule
 from rstar2_train.grpo_roc.loss import grpo_loss
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.model import Policy
-from rstar2_train.trainer.types import Objective, Tally
+from rstar2_train.trainer.types import MetricTally, Objective
 
 
-def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Tally:
+def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> MetricTally:
     """Accumulate the gradient of the mean negative log-likelihood of a batch's learned tokens.
 
     Returns:
         sums: loss (this rank's share), tokens, entropy.
     """
-    tally = Tally()
+    tally = MetricTally()
     for batch in batches:
         logprobs, entropies = _forward(policy, batch, device, temperature=1.0)
         weights = _to(batch.weights, device)
@@ -44,7 +44,7 @@ def grpo_backward(
     *,
     objective: Objective,
     old_logprobs: list[Tensor] | None,
-) -> Tally:
+) -> MetricTally:
     """Accumulate the gradient of eq. 6 over one update's micro-batches.
 
     Args:
@@ -55,7 +55,7 @@ def grpo_backward(
         old_logprobs: of each micro-batch, at the start of the step. None for the step's only update: the weights are
             still those of the start, so the policy's own values, detached, are the same numbers.
     """
-    tally = Tally()
+    tally = MetricTally()
     for number, batch in enumerate(batches):
         logprobs, entropies = _forward(policy, batch, device, temperature=objective.temperature)
         assert batch.engine_logprobs is not None
@@ -107,11 +107,11 @@ def _to(array: NDArray[np.generic], device: torch.device) -> Tensor:
     return torch.tensor(array, device=device)
 
 
-def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> Tally:
+def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> MetricTally:
     # One transfer from the device for all of them.
     names = [*sums, *maxima]
     values = torch.stack([*sums.values(), *maxima.values()]).detach().double().tolist()
-    return Tally(
+    return MetricTally(
         sums=dict(zip(names[: len(sums)], values[: len(sums)], strict=True)),
         maxima=dict(zip(names[len(sums) :], values[len(sums) :], strict=True)),
     )

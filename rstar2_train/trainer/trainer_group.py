@@ -14,14 +14,14 @@ from typing import Any, Self
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.actors import Ranks
+from rstar2_train.trainer.actors import RankActors
 from rstar2_train.trainer.batching import grpo_updates, sft_rows, share_out
-from rstar2_train.trainer.checkpoint import Manifest
+from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import (
+    MetricTally,
     Objective,
     OptimizerConfig,
-    Sequence,
-    Tally,
+    TokenizedExample,
     TrainConfig,
     TrainSequence,
     TrainState,
@@ -50,7 +50,7 @@ class TrainerGroup:
         if ranks < 1:
             raise ValueError(f"ranks must be at least 1, not {ranks}")
         self._config = config
-        self._ranks = Ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
+        self._ranks = RankActors(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
         self._model_dir: Path | None = None
 
     @property
@@ -77,7 +77,7 @@ class TrainerGroup:
         self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
-    def sft_step(self, sequences: Items[Sequence], *, lr: float) -> Metrics:
+    def sft_step(self, sequences: Items[TokenizedExample], *, lr: float) -> Metrics:
         """One supervised update; the loss is the mean over all learned tokens of the batch.
 
         Returns:
@@ -159,7 +159,9 @@ class TrainerGroup:
         checkpoint.remove_asides(checkpoint_dir.parent)
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
             files = {name: seal for part in self._ranks.call("save", folder) for name, seal in part.items()}
-            checkpoint.write_manifest(folder, Manifest(step=step, extra=extra, ranks=self._ranks.count, files=files))
+            checkpoint.write_manifest(
+                folder, CheckpointManifest(step=step, extra=extra, ranks=self._ranks.count, files=files)
+            )
 
     def export(self, model_dir: Path, *, durable: bool = True) -> None:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.
@@ -187,14 +189,14 @@ class TrainerGroup:
         self.close()
 
     @staticmethod
-    def _merge(tallies: list[Tally]) -> Tally:
-        merged = Tally()
+    def _merge(tallies: list[MetricTally]) -> MetricTally:
+        merged = MetricTally()
         for tally in tallies:
             merged.add(tally)
         return merged
 
 
-def _common(tally: Tally, *, lr: float, all_tokens: int, started: float) -> Metrics:
+def _common(tally: MetricTally, *, lr: float, all_tokens: int, started: float) -> Metrics:
     seconds = time.perf_counter() - started
     return {
         "loss": tally.sums["loss"],

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rstar2_train.api.job import Spec
+from rstar2_train.api.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class TrainConfig:
     """A collective that takes longer fails: a rank is stuck or unreachable."""
 
     @classmethod
-    def from_spec(cls, spec: Spec) -> TrainConfig:
+    def from_spec(cls, spec: JobSpec) -> TrainConfig:
         """The settings that a job's spec asks for."""
         return cls(
             vendor=spec.accelerator.vendor,
@@ -56,7 +56,7 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class TokenizedExample:
     """One tokenised conversation."""
 
     ids: Items[int]
@@ -98,13 +98,13 @@ class Objective:
 
 
 @dataclass(slots=True)
-class Tally:
+class MetricTally:
     """What one rank measured: parts to be added up over ranks and updates, and parts to be maximised."""
 
     sums: dict[str, float] = field(default_factory=dict)
     maxima: dict[str, float] = field(default_factory=dict)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: MetricTally) -> None:
         """Merge what another micro-batch, update or rank measured."""
         for name, value in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 
-def own_folder(prefix: str) -> tuple[Path, IO[str]]:
+def scratch_dir(prefix: str) -> tuple[Path, IO[str]]:
     """A new folder, and the lock that keeps it while it is open; those of the prefix whose lock is free are deleted.
 
     Under /tmp whatever TMPDIR says: the path of a socket in it may have 107 characters. Raises OSError.

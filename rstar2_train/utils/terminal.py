@@ -26,7 +26,7 @@ def outlive_terminal() -> None:
         stream = getattr(sys, name)
         stream.flush()
         lasting = io.TextIOWrapper(
-            io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
+            io.BufferedWriter(_SurvivingStream(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
@@ -34,7 +34,7 @@ def outlive_terminal() -> None:
         setattr(sys, name, lasting)
 
 
-class _Outliving(io.FileIO):
+class _SurvivingStream(io.FileIO):
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
         try:
             return super().write(data)

@@ -15,10 +15,10 @@ import rstar2_train
 from rstar2_operator import names
 from rstar2_operator.apply import CREATE_ONLY
 from rstar2_operator.builders.access import access
-from rstar2_operator.builders.objects import built
+from rstar2_operator.builders.objects import build_context
 from rstar2_operator.client import KINDS
 from rstar2_operator.decide.pruning import PRUNED
-from rstar2_operator.settings import PREFIX, Settings
+from rstar2_operator.settings import PREFIX, OperatorSettings
 from rstar2_operator.watch import CHILDREN
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
@@ -124,17 +124,17 @@ def test_objects_carry_their_release(rendered: Render) -> None:
 
 def test_the_operator_reads_every_setting(rendered: Render) -> None:
     env = {name: value for name, value in env_of(rendered(*ALL_ON)).items() if name.startswith(PREFIX)}
-    fields = {PREFIX + name.upper() for name in Settings.__dataclass_fields__}
+    fields = {PREFIX + name.upper() for name in OperatorSettings.__dataclass_fields__}
     assert set(env) == fields
-    read = Settings.from_env({name: value for name, value in env.items() if name != "RSTAR2_IDENTITY"})
+    read = OperatorSettings.from_env({name: value for name, value in env.items() if name != "RSTAR2_IDENTITY"})
     assert read.watch_namespaces == ("team-a", "team-b")
     assert read.gpu_groups == (44, 109, 992)
     assert read.lease_namespace == "site"
     assert read.trainer_image == f"ghcr.io/rstar2/trainer:{rstar2_train.__version__}"
     assert read.mlflow_uri == "http://rstar2-mlflow.site.svc.cluster.local:5000"
-    assert Settings.from_env({"RSTAR2_WATCH_NAMESPACES": env_of(rendered())["RSTAR2_WATCH_NAMESPACES"]}) == Settings(
-        identity=Settings().identity
-    )
+    assert OperatorSettings.from_env(
+        {"RSTAR2_WATCH_NAMESPACES": env_of(rendered())["RSTAR2_WATCH_NAMESPACES"]}
+    ) == OperatorSettings(identity=OperatorSettings().identity)
 
 
 @pytest.mark.parametrize("values", [(), ALL_ON], ids=["default", "on"])
@@ -215,7 +215,7 @@ def test_rights_are_no_more_than_that(rendered: Render) -> None:
 def test_it_holds_what_it_grants(rendered: Render) -> None:
     """RBAC lets nobody make a Role with rights that he does not have himself."""
     job = load(read_manifest(CHART.parents[1] / "examples" / "tiny.yaml"))
-    (role,) = (one for one in access(built(job, Settings())) if one["kind"] == "Role")
+    (role,) = (one for one in access(build_context(job, OperatorSettings())) if one["kind"] == "Role")
     grants = allowed([{key: value for key, value in rule.items() if key != "resourceNames"} for rule in role["rules"]])
     assert grants
     assert grants <= allowed(rendered().one("ClusterRole", "site-rstar2-operator")["rules"])

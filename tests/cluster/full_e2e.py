@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.evaluation.records import Report
+from rstar2_train.evaluation.records import JobReport
 from scripts.setup import ROOT
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
@@ -36,11 +36,11 @@ def test_the_tiny_job_learns_the_same_on_a_cluster(operated: Cluster, namespace:
     print(operated.kubectl("describe", "arl", "tiny", "-n", namespace))
     assert phase == "Complete", operated.story(namespace)
     file = training.state_folder(operated, namespace, "tiny") / "report.json"
-    there = Report.model_validate_json(file.read_text())
+    there = JobReport.model_validate_json(file.read_text())
 
     command = [sys.executable, "-m", "rstar2_train.cli", "run", "examples/tiny.yaml", "--state", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=SECONDS)
-    here = Report.model_validate_json((tmp_path / "tiny" / "report.json").read_text())
+    here = JobReport.model_validate_json((tmp_path / "tiny" / "report.json").read_text())
     print(json.dumps({"cluster": there.model_dump(mode="json"), "local": here.model_dump(mode="json")}))
 
     assert [stage.attempts for stage in there.stages] == [1] * len(there.stages), "not undisturbed"

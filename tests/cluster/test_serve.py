@@ -25,7 +25,7 @@ import yaml
 
 from rstar2_operator import names
 from rstar2_operator.serving_manifests import main
-from rstar2_train.api.sources import located
+from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.serving.text import outputs_text
@@ -125,7 +125,7 @@ def leave_model(cluster: Cluster, data: dict[str, Any], folder: Path) -> None:
     model = state.stage(STAGE).model
     model.parent.mkdir(parents=True)
     memorising_model(model, base=random_model(folder / "base", seed=0))
-    inside, _ = located(load(data), names.state_folder(JOB))
+    inside, _ = resolved_sources(load(data), names.state_folder(JOB))
     state.job_file.write_text(inside.model_dump_json())
     storage = data["spec"]["storage"]
     claim = {

@@ -15,11 +15,11 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.cache import Store
+from rstar2_operator.cache import WatchCache
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import timestamp
 from rstar2_operator.reconcile import Reconciler
-from rstar2_operator.settings import Settings
+from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 
 Body = dict[str, Any]
@@ -37,7 +37,7 @@ class Api:
     """Objects by (kind, name), in one namespace; stands in for client.Client."""
 
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = WatchCache()
         self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
         self.objects: dict[tuple[str, str], Body] = {}
         self.refuses: dict[str, ApiException] = {}
@@ -133,7 +133,7 @@ class Operator:
             store=self.api.store,
             queue=self.api.queue,
             client=self.api,  # type: ignore[arg-type]
-            settings=Settings(),
+            settings=OperatorSettings(),
             metrics=Metrics(),
         )
         self.api.queue.add((NAMESPACE, self.name))

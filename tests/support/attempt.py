@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rstar2_train.api.contracts import Attempt, write_model
+from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
-from rstar2_train.orchestrator.context import Context, Endpoints
+from rstar2_train.orchestrator.context import Endpoints, StageContext
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.checkpoint import Manifest
+from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import TrainState
 from tests.support.simulated import manifest
 
@@ -48,7 +48,7 @@ class Group:
         with checkpoint.write_folder(folder, durable=False) as aside:
             type(self).on_save(step)
             (aside / "weights.json").write_text(json.dumps(self.weights))
-            checkpoint.write_manifest(aside, Manifest(step=step, extra=extra, ranks=1, files={}))
+            checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
 
     def export(self, folder: Path, *, durable: bool = True) -> None:
         write_weights(folder, round(self.weights))
@@ -63,11 +63,11 @@ def write_weights(folder: Path, weights: float) -> None:
     (folder / "weights.json").write_text(json.dumps(weights))
 
 
-Begin = Callable[..., Context]
+Begin = Callable[..., StageContext]
 """Of the fixture `begin`: stages by letters as `simulated.manifest` takes them, the stage's number, fields of spec."""
 
 
-def begin_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> Context:
+def begin_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> StageContext:
     """The context of an attempt, whose job starts from weights 0 and has its data in `folder`."""
     state = JobState(folder / "state")
     content = json.dumps(manifest(stages, **{"model": {"source": str(folder / "base")}, **spec}))
@@ -75,5 +75,5 @@ def begin_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: 
     assert job is not None, problems
     write_weights(folder / "base", 0.0)
     stage = job.spec.stages[number]
-    write_model(state.stage(stage.name).attempt_file, Attempt(attempt=attempt, uid=job.metadata.uid))
-    return Context(job, stage, attempt, state, Endpoints(), Tracker.of(job, state.root))
+    write_model(state.stage(stage.name).attempt_file, AttemptRecord(attempt=attempt, uid=job.metadata.uid))
+    return StageContext(job, stage, attempt, state, Endpoints(), Tracker.of(job, state.root))

@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.rollout.chat_format import Protocol, render_call
+from rstar2_train.rollout.chat_format import ChatFormat, render_call
 
 BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"
@@ -73,9 +73,9 @@ def conversation() -> list[dict[str, str]]:
     ]
 
 
-def load_protocol(folder: Path) -> Protocol:
+def load_protocol(folder: Path) -> ChatFormat:
     """The protocol of the test's job."""
-    return Protocol.load(folder, system_prompt=SYSTEM, prompt_prefix="")
+    return ChatFormat.load(folder, system_prompt=SYSTEM, prompt_prefix="")
 
 
 def random_model(folder: Path, *, seed: int) -> Path:

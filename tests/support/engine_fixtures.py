@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from tests.support.engine import Engine, load_protocol, memorising_model, random_model, why_not
 
 
@@ -39,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.fixture(scope="session")
-def engine_protocol(models: Models) -> Protocol:
+def engine_protocol(models: Models) -> ChatFormat:
     """The protocol of these models."""
     return load_protocol(models.boot)
 

@@ -19,7 +19,7 @@ import aiohttp
 import psutil
 from aiohttp import web
 
-from rstar2_train.api.contracts import Attempt, write_model
+from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.rollout.seeds import derive
@@ -131,7 +131,7 @@ async def drive(
     engine: Engine, state: JobState, stage: str, *, attempt: int, url: str, judge: str
 ) -> asyncio.subprocess.Process:
     """Start the driver of an attempt, as `rstar2 run` does. `url`: of the engine, or of what stands before it."""
-    write_model(state.stage(stage).attempt_file, Attempt(attempt=attempt))
+    write_model(state.stage(stage).attempt_file, AttemptRecord(attempt=attempt))
     return await start(
         engine, state.root, "rstar2_train.orchestrator", "--state", state.root, "--stage", stage,
         "--attempt", str(attempt), "--engine", url, "--judge", judge,

@@ -13,15 +13,15 @@ from typing import Any, Literal
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.apply import changed, must_wait, owned, refusal
-from rstar2_operator.builders.objects import built, objects
+from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.failure_policy import as_far_as_it_came
+from rstar2_operator.decide.failure_policy import plan_after_refusals
 from rstar2_operator.decide.plan import Plan
-from rstar2_operator.decide.pruning import leftovers
-from rstar2_operator.decide.shared_secret import users
+from rstar2_operator.decide.pruning import prunable
+from rstar2_operator.decide.shared_secret import secret_consumers
 from rstar2_operator.decide.status import status_of
-from rstar2_operator.observed import Observed, is_true, labels, timestamp
-from rstar2_operator.settings import Settings
+from rstar2_operator.observed import ObservedJob, is_true, labels, timestamp
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
@@ -74,13 +74,13 @@ class Cluster:
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedJob:
         """What the operator would see."""
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
-        seen = Observed(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
+        seen = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
                         disrupted=frozenset(self.disrupted))  # fmt: skip
-        return replace(seen, secret_missing=SECRET not in self.children and users(seen))
+        return replace(seen, secret_missing=SECRET not in self.children and secret_consumers(seen))
 
     def plan(self) -> Plan:
         """What the operator would decide."""
@@ -97,7 +97,11 @@ class Cluster:
         job, observed = self.spec(), self.observed()
         plan = decide(job, observed, now=self.now)
         left = dies_after if dies_after is not None else 10**9
-        wanted = objects(built(job, Settings()), plan, has_secret=SECRET in self.children or users(observed))
+        wanted = objects(
+            build_context(job, OperatorSettings()),
+            plan,
+            has_secret=SECRET in self.children or secret_consumers(observed),
+        )
         bodies = [owned(body, observed.job, keep_claims=True) for body in wanted]
         refused, lacking = [], False
         for body in changed(bodies, observed):
@@ -111,13 +115,13 @@ class Cluster:
             elif not (lacking and must_wait(body, observed)):
                 self._apply(body)
                 left -= 1
-        for kind, child in leftovers(observed, wanted):
+        for kind, child in prunable(observed, wanted):
             if left == 0:
                 return plan
             self._delete(kind, child["metadata"]["name"])
             left -= 1
         if left:
-            plan = as_far_as_it_came(plan, self.observed(), refused)
+            plan = plan_after_refusals(plan, self.observed(), refused)
             status = status_of(job, self.observed(), plan, now=self.now, refused=refused)
             if status != self.job.get("status"):
                 self.job["status"] = status

@@ -6,7 +6,7 @@ Nothing of this can run without such hardware: golden files and vLLM's own argum
 
 from __future__ import annotations
 
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 
 AMD_ENV = {
     "HIP_FORCE_DEV_KERNARG": "1",
@@ -18,13 +18,13 @@ AMD_ENV = {
 NVIDIA_ENV = {"NCCL_CUMEM_ENABLE": "0"}
 
 
-def devices(built: Built, count: int) -> Manifest:
+def devices(built: BuildContext, count: int) -> Manifest:
     """Resources of `count` accelerators: limits, which for extended resources are requests too."""
     wanted = built.job.spec.accelerator
     return {} if wanted.vendor == "none" or not count else _extended(wanted.resource, count)
 
 
-def rdma(built: Built) -> Manifest:
+def rdma(built: BuildContext) -> Manifest:
     """The RDMA device of a pod whose ranks talk to those of other pods: a trainer's, no engine's."""
     wanted = built.job.spec.accelerator.rdma
     return {} if wanted is None else _extended(wanted.resource, 1)
@@ -35,11 +35,11 @@ def _extended(resource: str, count: int) -> Manifest:
     return {"requests": asked, "limits": dict(asked)}
 
 
-def environment(built: Built) -> dict[str, str]:
+def environment(built: BuildContext) -> dict[str, str]:
     """Variables of the vendor's libraries."""
     return {"amd": AMD_ENV, "nvidia": NVIDIA_ENV, "none": {}}[built.job.spec.accelerator.vendor]
 
 
-def groups(built: Built) -> tuple[int, ...]:
+def groups(built: BuildContext) -> tuple[int, ...]:
     """Groups that own the devices."""
     return built.settings.gpu_groups if built.job.spec.accelerator.vendor == "amd" else ()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 
 RBAC = "rbac.authorization.k8s.io"
 
 
-def access(built: Built) -> list[Manifest]:
+def access(built: BuildContext) -> list[Manifest]:
     """ServiceAccounts, and the Role and RoleBinding of the trainer's."""
     trainer = names.trainer(built.name)
     labels = built.labels("trainer")
@@ -42,7 +42,7 @@ def access(built: Built) -> list[Manifest]:
     ]
 
 
-def pods_account(built: Built) -> Manifest:
+def pods_account(built: BuildContext) -> Manifest:
     """The ServiceAccount that may do nothing."""
     return {
         "apiVersion": "v1",

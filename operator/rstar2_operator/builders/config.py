@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_train.api.job import AgenticRLJob
 
 TOKENS = ("redis-password", "judge-token", "engine-token")
 """Keys of the Secret that hold what the pods of a job show one another."""
 
 
-def config(built: Built) -> list[Manifest]:
+def config(built: BuildContext) -> list[Manifest]:
     """The job file (and the job as its user wrote it), and the ConfigMap that only the driver writes data into."""
     return [
         job_file(built, {"job.json": built.located, "source.json": built.job}),
@@ -30,7 +30,7 @@ def config(built: Built) -> list[Manifest]:
     ]
 
 
-def job_file(built: Built, files: Mapping[str, AgenticRLJob]) -> Manifest:
+def job_file(built: BuildContext, files: Mapping[str, AgenticRLJob]) -> Manifest:
     """The ConfigMap with jobs as JSON, by file name.
 
     Without defaults: pods of an earlier version, which know no field that came since, read it too.
@@ -48,7 +48,7 @@ def job_file(built: Built, files: Mapping[str, AgenticRLJob]) -> Manifest:
     }
 
 
-def secret(built: Built, tokens: Sequence[str] = TOKENS) -> Manifest:
+def secret(built: BuildContext, tokens: Sequence[str] = TOKENS) -> Manifest:
     """Fresh passwords and keys. Created once and never written again: the pods hold what the first one said."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
@@ -60,7 +60,7 @@ def secret(built: Built, tokens: Sequence[str] = TOKENS) -> Manifest:
     return empty_secret(built) | {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
 
 
-def empty_secret(built: Built) -> Manifest:
+def empty_secret(built: BuildContext) -> Manifest:
     """The Secret with nothing in it: pods wait until somebody fills it."""
     return {
         "apiVersion": "v1",

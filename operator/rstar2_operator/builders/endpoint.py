@@ -6,7 +6,17 @@ It needs no accelerator, only a tokenizer and what serves HTTP. The engines' ima
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Container, Manifest, Pod, deployment, image, service, storage, template
+from rstar2_operator.builders.pod import (
+    BuildContext,
+    Container,
+    Manifest,
+    PodTemplate,
+    deployment,
+    image,
+    service,
+    storage,
+    template,
+)
 from rstar2_operator.builders.rollout import BOOT_SECONDS
 
 GRACE_SECONDS = 120
@@ -14,7 +24,7 @@ GRACE_SECONDS = 120
 RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}}
 
 
-def endpoint(built: Built) -> list[Manifest]:
+def endpoint(built: BuildContext) -> list[Manifest]:
     """Deployment and Service. A pod is ready once its engine and its judge have answered it."""
     name, labels = names.endpoint(built.name), built.labels("endpoint")
     volumes, mounts = storage(built)
@@ -40,7 +50,7 @@ def endpoint(built: Built) -> list[Manifest]:
             "livenessProbe": {**health, "periodSeconds": 20, "failureThreshold": 6},
         },
     )  # fmt: skip
-    pod = Pod(
+    pod = PodTemplate(
         role="endpoint",
         patched_as="rollout",  # the same image, so the same pull secrets, mounts and nodes
         containers=[container],

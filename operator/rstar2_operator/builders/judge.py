@@ -10,10 +10,10 @@ from rstar2_operator import names
 from rstar2_operator.builders.pod import (
     HEADLESS,
     NO_SURGE,
-    Built,
+    BuildContext,
     Container,
     Manifest,
-    Pod,
+    PodTemplate,
     deployment,
     image,
     service,
@@ -27,7 +27,7 @@ EXECUTOR_BASE_MIB = 512
 """What an executor holds besides the call in it: gVisor itself and three warmed-up interpreters."""
 
 
-def judge(built: Built) -> list[Manifest]:
+def judge(built: BuildContext) -> list[Manifest]:
     """API and worker: Deployment and Service."""
     job = built.job
     name, labels = names.judge(built.name), built.labels("judge")
@@ -54,14 +54,14 @@ def judge(built: Built) -> list[Manifest]:
         mounts=[{"name": "worker-key", "mountPath": names.WORKER_KEYS, "readOnly": True}],
         resources=JUDGE_RESOURCES,
     )  # fmt: skip
-    pod = Pod(role="judge", containers=[api, worker], volumes=[_key(built, "worker-key", "key")])
+    pod = PodTemplate(role="judge", containers=[api, worker], volumes=[_key(built, "worker-key", "key")])
     return [
         service(name, labels, "api", names.JUDGE_PORT),
         deployment(name, labels, job.spec.judge.replicas, template(pod, built), deadline=BOOT_SECONDS),
     ]
 
 
-def executor(built: Built) -> list[Manifest]:
+def executor(built: BuildContext) -> list[Manifest]:
     """The sandboxes: Deployment and headless Service, by which workers find every one of them."""
     wanted = built.job.spec.judge
     name, labels = names.executor(built.name), built.labels("executor")
@@ -82,7 +82,7 @@ def executor(built: Built) -> list[Manifest]:
     extra: Manifest = {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
     if wanted.isolation == "gvisor":
         extra["runtimeClassName"] = wanted.runtime_class_name
-    pod = Pod(
+    pod = PodTemplate(
         role="executor",
         containers=[container],
         volumes=[_key(built, "worker-public-key", "public-key")],
@@ -94,7 +94,7 @@ def executor(built: Built) -> list[Manifest]:
     ]
 
 
-def _key(built: Built, entry: str, path: str) -> Manifest:
+def _key(built: BuildContext, entry: str, path: str) -> Manifest:
     """One half of the workers' key, and nothing else of the Secret."""
     items = [{"key": entry, "path": path}]
     return {"name": entry, "secret": {"secretName": names.secrets(built.name), "items": items}}

@@ -7,7 +7,7 @@ judge -> redis, executor, DNS;   prepare, report -> anywhere (a hub, MLflow);   
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
 """Any address: where a cluster's DNS listens differs (a Service, a cache on the node)."""
@@ -18,7 +18,7 @@ Flows = dict[str, tuple[list[Manifest], list[Manifest]]]
 """Role -> its ingress and egress rules."""
 
 
-def network(built: Built) -> list[Manifest]:
+def network(built: BuildContext) -> list[Manifest]:
     """A deny-all policy for every pod of the job, and one policy a role that opens its flows."""
     flows: Flows = {
         "trainer": (
@@ -38,7 +38,7 @@ def network(built: Built) -> list[Manifest]:
     return _policies(built, flows)
 
 
-def serving_network(built: Built) -> list[Manifest]:
+def serving_network(built: BuildContext) -> list[Manifest]:
     """The same for a served model: endpoint -> rollout, judge;   judge -> redis, executor.
 
     Nobody but `kubectl port-forward`, which comes from the pod's own node, reaches the endpoint.
@@ -54,7 +54,7 @@ def serving_network(built: Built) -> list[Manifest]:
     return _policies(built, flows)
 
 
-def _judge_flows(built: Built, *, caller: str) -> Flows:
+def _judge_flows(built: BuildContext, *, caller: str) -> Flows:
     """Of the judge that `caller` asks, and of what stands behind it."""
     return {
         "judge": (
@@ -66,7 +66,7 @@ def _judge_flows(built: Built, *, caller: str) -> Flows:
     }
 
 
-def _policies(built: Built, flows: Flows) -> list[Manifest]:
+def _policies(built: BuildContext, flows: Flows) -> list[Manifest]:
     everyone = {"matchLabels": {names.MANAGED_BY: built.manager, names.JOB_LABEL: built.name}}
     made = [_policy(f"{built.name}-deny", built.labels("config"), everyone, [], [])]
     for role, (ingress, egress) in flows.items():
@@ -75,15 +75,15 @@ def _policies(built: Built, flows: Flows) -> list[Manifest]:
     return made
 
 
-def _pods(built: Built, role: str) -> Manifest:
+def _pods(built: BuildContext, role: str) -> Manifest:
     return {"podSelector": {"matchLabels": built.labels(role)}}
 
 
-def _to(built: Built, role: str, port: int) -> Manifest:
+def _to(built: BuildContext, role: str, port: int) -> Manifest:
     return {"to": [_pods(built, role)], "ports": [_port(port)]}
 
 
-def _from(built: Built, role: str, port: int) -> Manifest:
+def _from(built: BuildContext, role: str, port: int) -> Manifest:
     return {"from": [_pods(built, role)], "ports": [_port(port)]}
 
 

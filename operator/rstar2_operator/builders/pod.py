@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.settings import Settings
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.base import amount
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.pod_rules import devices
@@ -28,11 +28,11 @@ NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuildContext:
     """What builders work from."""
 
     job: AgenticRLJob
-    settings: Settings
+    settings: OperatorSettings
     located: AgenticRLJob
     """The job with every source as a path inside the pods."""
     claims: tuple[str, ...]
@@ -73,7 +73,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class PodTemplate:
     """A role's pod before it becomes a template."""
 
     role: str
@@ -90,7 +90,7 @@ class Pod:
     """Further fields of the pod spec."""
 
 
-def template(pod: Pod, built: Built) -> Manifest:
+def template(pod: PodTemplate, built: BuildContext) -> Manifest:
     """The pod template of a role, patches applied."""
     job = built.job
     spec: Manifest = {
@@ -122,7 +122,7 @@ def template(pod: Pod, built: Built) -> Manifest:
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def _container(one: Container, built: Built) -> Manifest:
+def _container(one: Container, built: BuildContext) -> Manifest:
     secret = names.secrets(built.name)
     env: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
     env += [{"name": name, "value": value} for name, value in one.env.items()]
@@ -216,7 +216,7 @@ def merge(base: Manifest, over: Manifest) -> Manifest:
     return made
 
 
-def image(chosen: str | None, default: str, built: Built) -> str:
+def image(chosen: str | None, default: str, built: BuildContext) -> str:
     """The image of a role: the job's own as it is, else the site's, behind the site's registry prefix."""
     if chosen:
         return chosen
@@ -224,14 +224,14 @@ def image(chosen: str | None, default: str, built: Built) -> str:
     return f"{prefix.rstrip('/')}/{default}" if prefix else default
 
 
-def job_file(built: Built) -> tuple[Manifest, Manifest]:
+def job_file(built: BuildContext) -> tuple[Manifest, Manifest]:
     """Volume and mount of the job file."""
     folder, _, _ = names.JOB_FILE.rpartition("/")
     volume = {"name": "job", "configMap": {"name": names.job_file(built.name)}}
     return volume, {"name": "job", "mountPath": folder, "readOnly": True}
 
 
-def storage(built: Built) -> tuple[list[Manifest], list[Manifest]]:
+def storage(built: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
     """Volumes and mounts of the job's storage and of the claims that its sources name."""
     claim = built.job.spec.storage.claim_name or names.claim(built.name)
     volumes: list[Manifest] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]

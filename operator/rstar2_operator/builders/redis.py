@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Container, Manifest, Pod, image, resources, service, template
+from rstar2_operator.builders.pod import (
+    BuildContext,
+    Container,
+    Manifest,
+    PodTemplate,
+    image,
+    resources,
+    service,
+    template,
+)
 from rstar2_train.api.roles import REDIS_DATA
 
 DEFAULT_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
@@ -24,7 +33,7 @@ END
 PROBE = f"REDISCLI_AUTH=$REDIS_PASSWORD redis-cli -p {names.REDIS_PORT} ping | grep -q PONG"
 
 
-def redis(built: Built) -> list[Manifest]:
+def redis(built: BuildContext) -> list[Manifest]:
     """StatefulSet and Service."""
     wanted = built.job.spec.redis
     name = names.redis(built.name)
@@ -63,7 +72,7 @@ def redis(built: Built) -> list[Manifest]:
                 # Otherwise a pod that never got ready is not replaced, whatever is put right in its template.
                 "podManagementPolicy": "Parallel",
                 "selector": {"matchLabels": labels},
-                "template": template(Pod(role="redis", containers=[container]), built),
+                "template": template(PodTemplate(role="redis", containers=[container]), built),
                 "volumeClaimTemplates": [claim],
                 # The queue holds no more than the calls of one step: it is of no worth without its job.
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},

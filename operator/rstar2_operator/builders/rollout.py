@@ -7,10 +7,10 @@ from rstar2_operator.builders import accelerator
 from rstar2_operator.builders.pod import (
     HEADLESS,
     NO_SURGE,
-    Built,
+    BuildContext,
     Container,
     Manifest,
-    Pod,
+    PodTemplate,
     deployment,
     image,
     job_file,
@@ -26,7 +26,7 @@ BOOT_SECONDS = 1800
 """How long an engine may take to load its model before the kubelet starts it anew."""
 
 
-def rollout(built: Built) -> list[Manifest]:
+def rollout(built: BuildContext) -> list[Manifest]:
     """Deployment and headless Service."""
     wanted = built.job.spec.rollout
     name, labels = names.rollout(built.name), built.labels("rollout")
@@ -50,7 +50,7 @@ def rollout(built: Built) -> list[Manifest]:
             "livenessProbe": {**health, "periodSeconds": 20, "failureThreshold": 6, "timeoutSeconds": 10},
         },
     )  # fmt: skip
-    pod = Pod(
+    pod = PodTemplate(
         role="rollout",
         containers=[container],
         volumes=[job_volume, shm_volume, *volumes],

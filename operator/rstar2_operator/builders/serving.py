@@ -15,12 +15,12 @@ from rstar2_operator.builders.config import TOKENS, empty_secret, job_file, secr
 from rstar2_operator.builders.endpoint import endpoint
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.network import serving_network
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
-from rstar2_operator.settings import Settings
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import CLAIM_MOUNT, located
+from rstar2_train.api.sources import CLAIM_MOUNT, resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 
@@ -29,13 +29,13 @@ EXECUTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServingRequest:
     """What is to be served."""
 
     job: AgenticRLJob
     stage: str
     """The stage that handed the model on."""
-    settings: Settings
+    settings: OperatorSettings
     executors: int = EXECUTORS
 
 
@@ -50,7 +50,7 @@ def _learning(job: AgenticRLJob) -> list[str]:
     return [stage.name for stage in job.spec.stages if stage.learns]
 
 
-def serving(wanted: Wanted) -> list[Manifest]:
+def serving(wanted: ServingRequest) -> list[Manifest]:
     """All objects, in the order in which they should be made; the Secret is empty.
 
     Raises ValueError for a stage that hands on no model, InvalidJob for a source that no pod can find.
@@ -63,12 +63,12 @@ def serving(wanted: Wanted) -> list[Manifest]:
     return [_placed(body, wanted.job) for body in made]
 
 
-def serving_secret(wanted: Wanted) -> Manifest:
+def serving_secret(wanted: ServingRequest) -> Manifest:
     """The Secret with fresh tokens and keys."""
     return _placed(secret(_built(wanted), (*TOKENS, "serve-token")), wanted.job)
 
 
-def _built(wanted: Wanted) -> Built:
+def _built(wanted: ServingRequest) -> BuildContext:
     """What the builders work from: the job under another name, with its own claim and the trained model."""
     trained = wanted.job.metadata.name
     if wanted.stage not in (learning := _learning(wanted.job)):
@@ -80,14 +80,14 @@ def _built(wanted: Wanted) -> Built:
     job.spec.judge.replicas = 1
     job.spec.judge.executors = wanted.executors
     state = names.state_folder(trained)
-    inside, _ = located(job, state)
+    inside, _ = resolved_sources(job, state)
     inside.metadata.name = trained  # what is before it would make it too long a name for a job
     source = inside.spec.model
     source.source = str(JobState(Path(state)).stage(wanted.stage).model)
     inside.spec.rollout.engine_args |= tool_call_arguments(source)
     template = PurePosixPath(source.chat_template or "/")
     claims = (template.relative_to(CLAIM_MOUNT).parts[0],) if template.is_relative_to(CLAIM_MOUNT) else ()
-    return Built(job=job, settings=wanted.settings, located=inside, claims=claims, manager=names.SERVE_MANAGER)
+    return BuildContext(job=job, settings=wanted.settings, located=inside, claims=claims, manager=names.SERVE_MANAGER)
 
 
 def _placed(body: Manifest, job: AgenticRLJob) -> Manifest:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders.pod import Built, Manifest
+from rstar2_operator.builders.pod import BuildContext, Manifest
 
 DEFAULT_SIZE = "100Gi"
 
 
-def storage(built: Built) -> list[Manifest]:
+def storage(built: BuildContext) -> list[Manifest]:
     """The job's claim; nothing when spec.storage.claimName names one.
 
     Whether it goes with the job is decided by its owner reference, which apply.py leaves out for `Retain`.

@@ -10,10 +10,10 @@ from rstar2_operator import names
 from rstar2_operator.builders import accelerator
 from rstar2_operator.builders.pod import (
     HEADLESS,
-    Built,
+    BuildContext,
     Container,
     Manifest,
-    Pod,
+    PodTemplate,
     image,
     job_file,
     merge,
@@ -23,7 +23,7 @@ from rstar2_operator.builders.pod import (
     storage,
     template,
 )
-from rstar2_operator.decide.plan import Attempt, Ending
+from rstar2_operator.decide.plan import Ending, StageAttempt
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
 
@@ -32,13 +32,13 @@ CPU_DRIVER = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 RAY_PORT = 6379
 
 
-def pod_names(built: Built) -> Manifest:
+def pod_names(built: BuildContext) -> Manifest:
     """The headless Service that gives the stage pods their names, before they are ready too."""
     name, labels = names.trainer(built.name), built.labels("trainer")
     return service(name, labels, "ray", RAY_PORT, **HEADLESS, publishNotReadyAddresses=True)
 
 
-def attempt(built: Built, wanted: Attempt) -> Manifest:
+def attempt(built: BuildContext, wanted: StageAttempt) -> Manifest:
     """The Job of one attempt of a stage."""
     stage = built.job.stage(wanted.stage)
     name = names.attempt(built.name, stage.name, wanted.number)
@@ -68,7 +68,9 @@ def attempt(built: Built, wanted: Attempt) -> Manifest:
     }
 
 
-def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, labels: dict[str, str]) -> Manifest:
+def _stage_template(
+    built: BuildContext, stage: Stage, wanted: StageAttempt, replicas: int, labels: dict[str, str]
+) -> Manifest:
     job = built.job
     trainer = job.spec.trainer
     job_volume, job_mount = job_file(built)
@@ -103,7 +105,7 @@ def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, 
         "subdomain": names.trainer(built.name),
         "terminationGracePeriodSeconds": trainer.termination_grace_period_seconds,
     }
-    pod = Pod(
+    pod = PodTemplate(
         role="trainer",
         containers=[container],
         volumes=[job_volume, shm_volume, *volumes],
@@ -115,7 +117,7 @@ def _stage_template(built: Built, stage: Stage, wanted: Attempt, replicas: int, 
     return template(pod, built)
 
 
-def _resources(built: Built, *, learns: bool) -> Manifest:
+def _resources(built: BuildContext, *, learns: bool) -> Manifest:
     trainer = built.job.spec.trainer
     asked = resources(trainer.resources)
     if not learns:
@@ -124,7 +126,7 @@ def _resources(built: Built, *, learns: bool) -> Manifest:
     return merge(merge(asked, accelerator.devices(built, trainer.gpus_per_replica)), accelerator.rdma(built))
 
 
-def prepare(built: Built) -> Manifest:
+def prepare(built: BuildContext) -> Manifest:
     """The Job that makes or fetches data and model, once, before the first stage."""
     site = built.job.spec.secret_refs
     arguments = ["prepare", "--progress", names.progress(built.name)]
@@ -142,7 +144,7 @@ def prepare(built: Built) -> Manifest:
     return made
 
 
-def report(built: Built, ending: Ending) -> Manifest:
+def report(built: BuildContext, ending: Ending) -> Manifest:
     """The Job that writes the report, sends what is left to MLflow and closes its run."""
     secret = built.job.spec.tracking.mlflow.secret_ref
     made = _helper(built, "report", ["report", "--ending", ending], env_from=[secret])
@@ -150,7 +152,7 @@ def report(built: Built, ending: Ending) -> Manifest:
     return made
 
 
-def _helper(built: Built, role: str, arguments: list[str], *, env_from: list[str | None]) -> Manifest:
+def _helper(built: BuildContext, role: str, arguments: list[str], *, env_from: list[str | None]) -> Manifest:
     name = {"prepare": names.prepare, "report": names.report}[role](built.name)
     job_volume, job_mount = job_file(built)
     volumes, mounts = storage(built)
@@ -165,7 +167,7 @@ def _helper(built: Built, role: str, arguments: list[str], *, env_from: list[str
         mounts=[job_mount, *mounts],
         resources=CPU_DRIVER,
     )
-    pod = Pod(
+    pod = PodTemplate(
         role="trainer",
         containers=[container],
         volumes=[job_volume, *volumes],

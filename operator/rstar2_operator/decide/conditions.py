@@ -10,9 +10,9 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.diagnostics import Trouble
+from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.plan import FINAL, Plan
-from rstar2_operator.observed import Object, Observed, timestamp
+from rstar2_operator.observed import Object, ObservedJob, timestamp
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
@@ -22,7 +22,7 @@ SEPARATOR = ","
 """Between the reasons of Degraded, where things of several kinds are in the way."""
 
 
-def conditions(plan: Plan, observed: Observed, found: list[Trouble]) -> list[Condition]:
+def conditions(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> list[Condition]:
     """Every condition of the job now, without times."""
     made = [_admitted(plan), _storage(plan, observed, found)]
     for kind, roles in (
@@ -70,7 +70,7 @@ def _causes(told: Iterable[Object]) -> set[tuple[str, str]]:
     return blocked | {("Degraded", reason) for reason in reasons}
 
 
-def ready_of(observed: Observed, role: str) -> tuple[int, int]:
+def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
     """(ready, desired) pods of a role."""
     kind, name = {
         "redis": ("StatefulSet", names.redis),
@@ -99,7 +99,7 @@ def _admitted(plan: Plan) -> Condition:
     return _one("Admitted", True, "Admitted")
 
 
-def _storage(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
+def _storage(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
     own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
     if own is not None:
         return _one("StorageReady", False, own.reason, str(own))
@@ -116,7 +116,7 @@ def _storage(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
     return _one("StorageReady", False, "Preparing", "data and model are being brought into the storage")
 
 
-def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
+def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
     if not plan.serving:
         return _one(kind, False, "NotNeeded", "no stage needs it now")
     counts = {role: ready_of(observed, role) for role in roles}
@@ -129,7 +129,7 @@ def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: Observed, fou
     return _one(kind, False, "Starting", told)
 
 
-def _training(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition:
+def _training(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
     attempt, progress = plan.attempt, observed.progress()
     if attempt is None or plan.phase != "Running":
         return _one("Training", False, plan.why, plan.message)
@@ -142,7 +142,7 @@ def _training(plan: Plan, observed: Observed, found: list[Trouble]) -> Condition
     return _one("Training", True, "Running", f"attempt {attempt.number} of stage {attempt.stage}")
 
 
-def _degraded(found: list[Trouble]) -> Condition:
+def _degraded(found: list[Diagnosis]) -> Condition:
     if not found:
         return _one("Degraded", False, "AsExpected")
     first = {(one.role, one.reason): one for one in reversed(found)}

@@ -12,10 +12,19 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import pending_deadline, stage_progress
 from rstar2_operator.decide.conditions import ready_of
-from rstar2_operator.decide.diagnostics import troubles
-from rstar2_operator.decide.failure_policy import Counters, counters, decide_next, restart_at
-from rstar2_operator.decide.plan import FINAL, Attempt, Ending, Phase, Plan
-from rstar2_operator.observed import Object, Observed, condition, is_true, job_finished_at, labels, seconds, timestamp
+from rstar2_operator.decide.diagnostics import diagnoses
+from rstar2_operator.decide.failure_policy import RestartCounters, counters, decide_next, restart_at
+from rstar2_operator.decide.plan import FINAL, Ending, Phase, Plan, StageAttempt
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    condition,
+    is_true,
+    job_finished_at,
+    labels,
+    seconds,
+    timestamp,
+)
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
@@ -25,7 +34,7 @@ REPORT_SECONDS = 300.0
 """How long the end of a job waits for its report."""
 
 
-def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
+def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
     """What the job should have at `now` (seconds since the epoch)."""
     for last in FINAL:
         if is_true(observed.job, last):
@@ -39,7 +48,7 @@ def decide(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
     return _earlier(_running(job, observed, now=now), began + limit)
 
 
-def _active_since(observed: Observed, now: float) -> float | None:
+def _active_since(observed: ObservedJob, now: float) -> float | None:
     """When the job was begun or last resumed, as the deadline of a batch Job counts; None before its first status."""
     began, suspended = observed.status.get("startTime"), condition(observed.job, "Suspended")
     if began is None or suspended is None:
@@ -47,7 +56,7 @@ def _active_since(observed: Observed, now: float) -> float | None:
     return now if suspended["status"] == "True" else seconds(suspended["lastTransitionTime"])
 
 
-def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
+def _running(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
     stage = stage_progress.current(job, observed)
     told = counters(observed, _last_job(stage, observed))
     if job.spec.suspend:
@@ -72,14 +81,14 @@ def _running(job: AgenticRLJob, observed: Observed, *, now: float) -> Plan:
     return _at_stage(job, stage, observed, told, now=now)
 
 
-def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counters, *, now: float) -> Plan:
+def _at_stage(job: AgenticRLJob, stage: Stage, observed: ObservedJob, told: RestartCounters, *, now: float) -> Plan:
     number = stage_progress.last_attempt(stage, observed)
     last = observed.attempts(stage.name).get(number)
     serving = stage.needs_engines
     if last is not None and last["metadata"].get("deletionTimestamp"):
         last = None  # it is on its way out: its pods say when it is gone
     if last is not None and job_finished_at(last) is None:
-        attempt = Attempt(stage.name, number, told.restarts, told.counted)
+        attempt = StageAttempt(stage.name, number, told.restarts, told.counted)
         plan = _counted(told, phase="Running", why="Running", stage=stage.name, serving=serving, attempt=attempt,
                         message=f"attempt {number} of stage {stage.name}")  # fmt: skip
         if _gets_on(stage, number, observed):
@@ -100,14 +109,14 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: Observed, told: Counter
                 return _counted(told, phase="Restarting", why="BackOff", message=f"stage {stage.name}: {why}",
                                 stage=stage.name, serving=serving, wake_at=wait)  # fmt: skip
             # Counted when the new attempt is made, whose Job carries the numbers: never twice.
-            told = Counters(told.restarts + 1, told.counted + decision.counts)
-    attempt = Attempt(stage.name, number + 1, told.restarts, told.counted)
+            told = RestartCounters(told.restarts + 1, told.counted + decision.counts)
+    attempt = StageAttempt(stage.name, number + 1, told.restarts, told.counted)
     message = f"attempt {number + 1} of stage {stage.name}" + (f", after {why}" if why else "")
     return _counted(told, phase="Running", why="Restarted" if why else "Running", message=message, stage=stage.name,
                     serving=serving, attempt=attempt)  # fmt: skip
 
 
-def _gets_on(stage: Stage, number: int, observed: Observed) -> bool:
+def _gets_on(stage: Stage, number: int, observed: ObservedJob) -> bool:
     """Whether the attempt's driver is at work, or waits for nothing but what comes up by itself."""
     progress = observed.progress()
     if progress is None or (progress.stage, progress.attempt) != (stage.name, number):
@@ -118,7 +127,7 @@ def _gets_on(stage: Stage, number: int, observed: Observed) -> bool:
     return all(ready or not desired for ready, desired in counts)
 
 
-def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
+def _suspended(stage: Stage | None, observed: ObservedJob, told: RestartCounters) -> Plan:
     """Without attempt and roles in the plan everything is deleted: the driver gets SIGTERM and checkpoints."""
     if stage is not None and _alive(stage, observed):
         message = "its pods are ending; a driver that trains writes its checkpoint first"
@@ -131,7 +140,7 @@ def _suspended(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
     return _counted(told, phase="Suspended", why="Suspended", stage=_name(stage), message=message)
 
 
-def _ended_by_force(stage: Stage, observed: Observed) -> bool:
+def _ended_by_force(stage: Stage, observed: ObservedJob) -> bool:
     """Whether the driver of the last attempt was at work and never told how it ended."""
     number, progress, outcome = (
         stage_progress.last_attempt(stage, observed),
@@ -142,20 +151,27 @@ def _ended_by_force(stage: Stage, observed: Observed) -> bool:
     return at_work and (outcome is None or outcome.attempt != number)
 
 
-def _without_secret(stage: Stage | None, observed: Observed, told: Counters) -> Plan:
+def _without_secret(stage: Stage | None, observed: ObservedJob, told: RestartCounters) -> Plan:
     """Everything that holds the lost passwords ends, as for a suspension; then all is made anew, with others."""
     message = f"the Secret {names.secrets(observed.name)} was deleted: all that used its passwords is started anew"
     serving = stage is not None and stage.needs_engines and _alive(stage, observed)
     return _counted(told, phase="Restarting", why="SecretMissing", stage=_name(stage), serving=serving, message=message)
 
 
-def _fail(observed: Observed, why: str, message: str, *, stage: Stage | None, now: float) -> Plan:
+def _fail(observed: ObservedJob, why: str, message: str, *, stage: Stage | None, now: float) -> Plan:
     told = counters(observed, _last_job(stage, observed))
     return _report(observed, ending="failed", told=told, why=why, message=message, stage=_name(stage), now=now)
 
 
 def _report(
-    observed: Observed, *, ending: Ending, told: Counters, why: str, message: str, now: float, stage: str | None = None
+    observed: ObservedJob,
+    *,
+    ending: Ending,
+    told: RestartCounters,
+    why: str,
+    message: str,
+    now: float,
+    stage: str | None = None,
 ) -> Plan:
     """The report comes before the end, so that who waits for the end finds it."""
     report = observed.child("Job", names.report(observed.name))
@@ -168,7 +184,7 @@ def _report(
     return _counted(told, phase="Finishing", why=why, message=message, stage=stage, report=ending, wake_at=given_up)
 
 
-def _asked_for_report(observed: Observed, report: Object | None, now: float) -> float:
+def _asked_for_report(observed: ObservedJob, report: Object | None, now: float) -> float:
     """Since when there should be a report: also one that the API server refuses must not hold the end up."""
     told = condition(observed.job, "Training")
     if report is None and told is not None and observed.status.get("phase") == "Finishing":
@@ -176,7 +192,7 @@ def _asked_for_report(observed: Observed, report: Object | None, now: float) -> 
     return _created(report, now)
 
 
-def _finished(job: AgenticRLJob, observed: Observed, phase: Phase, *, now: float) -> Plan:
+def _finished(job: AgenticRLJob, observed: ObservedJob, phase: Phase, *, now: float) -> Plan:
     ended = condition(observed.job, phase)
     assert ended is not None
     told = counters(observed, None)
@@ -187,7 +203,7 @@ def _finished(job: AgenticRLJob, observed: Observed, phase: Phase, *, now: float
                     wake_at=expires)  # fmt: skip
 
 
-def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: float, now: float) -> Plan:
+def _or_release(plan: Plan, job: AgenticRLJob, observed: ObservedJob, *, began: float, now: float) -> Plan:
     """The plan, unless its pods have waited for nodes for too long: then nothing, for a while."""
     deadline = pending_deadline.release_at(job, observed, began=began)
     if deadline is None:
@@ -200,16 +216,16 @@ def _or_release(plan: Plan, job: AgenticRLJob, observed: Observed, *, began: flo
         f"after {job.spec.deadlines.pending_seconds} s not all pods could run (waiting: {names_shown}): "
         f"all were released, and are tried again at {timestamp(now + pending_deadline.pause(job, observed))}"
     )
-    message += "".join(f"\n{cause}" for cause in troubles(observed, now=now)[:CAUSES])
+    message += "".join(f"\n{cause}" for cause in diagnoses(observed, now=now)[:CAUSES])
     return Plan(phase="Pending", why="PendingDeadline", message=message, stage=plan.stage, restarts=plan.restarts,
                 counted=plan.counted, released=True)  # fmt: skip
 
 
-def _prepare(observed: Observed) -> Object | None:
+def _prepare(observed: ObservedJob) -> Object | None:
     return observed.child("Job", names.prepare(observed.name))
 
 
-def _why_unprepared(observed: Observed) -> tuple[str, str]:
+def _why_unprepared(observed: ObservedJob) -> tuple[str, str]:
     outcome = observed.prepared()
     if outcome is not None:
         return outcome.reason, outcome.message
@@ -217,7 +233,7 @@ def _why_unprepared(observed: Observed) -> tuple[str, str]:
     return "PrepareFailed", f"{failed.get('reason', 'the Job failed')}: {failed.get('message', '')}"
 
 
-def _alive(stage: Stage, observed: Observed) -> bool:
+def _alive(stage: Stage, observed: ObservedJob) -> bool:
     """Whether a pod of any attempt of the stage may still write."""
     return any(
         labels(pod).get(names.STAGE_LABEL) == stage.name
@@ -226,7 +242,7 @@ def _alive(stage: Stage, observed: Observed) -> bool:
     )
 
 
-def _last_job(stage: Stage | None, observed: Observed) -> Object | None:
+def _last_job(stage: Stage | None, observed: ObservedJob) -> Object | None:
     return None if stage is None else observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
 
 
@@ -243,5 +259,5 @@ def _earlier(plan: Plan, when: float) -> Plan:
     return dataclasses.replace(plan, wake_at=wake)
 
 
-def _counted(told: Counters, **fields: Any) -> Plan:
+def _counted(told: RestartCounters, **fields: Any) -> Plan:
     return Plan(restarts=told.restarts, counted=told.counted, **fields)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rstar2_operator import names
 from rstar2_operator.observed import (
     Object,
-    Observed,
+    ObservedJob,
     condition,
     job_finished_at,
     labels,
@@ -69,7 +69,7 @@ OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Diagnosis:
     """One thing that is in the way."""
 
     role: str
@@ -86,7 +86,7 @@ class Trouble:
         return f"{self.what}: {self.reason}: {self.message}"[:MESSAGE_LENGTH] + hint
 
 
-def troubles(observed: Observed, *, now: float) -> list[Trouble]:
+def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     """Everything that is in the way at `now`, the most telling of each object, in a stable order."""
     found = [trouble for pod in observed.pods for trouble in _of_pod(pod, observed, now)]
     if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
@@ -95,15 +95,15 @@ def troubles(observed: Observed, *, now: float) -> list[Trouble]:
         found += _of_child(kind, name, child, observed)
     for key in observed.unreadable():
         role, what = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
-        found.append(Trouble(role, what, "Unreadable", f"what {key} says cannot be read"))
+        found.append(Diagnosis(role, what, "Unreadable", f"what {key} says cannot be read"))
     for name, since in _silent(observed):
         if now >= since + SILENT_SECONDS:
             words = f"all its pods run since {timestamp(since)}, and its driver has not reported"
-            found.append(Trouble("trainer", f"Job/{name}", "NotReporting", words))
+            found.append(Diagnosis("trainer", f"Job/{name}", "NotReporting", words))
     return sorted(found, key=lambda one: (one.role, one.what, one.reason))
 
 
-def overdue_at(observed: Observed, *, now: float) -> float | None:
+def overdue_at(observed: ObservedJob, *, now: float) -> float | None:
     """When the next one is to be told of a pod that does not end, or of a driver that is silent; None when none is."""
     ending = (pod["metadata"].get("deletionTimestamp") for pod in observed.pods)
     times = [seconds(end) + OVERDUE_SECONDS for end in ending if end]
@@ -111,7 +111,7 @@ def overdue_at(observed: Observed, *, now: float) -> float | None:
     return min((when for when in times if when > now), default=None)
 
 
-def _silent(observed: Observed) -> Iterator[tuple[str, float]]:
+def _silent(observed: ObservedJob) -> Iterator[tuple[str, float]]:
     """The attempt all of whose pods run while its driver has not reported, and since when they do."""
     told = observed.progress()
     reports = names.attempt(observed.name, told.stage, told.attempt) if told is not None else ""
@@ -126,13 +126,13 @@ def _silent(observed: Observed) -> Iterator[tuple[str, float]]:
             yield name, max(begun)
 
 
-def _of_pod(pod: Object, observed: Observed, now: float) -> Iterator[Trouble]:
+def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosis]:
     role, name = labels(pod).get(names.ROLE_LABEL, ""), pod["metadata"]["name"]
     status = pod.get("status") or {}
     if end := pod["metadata"].get("deletionTimestamp"):
         node = pod["spec"].get("nodeName", "")
         if now >= seconds(end) + OVERDUE_SECONDS and node:
-            yield Trouble(role, f"Pod/{name}", "NotEnding", f"should have ended by {end} on node {node}", node)
+            yield Diagnosis(role, f"Pod/{name}", "NotEnding", f"should have ended by {end} on node {node}", node)
         return
     if status.get("phase") == "Succeeded":
         return
@@ -142,19 +142,19 @@ def _of_pod(pod: Object, observed: Observed, now: float) -> Iterator[Trouble]:
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         if scheduled.get("reason") == UNSCHEDULABLE:  # others, such as SchedulerError, are tried again at once
-            yield Trouble(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
+            yield Diagnosis(role, f"Pod/{name}", UNSCHEDULABLE, scheduled.get("message", ""))
         return
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:
             reason = SAME.get(waiting["reason"], waiting["reason"])
-            yield Trouble(role, f"Pod/{name}", reason, _said(container, waiting))
+            yield Diagnosis(role, f"Pod/{name}", reason, _said(container, waiting))
             return
     if status.get("phase") == "Pending":
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, since=pod)
 
 
-def _never_started(pod: Object, name: str, role: str, observed: Observed) -> Iterator[Trouble]:
+def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> Iterator[Diagnosis]:
     """Of a Job that goes on trying: why the container of a failed pod could not even be started."""
     job = observed.child("Job", labels(pod).get(names.OF_JOB_LABEL, ""))
     if job is None or job_finished_at(job) is not None:
@@ -162,7 +162,7 @@ def _never_started(pod: Object, name: str, role: str, observed: Observed) -> Ite
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
         if ended.get("reason") == "StartError":
-            yield Trouble(role, f"Pod/{name}", "StartError", str(ended.get("message", "")))
+            yield Diagnosis(role, f"Pod/{name}", "StartError", str(ended.get("message", "")))
             return
 
 
@@ -175,12 +175,12 @@ def _said(container: Object, waiting: Object) -> str:
     return f"{waiting.get('message', '')}; {last}"
 
 
-def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterator[Trouble]:
+def _of_child(kind: str, name: str, child: Object, observed: ObservedJob) -> Iterator[Diagnosis]:
     role = labels(child).get(names.ROLE_LABEL, "")
     status = child.get("status") or {}
     failure = condition(child, "ReplicaFailure") if kind == "Deployment" else None
     if failure is not None and failure["status"] == "True":
-        yield Trouble(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
+        yield Diagnosis(role, f"{kind}/{name}", "ReplicaFailure", failure.get("message", ""))
     elif lacks_pods(kind, child):
         yield from _events(kind, name, role, OF_CONTROLLERS, observed, since=child)
     elif kind == "PersistentVolumeClaim" and status.get("phase") == "Pending":
@@ -188,8 +188,8 @@ def _of_child(kind: str, name: str, child: Object, observed: Observed) -> Iterat
 
 
 def _events(
-    kind: str, name: str, role: str, reasons: frozenset[str], observed: Observed, *, since: Object
-) -> Iterator[Trouble]:
+    kind: str, name: str, role: str, reasons: frozenset[str], observed: ObservedJob, *, since: Object
+) -> Iterator[Diagnosis]:
     """The newest event of an object, when it is about one of `reasons` and no older than the object itself."""
     made = seconds(since["metadata"]["creationTimestamp"])
     for event in reversed(observed.warnings):
@@ -198,7 +198,7 @@ def _events(
             continue
         if about.get("uid") not in (None, "", since["metadata"].get("uid")) or event_time(event) < made - 1:
             continue
-        yield Trouble(role, f"{kind}/{name}", event["reason"], str(event.get("message", "")))
+        yield Diagnosis(role, f"{kind}/{name}", event["reason"], str(event.get("message", "")))
         return
 
 

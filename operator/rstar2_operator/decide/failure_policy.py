@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rstar2_operator import names
-from rstar2_operator.decide.diagnostics import Trouble
+from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.observed import (
     Object,
-    Observed,
+    ObservedJob,
     annotations_of,
     exit_code,
     is_true,
     job_finished_at,
     labels,
 )
-from rstar2_train.api.failure_policy import Decision, after_attempt
+from rstar2_train.api.failure_policy import FailureDecision, after_attempt
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
@@ -28,23 +28,25 @@ LOST = "PodLost: a pod of the attempt ended or was deleted; the driver wrote a c
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class RestartCounters:
     """Restarts of the whole job."""
 
     restarts: int
     counted: int
 
 
-def counters(observed: Observed, last: Object | None) -> Counters:
+def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
     """Restarts so far: what the last attempt's Job carries, or the status when that Job is gone."""
     told = annotations_of(last) if last is not None else {}
-    return Counters(
+    return RestartCounters(
         max(int(told.get(names.RESTARTS, 0)), int(observed.status.get("restarts", 0))),
         max(int(told.get(names.COUNTED, 0)), int(observed.status.get("restartsCountedTowardsMax", 0))),
     )
 
 
-def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: int, counted: int) -> Decision:
+def decide_next(
+    job: AgenticRLJob, stage: Stage, observed: ObservedJob, *, number: int, counted: int
+) -> FailureDecision:
     """What the failure policy says about a finished attempt."""
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
@@ -59,17 +61,17 @@ def decide_next(job: AgenticRLJob, stage: Stage, observed: Observed, *, number: 
     )
     # Who drains a node does no harm to the job, whether the driver found the time for a checkpoint or not.
     if disrupted and decision.action in ("Suspend", "RestartStage"):
-        return Decision("RestartStage", why=DISRUPTED)
+        return FailureDecision("RestartStage", why=DISRUPTED)
     if decision.action != "Suspend":
         return decision
     # Nobody asked for it, or its Job would have been deleted: a pod was lost, which ends the others, and the driver
     # used its grace for a checkpoint. A worker that dies again and again must not go on for ever.
     if counted >= policy.max_restarts:
-        return Decision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
-    return Decision("RestartStage", counts=True, why=LOST)
+        return FailureDecision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
+    return FailureDecision("RestartStage", counts=True, why=LOST)
 
 
-def driver_exit_code(stage: Stage, observed: Observed, *, number: int) -> int:
+def driver_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int:
     """Exit code of the attempt's driver: its pod's, or what its outcome or its Job imply when the pod is gone."""
     attempt = names.attempt(observed.name, stage.name, number)
     for pod in observed.pods:
@@ -91,7 +93,7 @@ def restart_at(last: Object, *, restarts: int) -> float:
     return (job_finished_at(last) or 0.0) + wait
 
 
-def as_far_as_it_came(plan: Plan, observed: Observed, refused: Sequence[Trouble]) -> Plan:
+def plan_after_refusals(plan: Plan, observed: ObservedJob, refused: Sequence[Diagnosis]) -> Plan:
     """The plan once the API server has `refused` some of it: an attempt that was not made is not counted."""
     if not refused or plan.attempt is None:
         return plan

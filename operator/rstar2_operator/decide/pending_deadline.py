@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 
-from rstar2_operator.observed import Object, Observed, condition, is_true, lacks_pods, seconds
+from rstar2_operator.observed import Object, ObservedJob, condition, is_true, lacks_pods, seconds
 from rstar2_train.api.job import AgenticRLJob
 
 BACK_OFF_SECONDS = (30.0, 600.0)
@@ -19,7 +19,7 @@ def unscheduled(pod: Object) -> bool:
     return (found is None or found["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
 
 
-def waiting(observed: Observed) -> list[str]:
+def waiting(observed: ObservedJob) -> list[str]:
     """Names of the pods that have no node, and of what lacks pods that are refused (a RuntimeClass, a quota)."""
     pods = [pod["metadata"]["name"] for pod in observed.pods if unscheduled(pod)]
     lacking = [
@@ -30,13 +30,13 @@ def waiting(observed: Observed) -> list[str]:
     return sorted(pods) + sorted(lacking)
 
 
-def release_at(job: AgenticRLJob, observed: Observed, *, began: float) -> float | None:
+def release_at(job: AgenticRLJob, observed: ObservedJob, *, began: float) -> float | None:
     """When to let go, if pods are still waiting then; None when all exist and have a node, or no deadline is set."""
     limit = job.spec.deadlines.pending_seconds
     return began + limit if limit is not None and waiting(observed) else None
 
 
-def resume_at(job: AgenticRLJob, observed: Observed) -> float | None:
+def resume_at(job: AgenticRLJob, observed: ObservedJob) -> float | None:
     """When to try again after a release; None when the job was not released."""
     admitted = condition(observed.job, "Admitted")
     if admitted is None or admitted["status"] == "True" or admitted.get("reason") != "PendingDeadline":
@@ -44,7 +44,7 @@ def resume_at(job: AgenticRLJob, observed: Observed) -> float | None:
     return seconds(admitted["lastTransitionTime"]) + pause(job, observed)
 
 
-def pause(job: AgenticRLJob, observed: Observed) -> float:
+def pause(job: AgenticRLJob, observed: ObservedJob) -> float:
     """Seconds between a release and the next try."""
     low, high = BACK_OFF_SECONDS
     wait = min(high, max(low, float(job.spec.deadlines.pending_seconds or low)))

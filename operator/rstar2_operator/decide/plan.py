@@ -13,7 +13,7 @@ Ending = Literal["completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StageAttempt:
     """One attempt of a stage: the Job that should exist."""
 
     stage: str
@@ -39,7 +39,7 @@ class Plan:
     """The Job that fills the storage."""
     serving: bool = False
     """Redis, judge, executors and engines."""
-    attempt: Attempt | None = None
+    attempt: StageAttempt | None = None
     """The attempt that should exist."""
     report: Ending | None = None
     """The Job that writes the report."""

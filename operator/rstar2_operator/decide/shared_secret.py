@@ -7,11 +7,11 @@ another one is made: otherwise old pods and new ones could not talk to each othe
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.decide.diagnostics import troubles
-from rstar2_operator.observed import Observed, job_finished_at, labels
+from rstar2_operator.decide.diagnostics import diagnoses
+from rstar2_operator.observed import ObservedJob, job_finished_at, labels
 
 
-def users(observed: Observed) -> bool:
+def secret_consumers(observed: ObservedJob) -> bool:
     """Whether anything is there that makes pods with the Secret's passwords."""
     return any(
         kind in ("Deployment", "StatefulSet")
@@ -20,7 +20,7 @@ def users(observed: Observed) -> bool:
     )
 
 
-def reported_missing(observed: Observed) -> bool:
+def reported_missing(observed: ObservedJob) -> bool:
     """Whether a pod cannot start for want of it."""
     words = f'secret "{names.secrets(observed.name)}" not found'
-    return any(words in trouble.message for trouble in troubles(observed, now=0.0))
+    return any(words in trouble.message for trouble in diagnoses(observed, now=0.0))

@@ -11,9 +11,9 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.conditions import conditions, merged, ready_of
-from rstar2_operator.decide.diagnostics import Trouble, troubles
+from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.plan import FINAL, Plan
-from rstar2_operator.observed import Object, Observed, job_finished_at, timestamp
+from rstar2_operator.observed import Object, ObservedJob, job_finished_at, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -22,12 +22,12 @@ Status = dict[str, Any]
 
 
 def status_of(
-    job: AgenticRLJob, observed: Observed, plan: Plan, *, now: float, refused: Sequence[Trouble] = ()
+    job: AgenticRLJob, observed: ObservedJob, plan: Plan, *, now: float, refused: Sequence[Diagnosis] = ()
 ) -> Status:
     """The whole status; `refused`: what the API server did not take."""
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
-    found = [*refused, *troubles(observed, now=now)]
+    found = [*refused, *diagnoses(observed, now=now)]
     progress = observed.progress()
     rows = [_stage(job, stage, observed, plan, progress, now=now) for stage in job.spec.stages]
     status: Status = {
@@ -62,7 +62,7 @@ def status_of(
 
 
 def invalid_status(
-    observed: Observed, errors: str, *, now: float, left: bool, refused: Sequence[Trouble] = ()
+    observed: ObservedJob, errors: str, *, now: float, left: bool, refused: Sequence[Diagnosis] = ()
 ) -> Status:
     """The status of a job whose spec cannot be used: what was known stays, and every error is told.
 
@@ -77,13 +77,13 @@ def invalid_status(
     plan = Plan(phase="Invalid", why="InvalidSpec", message=message)
     generation = int(observed.job["metadata"].get("generation", 0))
     old = observed.status
-    found = [*refused, *troubles(observed, now=now)]
+    found = [*refused, *diagnoses(observed, now=now)]
     told = merged(old.get("conditions") or (), conditions(plan, observed, found), now=now, generation=generation)
     return {**old, "observedGeneration": generation, "phase": plan.phase, "message": message[:1024], "conditions": told}
 
 
 def _stage(
-    job: AgenticRLJob, stage: Stage, observed: Observed, plan: Plan, progress: Progress | None, *, now: float
+    job: AgenticRLJob, stage: Stage, observed: ObservedJob, plan: Plan, progress: Progress | None, *, now: float
 ) -> Status:
     """One row of `stages`: what its driver told, over what was known before."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
@@ -105,7 +105,7 @@ def _stage(
     return row
 
 
-def _phase(stage: Stage, observed: Observed, plan: Plan) -> str:
+def _phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
     if stage_progress.ended_well(stage.name, observed):
         return "Done"
     if plan.stage != stage.name:
@@ -135,7 +135,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _ended(stage: Stage, observed: Observed) -> float | None:
+def _ended(stage: Stage, observed: ObservedJob) -> float | None:
     last: Object | None = observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
     return job_finished_at(last) if last is not None else None
 
@@ -153,7 +153,7 @@ def _share(job: AgenticRLJob, rows: list[Status]) -> float:
     return done / total if total else 0.0
 
 
-def _roles(observed: Observed, plan: Plan) -> list[Status]:
+def _roles(observed: ObservedJob, plan: Plan) -> list[Status]:
     """Ready and wanted pods a role; the trainer's are those of the present attempt."""
     rows = []
     if plan.attempt is not None:

@@ -9,27 +9,27 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from rstar2_train.data.prepare.records import Removed
+from rstar2_train.data.prepare.records import RemovedRow
 from rstar2_train.data.readers import DataError, brief, read_rows, text_field
 from rstar2_train.rewards.verify import canonical_integer
 
 _SCIENTIFIC = re.compile(r"[+-]?\d+(?:\.\d*)?e\+?(\d+)", re.IGNORECASE)
 
 
-def checked_integer(answer: str, *, max_digits: int) -> str | Removed:
+def checked_integer(answer: str, *, max_digits: int) -> str | RemovedRow:
     """The answer as `-?digits`, or why the problem is removed. Takes what `reward.verify.canonical_integer` takes."""
     plain = answer.strip()
     scientific = _SCIENTIFIC.fullmatch(plain)
     exponent = scientific.group(1).lstrip("0") if scientific else ""
     # An exponent of ten digits is above any limit, and is not made an int: it may itself be enormous.
     if len(exponent) > 9 or (exponent and int(exponent) >= max_digits):
-        return Removed("enormous-answer", brief(plain))
+        return RemovedRow("enormous-answer", brief(plain))
     integer = canonical_integer(plain)
     if integer is None:
-        return Removed("not-an-integer", brief(plain))
+        return RemovedRow("not-an-integer", brief(plain))
     digits = len(integer.lstrip("-"))
     if digits > max_digits:
-        return Removed("enormous-answer", f"{digits} digits: {integer[:12]}...")
+        return RemovedRow("enormous-answer", f"{digits} digits: {integer[:12]}...")
     return integer
 
 
@@ -54,12 +54,12 @@ class SampledAnswers:
             counts = Counter(canonical_integer(str(answer)) for answer in answers)
             self._often[name] = tuple(text for text, n in counts.items() if text is not None and n >= agree)
 
-    def check(self, name: str, answer: str) -> Removed | None:
+    def check(self, name: str, answer: str) -> RemovedRow | None:
         """Why the problem `name` (its id) with the canonical `answer` is removed; None when it is confirmed."""
         often = self._often.get(name)
         if often is None:
-            return Removed("not-sampled", "no row with this id")
+            return RemovedRow("not-sampled", "no row with this id")
         if answer in often:
             return None
         said = ", ".join(often) or "no integer"
-        return Removed("unverified", f"the label is {answer}; sampled at least {self._agree} times: {said}")
+        return RemovedRow("unverified", f"the label is {answer}; sampled at least {self._agree} times: {said}")

@@ -22,7 +22,7 @@ _TYPES = {
 _OPENING, _CLOSING = "([{", ")]}"
 
 
-class Unreadable(ValueError):
+class CallSyntaxError(ValueError):
     """A call or signature that cannot be read; `rule` is what the row is removed by."""
 
     def __init__(self, message: str, *, rule: str = "unreadable-call") -> None:
@@ -31,23 +31,23 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SourceCall:
     """A call of a tool."""
 
     name: str
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, value: dict[str, Any]) -> Call:
+    def of(cls, value: dict[str, Any]) -> SourceCall:
         """From `{name, arguments}`, whose arguments may be JSON in a text. Raises Unreadable."""
         name, arguments = value.get("name"), value.get("arguments", {})
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
             except ValueError as error:
-                raise Unreadable(f"arguments of {name!r}: {error}") from error
+                raise CallSyntaxError(f"arguments of {name!r}: {error}") from error
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-            raise Unreadable(f"not a call: {json.dumps(value, ensure_ascii=False)[:60]}")
+            raise CallSyntaxError(f"not a call: {json.dumps(value, ensure_ascii=False)[:60]}")
         return cls(name, arguments)
 
 
@@ -64,7 +64,7 @@ def json_objects(text: str) -> list[dict[str, Any]]:
         try:
             value, end = _DECODER.raw_decode(text, match.start())
         except (json.JSONDecodeError, RecursionError) as error:
-            raise Unreadable(f"not JSON: {text[match.start() : match.start() + 40]!r}: {error}") from error
+            raise CallSyntaxError(f"not JSON: {text[match.start() : match.start() + 40]!r}: {error}") from error
         found.append(value)
     return found
 
@@ -73,7 +73,7 @@ def signature(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool's signature as OpenAI and Hugging Face templates have it: `{type: function, function: {...}}`."""
     inner = tool.get("function", tool)
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
-        raise Unreadable(f"a signature without a name: {json.dumps(tool, ensure_ascii=False)[:60]}")
+        raise CallSyntaxError(f"a signature without a name: {json.dumps(tool, ensure_ascii=False)[:60]}")
     function = {
         "name": inner["name"],
         "description": inner.get("description") or "",
@@ -82,36 +82,36 @@ def signature(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def bracket_calls(text: str) -> list[Call]:
+def bracket_calls(text: str) -> list[SourceCall]:
     """The calls in `[name(argument=value, ...), ...]`. Names may hold spaces and dots, values are Python or JSON."""
     calls = []
     for item in _split(text.strip()[1:-1]):
         match = _BRACKET_CALL.fullmatch(item)
         if match is None:
-            raise Unreadable(f"not a call: {item[:60]!r}")
+            raise CallSyntaxError(f"not a call: {item[:60]!r}")
         name, inside = match.groups()
         arguments = {}
         for argument in _split(inside):
             key, equals, value = argument.partition("=")
             if not equals:
-                raise Unreadable(f"an argument of {name!r} without a name: {argument[:60]!r}")
+                raise CallSyntaxError(f"an argument of {name!r} without a name: {argument[:60]!r}")
             arguments[key.strip()] = _literal(value.strip())
-        calls.append(Call(name, arguments))
+        calls.append(SourceCall(name, arguments))
     if not calls:
-        raise Unreadable("no call between the brackets")
+        raise CallSyntaxError("no call between the brackets")
     return calls
 
 
-def glaive_call(text: str) -> Call:
+def glaive_call(text: str) -> SourceCall:
     """The call in `{"name": "f", "arguments": '{"a": 1}'}`: JSON, but for the quotes around the arguments."""
     match = re.match(r"""\s*\{\s*"name"\s*:\s*"([^"]+)"\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", text, re.DOTALL)
     if match is None:
         objects = json_objects(text)
         if not objects:
-            raise Unreadable(f"not a call: {text[:60]!r}")
-        return Call.of(objects[0])
+            raise CallSyntaxError(f"not a call: {text[:60]!r}")
+        return SourceCall.of(objects[0])
     name, arguments = match.groups()
-    return Call.of({"name": name, "arguments": arguments.replace("\\'", "'")})
+    return SourceCall.of({"name": name, "arguments": arguments.replace("\\'", "'")})
 
 
 def _split(text: str) -> list[str]:
@@ -135,7 +135,7 @@ def _split(text: str) -> list[str]:
             start = index + 1
         index += 1
     if quote or depth:
-        raise Unreadable(f"quotes or brackets do not match: {text[:60]!r}")
+        raise CallSyntaxError(f"quotes or brackets do not match: {text[:60]!r}")
     return [part for part in (*parts, text[start:]) if part.strip()]
 
 
@@ -151,7 +151,7 @@ def _literal(text: str) -> Any:
         value = ast.literal_eval(text)
         json.dumps(value)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise Unreadable(f"not a value: {text[:60]!r}") from error
+        raise CallSyntaxError(f"not a value: {text[:60]!r}") from error
     return value
 
 

@@ -11,7 +11,7 @@ from rstar2_train.data.readers import DataError
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PrepareSettings:
     """What the rules on problems measure by."""
 
     max_digits: int = 20

@@ -14,8 +14,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rstar2_train.data.prepare.call_syntax import Call, Unreadable, bracket_calls, glaive_call, json_objects, signature
-from rstar2_train.data.prepare.records import Layout, Removed, Row
+from rstar2_train.data.prepare.call_syntax import (
+    CallSyntaxError,
+    SourceCall,
+    bracket_calls,
+    glaive_call,
+    json_objects,
+    signature,
+)
+from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.readers import DataError, present_text, text_field
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text, tools_section
 
@@ -26,14 +33,14 @@ _END = "<|endoftext|>"
 _PYTHON_BLOCK = re.compile(r"```(?:python|py)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
-def _toolace(row: dict[str, Any], where: str) -> Row | Removed:
+def _toolace(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`system` holds the signatures as a JSON array among instructions; calls are `[name(argument=value), ...]`.
 
     The rest of `system` explains that form of a call, which is not ours; it is left out.
     """
     system = present_text(row, where, "system")
     messages: list[Message] = []
-    calls: list[Call] = []
+    calls: list[SourceCall] = []
     try:
         tools = [signature(tool) for tool in json_objects(system)]
         for role, content in _turns(row, where, {"user": "user", "assistant": "assistant", "tool": "tool"}):
@@ -44,12 +51,12 @@ def _toolace(row: dict[str, Any], where: str) -> Row | Removed:
                 messages += [{"role": "tool", "content": result} for result in _results(content, len(calls))]
             else:
                 messages.append({"role": role, "content": content})
-    except Unreadable as error:
-        return Removed(error.rule, str(error))
+    except CallSyntaxError as error:
+        return RemovedRow(error.rule, str(error))
     return _conversation(messages, tools=tools)
 
 
-def _apigen_mt(row: dict[str, Any], where: str) -> Row | Removed:
+def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`tools` is a JSON array of signatures; a call is a turn of its own, a JSON object."""
     roles = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool"}
     messages: list[Message] = []
@@ -57,15 +64,15 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | Removed:
         tools = [signature(tool) for tool in json_objects(present_text(row, where, "tools"))]
         for role, content in _turns(row, where, roles):
             if role == "call":
-                messages.append(_calling("", [Call.of(call) for call in json_objects(content)], tools))
+                messages.append(_calling("", [SourceCall.of(call) for call in json_objects(content)], tools))
             else:
                 messages.append({"role": role, "content": content})
-    except Unreadable as error:
-        return Removed(error.rule, str(error))
+    except CallSyntaxError as error:
+        return RemovedRow(error.rule, str(error))
     return _conversation(messages, tools=tools, system=text_field(row, "system", where, default=""))
 
 
-def _glaive(row: dict[str, Any], where: str) -> Row | Removed:
+def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`, `system` a sentence and signatures."""
     system, chat = present_text(row, where, "system"), present_text(row, where, "chat")
     _, *parts = _GLAIVE_TURN.split(chat)
@@ -80,12 +87,12 @@ def _glaive(row: dict[str, Any], where: str) -> Row | Removed:
             else:
                 role = {"USER": "user", "ASSISTANT": "assistant"}.get(speaker, "tool")
                 messages.append({"role": role, "content": content})
-    except Unreadable as error:
-        return Removed(error.rule, str(error))
+    except CallSyntaxError as error:
+        return RemovedRow(error.rule, str(error))
     return _conversation(messages, tools=tools)
 
 
-def _magicoder(row: dict[str, Any], where: str) -> Row | Removed:
+def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """The first Python program of the solution becomes a call of the Python tool (paper §4.1: "reformatted").
 
     Nothing is run, so that no output follows, and the conversation ends with the call.
@@ -96,18 +103,18 @@ def _magicoder(row: dict[str, Any], where: str) -> Row | Removed:
     )
     block = _PYTHON_BLOCK.search(solution)
     if block is None:
-        return Removed("no-python", text_field(row, "lang", where, default="no block of Python"))
+        return RemovedRow("no-python", text_field(row, "lang", where, default="no block of Python"))
     try:
         ast.parse(block.group(1))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Removed("no-python", f"the program does not parse: {error}")
+        return RemovedRow("no-python", f"the program does not parse: {error}")
     tools = [TOOLS[TOOL_NAME]]
-    call = Call(TOOL_NAME, {"code": block.group(1).strip("\n"), "input": ""})
+    call = SourceCall(TOOL_NAME, {"code": block.group(1).strip("\n"), "input": ""})
     said = [{"role": "user", "content": problem}, _calling(solution[: block.start()].strip(), [call], tools)]
     return _conversation(said, tools=tools)
 
 
-def _messages(row: dict[str, Any], where: str) -> Row | Removed:
+def _messages(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Rows that have the form already: Tulu 3's mixture, and what this command has written."""
     given = row.get("messages")
     if not isinstance(given, list):
@@ -115,11 +122,11 @@ def _messages(row: dict[str, Any], where: str) -> Row | Removed:
     return _conversation(_checked(given, f"{where}: messages"))
 
 
-def _nemotron(row: dict[str, Any], where: str) -> Row | Removed:
+def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`input` is the conversation so far (or the user's text alone), `output` what the assistant says to it."""
     output = present_text(row, where, "output")
     if row.get("reasoning") == "on" or "<think>" in output:
-        return Removed("reasoning", "reasoning: on")
+        return RemovedRow("reasoning", "reasoning: on")
     given = row.get("input")
     if not isinstance(given, list):
         given = [{"role": "user", "content": present_text(row, where, "input")}]
@@ -156,12 +163,12 @@ def _checked(messages: Sequence[Any], where: str) -> list[Message]:
     return checked
 
 
-def _calling(before: str, calls: Sequence[Call], tools: Sequence[dict[str, Any]]) -> Message:
+def _calling(before: str, calls: Sequence[SourceCall], tools: Sequence[dict[str, Any]]) -> Message:
     """The assistant turn that makes these calls. Raises Unreadable for a tool that is not declared."""
     declared = {tool["function"]["name"] for tool in tools}
     for call in calls:
         if call.name not in declared:
-            raise Unreadable(f"{call.name!r} is called", rule="undeclared-tool")
+            raise CallSyntaxError(f"{call.name!r} is called", rule="undeclared-tool")
     parts = [before, *(call_text(call.name, call.arguments) for call in calls)]
     return {"role": "assistant", "content": "\n".join(part for part in parts if part)}
 
@@ -179,7 +186,7 @@ def _results(content: str, calls: int) -> list[str]:
 
 def _conversation(
     messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), system: str = ""
-) -> Row | Removed:
+) -> Row | RemovedRow:
     """The row of a conversation, up to its last assistant turn.
 
     Neighbouring assistant messages become one: between them the template would write nothing that is sampled.
@@ -196,27 +203,33 @@ def _conversation(
         said.pop()
     roles = [message["role"] for message in said]
     if not said or roles[0] != "user":
-        return Removed("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'none before the last assistant turn'}")
+        return RemovedRow(
+            "not-a-conversation", f"roles: {', '.join(roles[:4]) or 'none before the last assistant turn'}"
+        )
     if any(not message["content"].strip() for message in said if message["role"] != "tool"):
-        return Removed("not-a-conversation", "an empty message")
+        return RemovedRow("not-a-conversation", "an empty message")
     prompt = "\n\n".join(part for part in (system.strip(), tools_section(tools) if tools else "") if part)
     opening = [{"role": "system", "content": prompt}] if prompt else []
     return {"messages": [*opening, *said]}
 
 
 DEMONSTRATIONS = (
-    Layout("toolace", "Team-ACE/ToolACE", "conversations", ("system", "conversations"), _toolace),
-    Layout("apigen-mt", "Salesforce/APIGen-MT-5k", "conversations", ("system", "tools", "conversations"), _apigen_mt),
-    Layout("glaive", "glaiveai/glaive-function-calling-v2", "conversations", ("system", "chat"), _glaive),
-    Layout(
+    DatasetLayout("toolace", "Team-ACE/ToolACE", "conversations", ("system", "conversations"), _toolace),
+    DatasetLayout(
+        "apigen-mt", "Salesforce/APIGen-MT-5k", "conversations", ("system", "tools", "conversations"), _apigen_mt
+    ),
+    DatasetLayout("glaive", "glaiveai/glaive-function-calling-v2", "conversations", ("system", "chat"), _glaive),
+    DatasetLayout(
         "magicoder", "ise-uiuc/Magicoder-OSS-Instruct-75K, ise-uiuc/Magicoder-Evol-Instruct-110K", "conversations",
         ("lang", "problem", "solution", "instruction", "response"), _magicoder,
     ),
-    Layout("tulu3", "allenai/tulu-3-sft-mixture", "conversations", ("messages",), _messages),
-    Layout(
+    DatasetLayout("tulu3", "allenai/tulu-3-sft-mixture", "conversations", ("messages",), _messages),
+    DatasetLayout(
         "nemotron", "nvidia/Llama-Nemotron-Post-Training-Dataset", "conversations",
         ("input", "output", "reasoning"), _nemotron,
     ),
-    Layout("conversations", "your own: {messages: [{role, content}]}", "conversations", ("messages",), _messages),
+    DatasetLayout(
+        "conversations", "your own: {messages: [{role, content}]}", "conversations", ("messages",), _messages
+    ),
 )  # fmt: skip
 """The layouts of conversations."""

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.prepare.config import Settings
-from rstar2_train.data.prepare.normalize import words
+from rstar2_train.data.prepare.config import PrepareSettings
+from rstar2_train.data.prepare.normalize import normalized_words
 from rstar2_train.data.prepare.pipeline import converted, named
-from rstar2_train.data.prepare.records import Layout, Removed, Row, compared_text
+from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, compared_text
 from rstar2_train.data.readers import brief, read_rows
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
 
 
 @dataclass(slots=True)
-class Column:
+class ColumnSummary:
     """One column of the rows as they are."""
 
     types: Counter[str] = field(default_factory=Counter)
@@ -31,11 +31,11 @@ class Column:
 
 
 @dataclass(slots=True)
-class Survey:
+class InspectionReport:
     """What was seen in a file."""
 
     rows: int = 0
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, ColumnSummary] = field(default_factory=dict)
     usable: int = 0
     """Rows that are problems or conversations, after conversion if a layout was named."""
     removed: Counter[str] = field(default_factory=Counter)
@@ -53,14 +53,16 @@ class Survey:
 _JSON_TYPES = {str: "text", bool: "boolean", int: "number", float: "number", list: "list", dict: "object"}
 
 
-def survey(files: Sequence[Path], *, layout: Layout | None = None, most: int | None = None) -> Survey:
+def inspect_rows(
+    files: Sequence[Path], *, layout: DatasetLayout | None = None, most: int | None = None
+) -> InspectionReport:
     """Read the files, or their first `most` rows. Raises DataError for a row that `layout` does not fit."""
-    found = Survey()
+    found = InspectionReport()
     rows = ((f"{path}:{line}", row) for path in files for line, row in read_rows(path))
     for where, row in itertools.islice(rows, most):
         _count_columns(found, row)
-        own, _ = named(converted(layout, row, where, max_digits=Settings().max_digits) if layout else row)
-        if isinstance(own, Removed):
+        own, _ = named(converted(layout, row, where, max_digits=PrepareSettings().max_digits) if layout else row)
+        if isinstance(own, RemovedRow):
             found.removed[own.rule] += 1
         elif layout or isinstance(own.get("messages"), list) or _is_problem(own):
             _count_row(found, own, where)
@@ -71,20 +73,20 @@ def _is_problem(row: Row) -> bool:
     return "problem" in row and ("answer" in row or "instructions" in row)
 
 
-def _count_columns(found: Survey, row: dict[str, Any]) -> None:
+def _count_columns(found: InspectionReport, row: dict[str, Any]) -> None:
     found.rows += 1
     for name, value in row.items():
         if value is None:
             continue
-        column = found.columns.setdefault(name, Column())
+        column = found.columns.setdefault(name, ColumnSummary())
         column.types[_JSON_TYPES.get(type(value), type(value).__name__)] += 1
         column.example = column.example or brief(value)
 
 
-def _count_row(found: Survey, row: Row, where: str) -> None:
+def _count_row(found: InspectionReport, row: Row, where: str) -> None:
     found.usable += 1
     found.first = found.first or row
-    found.words.append(len(words(compared_text(row, where))))
+    found.words.append(len(normalized_words(compared_text(row, where))))
     if "answer" in row:
         found.integers += canonical_integer(str(row["answer"])) is not None
     for message in row.get("messages") or ():

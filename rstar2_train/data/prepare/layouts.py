@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
-from rstar2_train.data.prepare.records import Layout, Removed, Row
+from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.readers import DataError, brief, present_text, text_field
 from rstar2_train.rewards.instructions import read_instructions
 
@@ -29,7 +29,7 @@ _CHOOSE = "One of these four choices is right. The final value is its letter: A,
 _CHOICES = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
 
-def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
+def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`prompt` is a chat message around the problem, the answer `reward_model.ground_truth`.
 
     In open-r1/DAPO-Math-17k-Processed `prompt` is a text and the answer is in `solution`.
@@ -46,30 +46,30 @@ def _dapo(row: dict[str, Any], where: str) -> Row | Removed:
     return _problem(problem, present_text(row, where, "solution"))
 
 
-def _openmathreasoning(row: dict[str, Any], where: str) -> Row | Removed:
+def _openmathreasoning(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = present_text(row, where, "problem")
     kind = text_field(row, "problem_type", where, default=_CHECKED)
     if kind != _CHECKED:
-        return Removed("no-gold-answer", f"problem_type: {kind}")
+        return RemovedRow("no-gold-answer", f"problem_type: {kind}")
     return _problem(problem, present_text(row, where, "expected_answer"))
 
 
-def _project_euler(row: dict[str, Any], where: str) -> Row | Removed:
+def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = present_text(row, where, "question_latex", "problem", "question")
     return _problem(problem, present_text(row, where, "numerical_answer", "answer", "solution"))
 
 
-def _own_problems(row: dict[str, Any], where: str) -> Row | Removed:
+def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
     return _problem(present_text(row, where, "problem", "question"), present_text(row, where, "answer"))
 
 
-def _benchmark(row: dict[str, Any], where: str) -> Row | Removed:
+def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`id`, and what the report groups by, are the benchmark's own where it has them."""
     level = text_field(row, "level", where, default="")
     return _reported(_own_problems(row, where), row, _IDS, slice=f"level {level}" if level else "")
 
 
-def _hmmt(row: dict[str, Any], where: str) -> Row | Removed:
+def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`problem_type` is a list of areas, of which a problem may have several."""
     areas = row.get("problem_type") or []
     if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
@@ -77,7 +77,7 @@ def _hmmt(row: dict[str, Any], where: str) -> Row | Removed:
     return _reported(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
 
 
-def _gpqa(row: dict[str, Any], where: str) -> Row | Removed:
+def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """The known answer is a letter, written as MATH-500 writes one.
 
     The choices are in the order of their hashes with the question: shuffled, and the same for everyone.
@@ -85,9 +85,9 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | Removed:
     question = present_text(row, where, "Question").strip()
     right, *wrong = (present_text(row, where, column).strip() for column in _CHOICES)
     if not right or not all(wrong):
-        return Removed("no-gold-answer", "one of the four choices is empty")
+        return RemovedRow("no-gold-answer", "one of the four choices is empty")
     if right in wrong:
-        return Removed("no-gold-answer", "a wrong choice is the right one")
+        return RemovedRow("no-gold-answer", "a wrong choice is the right one")
     order = sorted((right, *wrong), key=lambda choice: _hash(f"{question}\n{choice}"))
     listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(_LETTERS, order, strict=True))
     asked = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
@@ -96,13 +96,13 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | Removed:
     return _reported(_problem(asked, answer), row, ("Record ID",), slice=domain)
 
 
-def _ifeval(row: dict[str, Any], where: str) -> Row | Removed:
+def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """`instruction_id_list` names the programs, `kwargs` has for each its arguments, the others' as nulls."""
     prompt, names, arguments = present_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
     if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
         raise DataError(f"{where}: instruction_id_list and kwargs must be lists of one length")
     if not prompt.strip():
-        return Removed("no-problem", "the text is empty")
+        return RemovedRow("no-problem", "the text is empty")
     named = zip(names, arguments, strict=True)
     try:
         instructions = read_instructions([{**(given or {}), "id": name} for name, given in named])
@@ -116,55 +116,61 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _reported(problem: Row | Removed, row: dict[str, Any], ids: tuple[str, ...], *, slice: str = "") -> Row | Removed:
+def _reported(
+    problem: Row | RemovedRow, row: dict[str, Any], ids: tuple[str, ...], *, slice: str = ""
+) -> Row | RemovedRow:
     """With the benchmark's own id, from the first of these fields that is filled, and the group it is counted in."""
-    if isinstance(problem, Removed):
+    if isinstance(problem, RemovedRow):
         return problem
     named = next((str(row[name]) for name in ids if row.get(name) not in (None, "")), "")
     return problem | ({"id": named} if named else {}) | ({"slice": slice} if slice else {})
 
 
-def _problem(problem: str, answer: str) -> Row | Removed:
+def _problem(problem: str, answer: str) -> Row | RemovedRow:
     problem, answer = problem.strip(), answer.strip()
     if not problem:
-        return Removed("no-problem", "the text is empty")
-    return {"problem": problem, "answer": answer} if answer else Removed("no-gold-answer", "the answer is empty")
+        return RemovedRow("no-problem", "the text is empty")
+    return {"problem": problem, "answer": answer} if answer else RemovedRow("no-gold-answer", "the answer is empty")
 
 
 _BENCHMARK_COLUMNS = (*_IDS, "problem", "question", "answer", "level")
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, DatasetLayout] = {
     layout.name: layout
     for layout in (
-        Layout(
+        DatasetLayout(
             "dapo", "BytedTsinghua-SIA/DAPO-Math-17k, open-r1/DAPO-Math-17k-Processed", "training problems",
             ("prompt", "reward_model", "solution"), _dapo,
         ),
-        Layout(
+        DatasetLayout(
             "openmathreasoning", "nvidia/OpenMathReasoning", "training problems",
             ("problem", "problem_type", "expected_answer"), _openmathreasoning, sampled=True,
         ),
-        Layout(
+        DatasetLayout(
             "project-euler", "Project Euler: alexandonian/project-euler, PatrickHaller/pecc", "training problems",
             ("question_latex", "problem", "question", "numerical_answer", "answer", "solution"), _project_euler,
         ),
-        Layout(
+        DatasetLayout(
             "problems", "your own: {problem, answer}", "training problems",
             ("problem", "question", "answer"), _own_problems, sampled=True,
         ),
-        Layout("aime", "HuggingFaceH4/aime_2024, opencompass/AIME2025", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
-        Layout("math500", "HuggingFaceH4/MATH-500", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
-        Layout(
+        DatasetLayout(
+            "aime", "HuggingFaceH4/aime_2024, opencompass/AIME2025", "benchmark", _BENCHMARK_COLUMNS, _benchmark
+        ),
+        DatasetLayout("math500", "HuggingFaceH4/MATH-500", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
+        DatasetLayout(
             "hmmt", "MathArena/hmmt_feb_2025", "benchmark", ("problem_idx", "problem", "answer", "problem_type"), _hmmt
         ),
-        Layout(
+        DatasetLayout(
             "gpqa", "Idavidrein/gpqa: gpqa_diamond.csv", "benchmark",
             ("Record ID", "Question", *_CHOICES, "High-level domain"), _gpqa,
         ),
-        Layout(
+        DatasetLayout(
             "ifeval", "google/IFEval", "benchmark", ("key", "prompt", "instruction_id_list", "kwargs"), _ifeval
         ),
-        Layout("benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark),
+        DatasetLayout(
+            "benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark
+        ),
         *DEMONSTRATIONS,
     )
 }  # fmt: skip

@@ -18,7 +18,7 @@ _FRACTION = re.compile(r"\\[dt]frac(?![a-z])")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d{3}(?!\d))")
 
 
-def words(text: str) -> list[str]:
+def normalized_words(text: str) -> list[str]:
     """The words of a text, in order; each is a run of letters, a run of digits, or one ideograph."""
     plain = unicodedata.normalize("NFKC", text).lower()
     plain = _THOUSANDS.sub("", plain)

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.prepare.answer_rules import SampledAnswers, checked_integer
-from rstar2_train.data.prepare.config import Settings
+from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.decontaminate import Benchmarks
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.near_duplicates import NearDuplicates
-from rstar2_train.data.prepare.normalize import words
-from rstar2_train.data.prepare.records import Holds, Layout, Removed, Row, as_json, compared_text, identity
-from rstar2_train.data.prepare.report import Account
+from rstar2_train.data.prepare.normalize import normalized_words
+from rstar2_train.data.prepare.records import DatasetLayout, Holds, RemovedRow, Row, as_json, compared_text, identity
+from rstar2_train.data.prepare.report import RemovalReport
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.readers import DataError, read_rows
 from rstar2_train.utils.files import write_atomically
@@ -50,15 +50,15 @@ _TELL_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DatasetSource:
     """Files of one layout."""
 
-    layout: Layout
+    layout: DatasetLayout
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedDataset:
     """What `prepare` and `decontaminate` leave."""
 
     file: Path
@@ -68,19 +68,19 @@ class Prepared:
 
 
 def prepare(
-    sources: Sequence[Source],
+    sources: Sequence[DatasetSource],
     *,
     out: Path,
     against: Sequence[Path] = (),
     sampled: Path | None = None,
-    settings: Settings | None = None,
+    settings: PrepareSettings | None = None,
     watch: Watch = lambda *_: None,
-) -> Prepared:
+) -> PreparedDataset:
     """Make `out/HASH/{problems,benchmark,conversations}.jsonl` and the report beside it from `sources`, in their order.
 
     `against`: files of benchmarks. `sampled`: rows `{id, answers}`. Raises DataError for unusable input, and OSError.
     """
-    settings = settings or Settings()
+    settings = settings or PrepareSettings()
     holds = _one_kind(sources)
     if holds == "benchmark" and (against or sampled):
         raise DataError("benchmarks are converted as they are: they take no --against and no --sampled")
@@ -104,11 +104,11 @@ def prepare(
     done = _already(folder, FILES[holds])
     if done is not None:
         return done
-    account = Account()
+    account = RemovalReport()
     for part in parts:
-        account.add(Account.load(part.with_suffix(".json")))
+        account.add(RemovalReport.load(part.with_suffix(".json")))
     total = account.kept.total()
-    removed: dict[int, Removed] = {}
+    removed: dict[int, RemovedRow] = {}
     if holds != "benchmark":
         answers = SampledAnswers(sampled, agree=settings.agree) if sampled else None
         benchmarks = read_benchmarks(against, watch)
@@ -125,12 +125,12 @@ def prepare(
                     file.write(_line(row))
         report = {"version": VERSION, "holds": holds, "inputs": inputs} | account.as_json()
         _finish(aside / FILES[holds], report, holds)
-    return Prepared(folder / FILES[holds], report, reused=False)
+    return PreparedDataset(folder / FILES[holds], report, reused=False)
 
 
 def decontaminate(
     files: Sequence[Path], *, out: Path, against: Sequence[Path], watch: Watch = lambda *_: None
-) -> Prepared:
+) -> PreparedDataset:
     """Make `out/HASH/decontaminated.jsonl`: the rows of `files` that share no eight words in a row with a benchmark.
 
     Rows are problems or conversations and stay as they are. Raises DataError for unusable input, and OSError.
@@ -140,21 +140,21 @@ def decontaminate(
     done = _already(folder, name)
     if done is not None:
         return done
-    benchmarks, account = read_benchmarks(against, watch), Account()
+    benchmarks, account = read_benchmarks(against, watch), RemovalReport()
     with _made_whole(folder) as aside:
         with (aside / name).open("w", encoding="utf-8", newline="\n") as file:
             for path in files:
                 for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
                     account.read[path.name] += 1
                     text = compared_text(row, f"{path}:{line}")
-                    result, _ = named(_contaminated(benchmarks, words(text)) or row)
-                    if isinstance(result, Removed):
+                    result, _ = named(_contaminated(benchmarks, normalized_words(text)) or row)
+                    if isinstance(result, RemovedRow):
                         account.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
                     else:
                         file.write(_line(result))
         report = {"version": VERSION, "inputs": inputs} | account.as_json()
         _finish(aside / name, report, None)
-    return Prepared(folder / name, report, reused=False)
+    return PreparedDataset(folder / name, report, reused=False)
 
 
 def read_benchmarks(paths: Sequence[Path], watch: Watch = lambda *_: None) -> Benchmarks:
@@ -162,32 +162,32 @@ def read_benchmarks(paths: Sequence[Path], watch: Watch = lambda *_: None) -> Be
     benchmarks = Benchmarks()
     for path in paths:
         for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
-            benchmarks.add(words(compared_text(row, f"{path}:{line}")), f"{path.name}:{line}")
+            benchmarks.add(normalized_words(compared_text(row, f"{path}:{line}")), f"{path.name}:{line}")
     return benchmarks
 
 
-def converted(layout: Layout, row: dict[str, Any], where: str, *, max_digits: int) -> Row | Removed:
+def converted(layout: DatasetLayout, row: dict[str, Any], where: str, *, max_digits: int) -> Row | RemovedRow:
     """A row of a dataset in the project's form, after the rules that look at one row alone. Raises DataError."""
     try:
         result = layout.convert(row, where)
     except DataError as error:
         fields = ", ".join(row) or "none"
         raise DataError(f"{error}; layout {layout.name} is {layout.dataset}, this row's fields are {fields}") from error
-    if layout.holds == "training problems" and not isinstance(result, Removed):
+    if layout.holds == "training problems" and not isinstance(result, RemovedRow):
         answer = checked_integer(result["answer"], max_digits=max_digits)
-        return answer if isinstance(answer, Removed) else result | {"answer": answer}
+        return answer if isinstance(answer, RemovedRow) else result | {"answer": answer}
     return result
 
 
-def named(row: Row | Removed) -> tuple[Row | Removed, str]:
+def named(row: Row | RemovedRow) -> tuple[Row | RemovedRow, str]:
     """A row with its identity; one that cannot be written becomes removed."""
     try:
-        return row, "" if isinstance(row, Removed) else identity(row)
+        return row, "" if isinstance(row, RemovedRow) else identity(row)
     except UnicodeEncodeError as error:
-        return Removed("not-text", f"{error.object[error.start : error.end]!a}"), ""
+        return RemovedRow("not-text", f"{error.object[error.start : error.end]!a}"), ""
 
 
-def _one_kind(sources: Sequence[Source]) -> Holds:
+def _one_kind(sources: Sequence[DatasetSource]) -> Holds:
     kinds = {source.layout.holds for source in sources}
     if len(kinds) != 1:
         described = ", ".join(f"{source.layout.name} ({source.layout.holds})" for source in sources)
@@ -195,7 +195,7 @@ def _one_kind(sources: Sequence[Source]) -> Holds:
     return kinds.pop()
 
 
-def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watch) -> Path:
+def _part(layout: DatasetLayout, file: Path, *, out: Path, max_digits: int, watch: Watch) -> Path:
     """The part of one input file, made when it is not there; its account lies beside it and is written last."""
     key = {"layout": layout.name, "file": _digest(file, watch), "name": file.name, "maxDigits": max_digits}
     path = out / "parts" / f"{_hash(key)}.jsonl"
@@ -203,7 +203,7 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    account, seen = Account(), set[str]()
+    account, seen = RemovalReport(), set[str]()
     rows = _watched(read_rows(file, columns=layout.columns), f"reading {layout.name}: {file.name}", None, watch)
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as part:
@@ -211,8 +211,8 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
                 account.read[layout.name] += 1
                 row, name = named(converted(layout, given, f"{file}:{line}", max_digits=max_digits))
                 if name in seen and layout.holds != "benchmark":
-                    row = Removed("repeated", "as an earlier row of the file")
-                if isinstance(row, Removed):
+                    row = RemovedRow("repeated", "as an earlier row of the file")
+                if isinstance(row, RemovedRow):
                     account.remove(row, source=layout.name, at=f"{file.name}:{line}", text=as_json(given))
                     continue
                 seen.add(name)
@@ -229,14 +229,18 @@ def _part(layout: Layout, file: Path, *, out: Path, max_digits: int, watch: Watc
 
 def _compare(
     rows: Iterable[Row], *, benchmarks: Benchmarks, answers: SampledAnswers | None, similarity: float, holds: Holds
-) -> dict[int, Removed]:
+) -> dict[int, RemovedRow]:
     """Index of each row that goes -> why, by the rules that look at more than the row. Raises DataError."""
     near, members = NearDuplicates(similarity=similarity), list[tuple[int, str]]()
-    removed, unsampled = dict[int, Removed](), dict[int, Removed]()
+    removed, unsampled = dict[int, RemovedRow](), dict[int, RemovedRow]()
     seen, confirmed = set[str](), 0
     for index, row in enumerate(rows):
-        said, content = words(compared_text(row, row["id"])), row["id"].removeprefix(row["source"])
-        why = Removed("repeated", "as a row of an earlier file") if content in seen else _contaminated(benchmarks, said)
+        said, content = normalized_words(compared_text(row, row["id"])), row["id"].removeprefix(row["source"])
+        why = (
+            RemovedRow("repeated", "as a row of an earlier file")
+            if content in seen
+            else _contaminated(benchmarks, said)
+        )
         seen.add(content)
         if why is None and answers is not None and LAYOUTS[row["source"]].sampled:
             why = answers.check(row["id"], row["answer"])
@@ -252,13 +256,13 @@ def _compare(
         raise DataError("the sampled answers confirm no problem at all: are its ids those that `prepare` wrote?")
     for member, duplicate in near.find().items():
         of = members[duplicate.of][1]
-        removed[members[member][0]] = Removed("near-duplicate", f"of {of}, similarity {duplicate.similarity:.2f}")
+        removed[members[member][0]] = RemovedRow("near-duplicate", f"of {of}, similarity {duplicate.similarity:.2f}")
     return unsampled | removed
 
 
-def _contaminated(benchmarks: Benchmarks, said: list[str]) -> Removed | None:
+def _contaminated(benchmarks: Benchmarks, said: list[str]) -> RemovedRow | None:
     overlap = benchmarks.overlap(said)
-    return Removed("contaminated", f"{overlap.benchmark}: {overlap.gram}") if overlap else None
+    return RemovedRow("contaminated", f"{overlap.benchmark}: {overlap.gram}") if overlap else None
 
 
 def _rows_of(parts: Sequence[Path]) -> Iterator[Row]:
@@ -279,7 +283,7 @@ def _finish(file: Path, report: dict[str, Any], holds: Holds | None) -> None:
     write_atomically(file.with_name(REPORT), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
 
-def _already(folder: Path, name: str) -> Prepared | None:
+def _already(folder: Path, name: str) -> PreparedDataset | None:
     """What an earlier run made of the same input. Raises DataError when it has been changed since."""
     if not folder.exists():
         return None
@@ -287,7 +291,7 @@ def _already(folder: Path, name: str) -> Prepared | None:
     file = folder / name
     if not file.is_file() or _digest(file) != report["output"]["sha256"]:
         raise DataError(f"{file}: changed since it was made; remove {folder}, or choose another --out")
-    return Prepared(file, report, reused=True)
+    return PreparedDataset(file, report, reused=True)
 
 
 @contextmanager

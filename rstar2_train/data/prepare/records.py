@@ -68,7 +68,7 @@ def compared_text(row: Row, where: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedRow:
     """A row that a rule does not let through."""
 
     rule: str
@@ -78,7 +78,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DatasetLayout:
     """The columns of a public dataset, and what becomes of a row of it."""
 
     name: str
@@ -87,7 +87,7 @@ class Layout:
     holds: Holds
     columns: tuple[str, ...]
     """The columns that `convert` looks at; of a Parquet file no other is read."""
-    convert: Callable[[dict[str, Any], str], Row | Removed]
+    convert: Callable[[dict[str, Any], str], Row | RemovedRow]
     """`convert(row, where)`; raises DataError, naming `where`, for a row that has not this layout."""
     sampled: bool = False
     """Its labels are in doubt: `--sampled` applies to it (paper §4.2: to OpenMathReasoning)."""

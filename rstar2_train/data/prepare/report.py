@@ -11,14 +11,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.prepare.records import RULES, Removed
+from rstar2_train.data.prepare.records import RULES, RemovedRow
 
 EXAMPLES = 5
 """Examples of each rule in a report: the first ones."""
 _EXCERPT = 200
 
 
-class Account:
+class RemovalReport:
     """Rows read and rows removed, by source and rule."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Account:
         """Rule -> source -> rows."""
         self.examples: dict[str, list[dict[str, str]]] = {}
 
-    def remove(self, removed: Removed, *, source: str, at: str, text: str) -> None:
+    def remove(self, removed: RemovedRow, *, source: str, at: str, text: str) -> None:
         """Note a removed row. `at`: file and line, or id; `text`: of which the beginning is kept as an example."""
         self.removed.setdefault(removed.rule, Counter())[source] += 1
         examples = self.examples.setdefault(removed.rule, [])
@@ -37,7 +37,7 @@ class Account:
             excerpt = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
             examples.append({"at": at, "why": removed.why, "text": excerpt})
 
-    def add(self, other: Account) -> None:
+    def add(self, other: RemovalReport) -> None:
         """Take in another one, whose rows come after this one's."""
         self.read.update(other.read)
         for rule, counts in other.removed.items():
@@ -70,7 +70,7 @@ class Account:
         }
 
     @classmethod
-    def load(cls, path: Path) -> Account:
+    def load(cls, path: Path) -> RemovalReport:
         """An account that was written as JSON."""
         data = json.loads(path.read_text(encoding="utf-8"))
         account = cls()

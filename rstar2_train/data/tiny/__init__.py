@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.tiny.demonstrations import Flaws, demonstrate
+from rstar2_train.data.tiny.demonstrations import DemonstrationFlaws, demonstrate
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.data.tiny.tasks import LARGEST, LEVELS, OPERATIONS, draw_chains, to_problem
 
@@ -42,7 +42,7 @@ class Recipe:
     """Problems nobody trains on, all levels alike: `choose` to pick settings with, `report` to publish."""
     largest: int = LARGEST
     """Largest number in a problem."""
-    flaws: Flaws = field(default_factory=Flaws)
+    flaws: DemonstrationFlaws = field(default_factory=DemonstrationFlaws)
 
 
 SMOKE = Recipe(
@@ -52,7 +52,7 @@ SMOKE = Recipe(
     pools={name: (24, (0.8, 0.1, 0.1)) for name in ("rl-1", "rl-2", "rl-3", "roc")},
     held_out={"choose": 12, "report": 12},
     largest=6,
-    flaws=Flaws(right=0.8, bad_call=0.2, slip=0.0),
+    flaws=DemonstrationFlaws(right=0.8, bad_call=0.2, slip=0.0),
 )
 """So little, and so easy, that a few dozen SFT steps are enough to call the tool and to be right now and then:
 with it a whole curriculum passes every part of the system in a minute, and learns next to nothing."""

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_train.data.tiny.tasks import OPERATIONS, VARIABLES, Chain
+from rstar2_train.data.tiny.tasks import OPERATIONS, VARIABLES, OperationChain
 from rstar2_train.tools.schema import TOOL_NAME, call_text
 
 SYSTEM_PROMPT = f"Tool: {TOOL_NAME}"
@@ -40,7 +40,7 @@ CONFUSABLE: dict[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Flaws:
+class DemonstrationFlaws:
     """How imperfect the demonstrations are. Probabilities."""
 
     right: float = 0.34
@@ -57,7 +57,7 @@ class Flaws:
     """Share of slips that stop; the others use the older value."""
 
 
-def demonstrate(chain: Chain, rng: random.Random, *, flaws: Flaws) -> list[dict[str, Any]]:
+def demonstrate(chain: OperationChain, rng: random.Random, *, flaws: DemonstrationFlaws) -> list[dict[str, Any]]:
     """One conversation about `chain`: system, user, then assistant and tool turns, ending with an answer."""
     messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": chain.text}]
     if rng.random() < flaws.guess:
@@ -122,6 +122,6 @@ def _call(code: str, *, variable: str) -> dict[str, str]:
     return {"role": "assistant", "content": f"{variable}: {call_text(TOOL_NAME, {'code': code, 'input': ''})}"}
 
 
-def _answer(value: int, rng: random.Random, *, flaws: Flaws) -> dict[str, str]:
+def _answer(value: int, rng: random.Random, *, flaws: DemonstrationFlaws) -> dict[str, str]:
     tag = f"<answer>\\boxed{{{value}}}</answer>"
     return {"role": "assistant", "content": tag * 2 if rng.random() < flaws.repeat else tag}

@@ -36,7 +36,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class OperationChain:
     """A problem before it is put into words: each operation takes the last value and a new number."""
 
     first: int
@@ -67,7 +67,7 @@ class Chain:
         return " ".join([*sentences, f"Find {left}."])
 
 
-def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Chain:
+def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> OperationChain:
     """A chain of `level` operations on numbers up to `largest`, whose every value lies in 1..LARGEST_RESULT."""
     first = rng.randint(SMALLEST, largest)
     steps: list[tuple[str, int]] = []
@@ -79,10 +79,12 @@ def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Cha
         if operands:  # else another operation: no number suits this one
             steps.append((name, rng.choice(operands)))
             value = results[steps[-1][1]]
-    return Chain(first=first, steps=tuple(steps))
+    return OperationChain(first=first, steps=tuple(steps))
 
 
-def draw_chains(rng: random.Random, *, levels: Iterable[int], seen: set[str], largest: int = LARGEST) -> list[Chain]:
+def draw_chains(
+    rng: random.Random, *, levels: Iterable[int], seen: set[str], largest: int = LARGEST
+) -> list[OperationChain]:
     """One chain for each of `levels`, in that order, none with a text in `seen`, which grows by theirs.
 
     One `seen` for every set of a task keeps held-out problems out of all that is trained on.
@@ -97,7 +99,7 @@ def draw_chains(rng: random.Random, *, levels: Iterable[int], seen: set[str], la
     return chains
 
 
-def to_problem(chain: Chain, *, identity: str) -> Problem:
+def to_problem(chain: OperationChain, *, identity: str) -> Problem:
     """The problem with its answer, reported under its level (`L1` .. `L3`)."""
     return Problem(
         id=identity,

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.api.submitter import Submitter
-from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Names
+from rstar2_train.judge.queue import HEARTBEAT_SECONDS, QueueKeys
 from rstar2_train.judge.types import NO_ROOM, SESSION_IDLE_SECONDS, CallResult, Verb, check_request
 
 WAIT_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
@@ -25,7 +25,7 @@ REDIS_SECONDS = 2.0
 """How long a question to Redis alone may take."""
 
 
-class Busy(Exception):
+class QueueFull(Exception):
     """Too many calls are waiting. `retry_after`: seconds after which it is worth while to ask again."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
@@ -33,7 +33,7 @@ class Busy(Exception):
         self.retry_after = retry_after
 
 
-class TooMany(Exception):
+class BatchTooLarge(Exception):
     """More calls in one request than are ever taken."""
 
 
@@ -41,10 +41,10 @@ class SessionBusy(Exception):
     """A session runs one cell at a time."""
 
 
-class Intake:
+class CallAdmission:
     """One an API process."""
 
-    def __init__(self, redis: Redis, names: Names, submitter: Submitter, *, max_pending: int) -> None:
+    def __init__(self, redis: Redis, names: QueueKeys, submitter: Submitter, *, max_pending: int) -> None:
         """`max_pending`: calls accepted and not answered; above that, Busy."""
         self.submitter = submitter
         self.max_pending = max_pending
@@ -69,16 +69,16 @@ class Intake:
         self._executors = Gauge("rstar2_judge_executors", "Sandboxes of all workers", ["state"], registry=own)
 
     def admit(self, count: int) -> None:
-        """Raises Busy when `count` more calls are too many now, TooMany when they always are."""
+        """Raises Busy when `count` more calls are too many now, BatchTooLarge when they always are."""
         submitter = self.submitter
         if count > self.max_pending:
-            raise TooMany(f"{count} calls in one request; at most {self.max_pending} are taken")
+            raise BatchTooLarge(f"{count} calls in one request; at most {self.max_pending} are taken")
         if submitter.pending + count <= self.max_pending:
             return
         self._refused.inc(count)
         seconds = min(30, max(1, round(0.25 * submitter.pending / max(submitter.rate, 1.0))))
         message = f"{submitter.pending} calls are waiting; at most {self.max_pending} are taken"
-        raise Busy(message, retry_after=seconds)
+        raise QueueFull(message, retry_after=seconds)
 
     async def run(self, code: str, stdin: str, limits: JudgeLimits) -> CallResult:
         """Runs one call that was admitted. Raises what ended the way to Redis for good, such as a wrong password."""
@@ -134,7 +134,7 @@ class Intake:
         verb = verb if worker else "open"
         result = await self.submitter.submit(code, "", limits, verb=verb, session=session, worker=worker)
         if result.status == "internal":  # of a cell that is NO_ROOM alone (submitter.py); what it printed says nothing
-            raise Busy(NO_ROOM.strip(), retry_after=1)
+            raise QueueFull(NO_ROOM.strip(), retry_after=1)
         return result
 
     async def _find(self, session: str) -> str | None:

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rstar2_train.judge.api import code_judge_compat
-from rstar2_train.judge.api.admission import Busy, Intake, SessionBusy, TooMany
+from rstar2_train.judge.api.admission import BatchTooLarge, CallAdmission, QueueFull, SessionBusy
 from rstar2_train.judge.api.schema import (
     BAD_BODY,
     NO_REDIS,
@@ -32,17 +32,17 @@ from rstar2_train.judge.api.schema import (
     PAGE_FILES,
     SESSION_BUSY,
     TOO_MANY,
-    Batch,
-    Call,
-    Cell,
+    BatchRequest,
+    BatchResponse,
+    CallRequest,
+    CallResponse,
+    CellRequest,
     JudgeStatus,
-    Result,
-    Results,
-    Session,
+    SessionInfo,
     make_documented,
 )
 from rstar2_train.judge.api.submitter import Submitter
-from rstar2_train.judge.queue import PREFIX, Names, connect, describe
+from rstar2_train.judge.queue import PREFIX, QueueKeys, connect, describe
 from rstar2_train.judge.types import ALIVE_SECONDS, DRAIN_SECONDS, MAX_PENDING, MAX_WAIT_SECONDS, CallResult
 from rstar2_train.utils.auth import bears, check_bind, secret
 
@@ -91,30 +91,30 @@ class Authorise:
 
 def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     """The application; it connects to Redis when it starts."""
-    names = Names(settings.prefix)
+    names = QueueKeys(settings.prefix)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         redis = connect(settings.redis)
         submitter = Submitter(redis, names, max_wait_seconds=settings.max_wait_seconds)
         submitter.start()
-        app.state.intake = Intake(redis, names, submitter, max_pending=settings.max_pending)
+        app.state.intake = CallAdmission(redis, names, submitter, max_pending=settings.max_pending)
         yield
         await submitter.stop()
         await redis.aclose()
 
     app = make_documented(lifespan, token=bool(token))
 
-    def intake() -> Intake:
-        found: Intake = app.state.intake
+    def intake() -> CallAdmission:
+        found: CallAdmission = app.state.intake
         return found
 
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> JSONResponse:
+    @app.exception_handler(QueueFull)
+    async def busy(request: Request, error: QueueFull) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=503, headers={"Retry-After": str(error.retry_after)})
 
-    @app.exception_handler(TooMany)
-    async def too_many(request: Request, error: TooMany) -> JSONResponse:
+    @app.exception_handler(BatchTooLarge)
+    async def too_many(request: Request, error: BatchTooLarge) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=413)
 
     @app.exception_handler(RedisError)
@@ -147,14 +147,14 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         """For Prometheus: calls by status, waits and run times, the queue's depth, executors. 503 without Redis."""
         return Response(await intake().metrics(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.post("/v1/run", response_model=Result, responses=BAD_BODY)
-    async def run_one(call: Call) -> Response:
+    @app.post("/v1/run", response_model=CallResponse, responses=BAD_BODY)
+    async def run_one(call: CallRequest) -> Response:
         """Runs one call. Every outcome of the snippet is a 200 with a status."""
         intake().admit(1)
         return JSONResponse((await intake().run(call.code, call.stdin, call.limits)).to_dict())
 
-    @app.post("/v1/batch", response_model=Results, responses=BAD_BODY | TOO_MANY)
-    async def run_batch(batch: Batch, request: Request) -> Response:
+    @app.post("/v1/batch", response_model=BatchResponse, responses=BAD_BODY | TOO_MANY)
+    async def run_batch(batch: BatchRequest, request: Request) -> Response:
         """Runs up to 64 calls. With `Accept: application/x-ndjson` each result comes as a line, with its index.
 
         An empty line, every ten seconds without a result, says that the judge is there.
@@ -165,13 +165,13 @@ def make_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
             return StreamingResponse(as_lines(runs), media_type=NDJSON)
         return JSONResponse({"results": [result.to_dict() for result in await asyncio.gather(*runs)]})
 
-    @app.post("/v1/sessions", response_model=Session, responses=NO_REDIS)
+    @app.post("/v1/sessions", response_model=SessionInfo, responses=NO_REDIS)
     async def open_session() -> Response:
         """Begins a session: a process that keeps its state from cell to cell, in namespaces of its own."""
         return JSONResponse({"session": await intake().open_session()})
 
-    @app.post("/v1/sessions/{session}/cells", response_model=Result, responses=BAD_BODY | SESSION_BUSY)
-    async def run_cell(session: str, cell: Cell) -> Response:
+    @app.post("/v1/sessions/{session}/cells", response_model=CallResponse, responses=BAD_BODY | SESSION_BUSY)
+    async def run_cell(session: str, cell: CellRequest) -> Response:
         """Runs a cell, once and never again. `session_lost` when its sandbox, or its worker, is no more."""
         intake().admit(1)
         return JSONResponse((await intake().run_cell(session, cell.code, cell.limits)).to_dict())
@@ -200,7 +200,7 @@ async def as_lines(runs: list[asyncio.Task[CallResult]]) -> AsyncIterator[str]:
         yield "".join(json.dumps({"index": index[task], **task.result().to_dict()}) + "\n" for task in done) or "\n"
 
 
-class _Server(uvicorn.Server):
+class _JudgeServer(uvicorn.Server):
     """Says on stdout where it listens, once it does."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -229,4 +229,4 @@ def serve(settings: ApiSettings) -> None:
         timeout_keep_alive=600,  # longer than any client keeps one: a close under a request would look like a failure
         backlog=4096,
     )
-    _Server(config).run(sockets=[listener])
+    _JudgeServer(config).run(sockets=[listener])

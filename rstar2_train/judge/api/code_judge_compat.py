@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, Field
 
 from rstar2_train.api.roles import JudgeLimits
-from rstar2_train.judge.api.admission import Intake
+from rstar2_train.judge.api.admission import CallAdmission
 from rstar2_train.judge.api.schema import BAD_BODY, NO_REDIS, TOO_MANY
 from rstar2_train.judge.types import CallResult
 
@@ -130,7 +130,7 @@ def as_script(program: str) -> str:
     return f"{program}\npass\n"
 
 
-def router(intake: Callable[[], Intake]) -> APIRouter:
+def router(intake: Callable[[], CallAdmission]) -> APIRouter:
     """The routes. `intake` is asked for at each request: it exists once the application has started."""
     routes = APIRouter(tags=["code-judge"])
 

@@ -30,7 +30,7 @@ PAGE_FILES = "/docs/files"
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-class Call(BaseModel):
+class CallRequest(BaseModel):
     """One call."""
 
     model_config = ConfigDict(extra="forbid")
@@ -43,7 +43,7 @@ class Call(BaseModel):
     """Limits; the defaults are the manifest's."""
 
 
-class Cell(BaseModel):
+class CellRequest(BaseModel):
     """One cell of a session. It has no standard input."""
 
     model_config = ConfigDict(extra="forbid")
@@ -54,23 +54,23 @@ class Cell(BaseModel):
     """Limits of this cell; memory and processes are the session's, set by its first cell."""
 
 
-class Batch(BaseModel):
+class BatchRequest(BaseModel):
     """Several calls, answered together, or one by one with `Accept: application/x-ndjson`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    calls: Annotated[list[Call], Field(min_length=1, max_length=MAX_BATCH)]
+    calls: Annotated[list[CallRequest], Field(min_length=1, max_length=MAX_BATCH)]
     """At most 64 calls."""
 
 
-class Session(BaseModel):
+class SessionInfo(BaseModel):
     """A session."""
 
     session: str
     """Its name, which nobody can guess."""
 
 
-class Result(BaseModel):
+class CallResponse(BaseModel):
     """How a call ended."""
 
     status: Status
@@ -83,13 +83,13 @@ class Result(BaseModel):
     """Of a cell: whether its session goes on."""
 
 
-class Results(BaseModel):
+class BatchResponse(BaseModel):
     """Results in the order of the calls."""
 
-    results: list[Result]
+    results: list[CallResponse]
 
 
-class Executors(BaseModel):
+class ExecutorCounts(BaseModel):
     """Sandboxes of all workers."""
 
     model_config = ConfigDict(extra="forbid")
@@ -132,18 +132,18 @@ class JudgeStatus(BaseModel):
     """Calls of this API process not answered yet."""
     resubmitted: int
     """Calls that Redis lost and that went again."""
-    executors: Executors
+    executors: ExecutorCounts
     workers: list[WorkerReport]
 
 
-class Problem(BaseModel):
+class ErrorResponse(BaseModel):
     """Why there is no answer."""
 
     detail: str
 
 
 def _problem(description: str) -> dict[str, Any]:
-    return {"model": Problem, "description": description}
+    return {"model": ErrorResponse, "description": description}
 
 
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}

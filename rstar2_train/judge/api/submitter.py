@@ -19,8 +19,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.api.roles import JudgeLimits
-from rstar2_train.judge.queue import Names, decode_result, until_done
-from rstar2_train.judge.types import NO_ROOM, CallResult, Task, Verb
+from rstar2_train.judge.queue import QueueKeys, decode_result, until_done
+from rstar2_train.judge.types import NO_ROOM, CallResult, QueuedCall, Verb
 
 log = logging.getLogger("rstar2.judge.submit")
 
@@ -34,8 +34,8 @@ READ_AT_ONCE = 512
 
 
 @dataclass(slots=True, eq=False)
-class _Pending:
-    task: Task
+class _SubmittedCall:
+    task: QueuedCall
     future: asyncio.Future[CallResult]
     accepted: float
     """Monotonic time of acceptance."""
@@ -54,13 +54,13 @@ class _Pending:
 class Submitter:
     """`start`, `submit` any number of calls at once, `stop`."""
 
-    def __init__(self, redis: Redis, names: Names, *, max_wait_seconds: float) -> None:
+    def __init__(self, redis: Redis, names: QueueKeys, *, max_wait_seconds: float) -> None:
         self._redis = redis
         self._names = names
         self._max_wait = max_wait_seconds
         self._results = names.results(uuid.uuid4().hex)
-        self._pending: dict[str, _Pending] = {}
-        self._outbox: list[_Pending] = []
+        self._pending: dict[str, _SubmittedCall] = {}
+        self._outbox: list[_SubmittedCall] = []
         self._some_out = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._suspect = False
@@ -117,7 +117,7 @@ class Submitter:
         worker: str = "",
     ) -> asyncio.Future[CallResult]:
         """Queues a call; the future always gets a result. `worker`: the one that has the session of a further cell."""
-        task = Task.build(
+        task = QueuedCall.build(
             id=uuid.uuid4().hex,
             reply_to=self._results,
             code=code,
@@ -128,7 +128,7 @@ class Submitter:
             session=session,
         )
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        pending = _Pending(task, future, accepted=time.monotonic(), worker=worker)
+        pending = _SubmittedCall(task, future, accepted=time.monotonic(), worker=worker)
         self._pending[task.id] = pending
         self._outbox.append(pending)
         self._some_out.set()
@@ -155,7 +155,7 @@ class Submitter:
                 if batch:
                     await until_done("submitting", partial(self._add, batch))
 
-    async def _add(self, batch: list[_Pending]) -> None:
+    async def _add(self, batch: list[_SubmittedCall]) -> None:
         left = [one for one in batch if not one.entry]
         pipe = self._redis.pipeline(transaction=False)
         for one in left:
@@ -169,7 +169,7 @@ class Submitter:
         if refused is not None:
             raise refused
 
-    def _stream(self, one: _Pending) -> str:
+    def _stream(self, one: _SubmittedCall) -> str:
         return self._names.cells(one.worker) if one.worker else self._names.tasks
 
     async def _read(self) -> None:
@@ -214,7 +214,7 @@ class Submitter:
                 self._suspect = True
                 log.warning("auditing: %s", error or type(error).__name__)
 
-    async def _look_up(self, batch: list[_Pending]) -> None:
+    async def _look_up(self, batch: list[_SubmittedCall]) -> None:
         """Twice not found, one audit apart, and still no result: Redis lost it."""
         pipe = self._redis.pipeline(transaction=False)
         for one in batch:
@@ -233,7 +233,7 @@ class Submitter:
                 self._outbox.append(one)
                 self._some_out.set()
 
-    async def _look_for_workers(self, cells: list[_Pending]) -> None:
+    async def _look_for_workers(self, cells: list[_SubmittedCall]) -> None:
         """A cell whose worker has gone will not be run. One that was away with Redis is back by the next audits."""
         pipe = self._redis.pipeline(transaction=False)
         for one in cells:

@@ -38,7 +38,7 @@ INTERNAL_TRIES = 4
 """How often a call whose result is `internal` is run again before the judge counts as unavailable."""
 
 
-class _Refused(Exception):
+class _CallRejected(Exception):
     """The judge will not take a request, now or ever."""
 
     def __init__(self, message: str, *, final: bool, retry_after: float | None = None) -> None:
@@ -47,12 +47,12 @@ class _Refused(Exception):
         self.retry_after = retry_after
 
 
-class _Broken(Exception):
+class _ConnectionLost(Exception):
     """The connection was lost when the judge had accepted the calls: it was there until now."""
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _ClientCall:
     body: dict[str, Any]
     future: asyncio.Future[CallResult]
     internal: int = 0
@@ -84,7 +84,7 @@ class JudgeClient:
             trust_env=False,
         )
         self._patience = patience_seconds
-        self._waiting: list[_Call] = []
+        self._waiting: list[_ClientCall] = []
         self._requests: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
@@ -112,7 +112,7 @@ class JudgeClient:
         if limits is not None:
             body["limits"] = limits.model_dump(mode="json", by_alias=True)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        self._enqueue([_Call(body, future)])
+        self._enqueue([_ClientCall(body, future)])
         return await future
 
     def session(self) -> JudgeSession:
@@ -128,7 +128,7 @@ class JudgeClient:
             raise JudgeUnavailable(f"no status from {self._http.base_url}: {error or type(error).__name__}") from error
         return status
 
-    def _enqueue(self, calls: list[_Call]) -> None:
+    def _enqueue(self, calls: list[_ClientCall]) -> None:
         self._waiting += calls
         if not self._scheduled:
             self._scheduled = True
@@ -147,7 +147,7 @@ class JudgeClient:
         self._requests.discard(request)
         self._dispatch()
 
-    async def _send(self, batch: list[_Call]) -> None:
+    async def _send(self, batch: list[_ClientCall]) -> None:
         """One request, repeated for the calls in it that got no answer."""
         delay = FIRST_DELAY
         heard = time.monotonic()
@@ -156,7 +156,7 @@ class JudgeClient:
             try:
                 await self._post(batch)
                 reason, heard = "the judge answered `internal`", time.monotonic()
-            except _Refused as error:
+            except _CallRejected as error:
                 reason = str(error)
                 if error.retry_after is not None:  # it lives, and is busy
                     heard = time.monotonic()
@@ -166,7 +166,7 @@ class JudgeClient:
                 wait = max(wait, error.retry_after or 0.0)
             except (httpx.HTTPError, json.JSONDecodeError) as error:
                 reason = f"{type(error).__name__} {error}".strip()
-            except _Broken as error:
+            except _ConnectionLost as error:
                 reason, heard = str(error), time.monotonic()
             except Exception as error:
                 self._fail(batch, f"{type(error).__name__} {error}")
@@ -177,18 +177,18 @@ class JudgeClient:
             await asyncio.sleep(wait)
             delay = min(LONGEST_DELAY, delay * 2)
 
-    def _fail(self, batch: list[_Call], reason: str) -> None:
+    def _fail(self, batch: list[_ClientCall], reason: str) -> None:
         for call in batch:
             if not call.future.done():
                 call.future.set_exception(JudgeUnavailable(f"{self._http.base_url}: {reason}"))
 
-    async def _post(self, batch: list[_Call]) -> None:
+    async def _post(self, batch: list[_ClientCall]) -> None:
         """Posts a batch and hands out the results as they come. Raises _Broken when it had been accepted."""
         async with self._http.stream("POST", "/v1/batch", json={"calls": [call.body for call in batch]}) as answer:
             if answer.status_code != 200:
                 text = (await answer.aread()).decode(errors="replace")[:500]
                 after = answer.headers.get("Retry-After", "")
-                raise _Refused(
+                raise _CallRejected(
                     f"HTTP {answer.status_code}: {text}",
                     final=answer.status_code in (400, 401, 403, 404, 413, 422),
                     retry_after=float(after) if after.isdigit() else None,
@@ -199,10 +199,10 @@ class JudgeClient:
                         fields = json.loads(line)
                         self._take(batch[fields.pop("index")], CallResult(**fields))
             except httpx.HTTPError as error:
-                raise _Broken(f"{type(error).__name__} {error}".strip()) from error
+                raise _ConnectionLost(f"{type(error).__name__} {error}".strip()) from error
 
     @staticmethod
-    def _take(call: _Call, result: CallResult) -> None:
+    def _take(call: _ClientCall, result: CallResult) -> None:
         """Hands out one result; `internal` is none."""
         if result.status != "internal":
             if not call.future.done():

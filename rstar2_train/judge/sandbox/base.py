@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rstar2_train.judge.outcome import Outcome
-from rstar2_train.judge.types import MAX_OUTPUT_BYTES, Task, Verb
+from rstar2_train.judge.outcome import ProcessExit
+from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 
 REQUEST = struct.Struct("<QIIIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
@@ -42,7 +42,7 @@ class SandboxBusy(SandboxError):
     """An executor that serves another worker now."""
 
 
-class SandboxNotTight(SandboxError):
+class IsolationCheckFailed(SandboxError):
     """It did not pass the canary: it must not be used again by anybody."""
 
 
@@ -64,13 +64,13 @@ class Lane:
         """Its zygote is warmed up."""
         self.passed = False
         """It has passed the canary and may take calls (set by the pool)."""
-        self.waiting: deque[asyncio.Future[Outcome]] = deque()
+        self.waiting: deque[asyncio.Future[ProcessExit]] = deque()
         self.seconds: deque[float] = deque()
         """Time limits of the calls in `waiting`."""
         self._sandbox = sandbox
         self._buffer = bytearray()
 
-    def submit(self, task: Task, *, place: int = 0) -> asyncio.Future[Outcome]:
+    def submit(self, task: QueuedCall, *, place: int = 0) -> asyncio.Future[ProcessExit]:
         """Writes a call, or a cell for the session at `place` (the pool sees to it that it has one at a time).
 
         The future fails with SandboxError when the sandbox dies first.
@@ -79,7 +79,7 @@ class Lane:
         wall = max(1, round(task.wall_seconds * 1000))
         limits = (wall, task.memory_mib, task.output_bytes, task.processes)
         head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[task.verb], place)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         self.seconds.append(task.wall_seconds)
         try:
@@ -102,7 +102,7 @@ class Lane:
             if len(self._buffer) < end:
                 return
             middle = RESPONSE.size + out
-            outcome = Outcome(
+            outcome = ProcessExit(
                 REASONS[reason],
                 wait_status,
                 run_us / 1e6,

@@ -58,7 +58,7 @@ class ExecutorSettings:
 
 
 @dataclass(slots=True)
-class _Cell:
+class _Jail:
     """The program, with its lanes' pipes."""
 
     process: asyncio.subprocess.Process
@@ -88,7 +88,7 @@ class ExecutorServer:
         self._library: Path | None = None
         self._owner = ""
         self._guests = 0
-        self._next: asyncio.Task[_Cell] | None = None
+        self._next: asyncio.Task[_Jail] | None = None
 
     def prepare(self) -> None:
         """Check that what runs here can be walled in. Raises SetupError."""
@@ -119,17 +119,17 @@ class ExecutorServer:
     async def _guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
         peer = str(writer.get_extra_info("peername"))
-        unframe = wire.Unframe()
+        unframe = wire.FrameDecoder()
         try:
             if self._guests < MOST_GUESTS and await self._admit(reader, writer, unframe, peer):
                 await self._lend(reader, writer, unframe)
-        except (OSError, ValueError, wire.LinkError) as error:  # TimeoutError is an OSError
+        except (OSError, ValueError, wire.WireError) as error:  # TimeoutError is an OSError
             log.warning("%s: the connection ended: %s: %s", peer, type(error).__name__, error)
         finally:
             writer.close()
 
     async def _admit(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.Unframe, peer: str
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.FrameDecoder, peer: str
     ) -> bool:
         """Whether this is a worker, and the sandbox is free: then it is the worker's."""
         nonce = os.urandom(wire.NONCE_BYTES)
@@ -155,7 +155,9 @@ class ExecutorServer:
         self._owner = peer
         return True
 
-    async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.Unframe) -> None:
+    async def _lend(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.FrameDecoder
+    ) -> None:
         """Pass bytes to and fro until either side ends; then kill what ran, and begin anew."""
         assert self._next is not None
         try:
@@ -182,7 +184,7 @@ class ExecutorServer:
             self._next = None if self.condemned.is_set() else asyncio.create_task(self._start_cell())
             self._owner = ""
 
-    async def _inward(self, reader: asyncio.StreamReader, cell: _Cell, unframe: wire.Unframe) -> None:
+    async def _inward(self, reader: asyncio.StreamReader, cell: _Jail, unframe: wire.FrameDecoder) -> None:
         """From the worker to the lanes."""
         while data := await wire.receive(reader):
             for channel, body in unframe.feed(data):
@@ -215,7 +217,7 @@ class ExecutorServer:
             silent += MEMORY_SECONDS
             await asyncio.sleep(MEMORY_SECONDS)
 
-    async def _start_cell(self) -> _Cell:
+    async def _start_cell(self) -> _Jail:
         process, ends = await start_program(self._lanes, self._command, env=environment())
         loop = asyncio.get_running_loop()
         readers: dict[int, asyncio.StreamReader] = {}
@@ -226,7 +228,7 @@ class ExecutorServer:
             protocol = asyncio.StreamReaderProtocol(readers[channel])
             await loop.connect_read_pipe(lambda protocol=protocol: protocol, os.fdopen(read_fd, "rb", 0))  # type: ignore[misc]
             writers[channel], _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write_fd, "wb", 0))
-        return _Cell(process, readers, writers)
+        return _Jail(process, readers, writers)
 
     def _command(self, ends: Ends) -> list[str]:
         if self._root is None:

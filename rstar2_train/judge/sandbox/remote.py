@@ -42,7 +42,7 @@ class RemoteSandbox(Sandbox):
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 self._meet(wire.message((await anext(messages))[1]))
                 state = wire.message((await anext(messages))[1]).get("state")
-        except (OSError, TimeoutError, StopAsyncIteration, wire.LinkError) as error:
+        except (OSError, TimeoutError, StopAsyncIteration, wire.WireError) as error:
             raise SandboxError(f"no executor at {self.id}: {type(error).__name__}: {error}") from error
         if state == "busy":
             raise SandboxBusy(f"the executor at {self.id} serves another worker")
@@ -64,7 +64,7 @@ class RemoteSandbox(Sandbox):
 
     async def _frames(self) -> AsyncIterator[tuple[int, bytes]]:
         assert self._reader is not None
-        unframe = wire.Unframe()
+        unframe = wire.FrameDecoder()
         while data := await wire.receive(self._reader):
             for frame in unframe.feed(data):
                 yield frame
@@ -79,7 +79,7 @@ class RemoteSandbox(Sandbox):
                     self._memory = int(held) if held is not None else self._memory
                 elif channel in lanes:
                     lanes[channel].received(body)
-        except (OSError, ValueError, wire.LinkError) as error:  # TimeoutError is an OSError
+        except (OSError, ValueError, wire.WireError) as error:  # TimeoutError is an OSError
             self._why = f"the connection ended: {type(error).__name__}: {error}"
         self.died()
 

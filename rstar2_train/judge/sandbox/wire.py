@@ -31,7 +31,7 @@ _HEAD = struct.Struct("<BI")
 _CONTEXT = b"rstar2 judge worker to executor, protocol 1\0"
 
 
-class LinkError(Exception):
+class WireError(Exception):
     """The peer does not keep to the protocol."""
 
 
@@ -54,19 +54,19 @@ async def receive(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(MAX_FRAME)
 
 
-class Unframe:
+class FrameDecoder:
     """Cuts a stream into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are complete now. Raises LinkError for one that is too long."""
+        """The frames that are complete now. Raises WireError for one that is too long."""
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:
             channel, size = _HEAD.unpack_from(self._buffer)
             if size > MAX_FRAME:
-                raise LinkError(f"a frame of {size} bytes")
+                raise WireError(f"a frame of {size} bytes")
             end = _HEAD.size + size
             if len(self._buffer) < end:
                 return
@@ -76,13 +76,13 @@ class Unframe:
 
 
 def message(body: bytes) -> dict[str, Any]:
-    """A control message. Raises LinkError."""
+    """A control message. Raises WireError."""
     try:
         found = json.loads(body)
     except ValueError as error:
-        raise LinkError(f"a control message that is no JSON: {error}") from error
+        raise WireError(f"a control message that is no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise LinkError("a control message that is no object")
+        raise WireError("a control message that is no object")
     return found
 
 

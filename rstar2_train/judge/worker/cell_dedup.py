@@ -15,7 +15,7 @@ MOST_BYTES = 64 << 20
 MOST_ANSWERS = 4096
 
 
-class Cells:
+class ExecutedCells:
     """Cells by their task ids."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from types import TracebackType
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.outcome import to_result
-from rstar2_train.judge.sandbox.base import Bait, Sandbox, SandboxError, SandboxNotTight
-from rstar2_train.judge.types import Task
+from rstar2_train.judge.sandbox.base import Bait, IsolationCheckFailed, Sandbox, SandboxError
+from rstar2_train.judge.types import QueuedCall
 
 CANARY_LIMITS = JudgeLimits(wall_seconds=60)
 
@@ -63,14 +63,14 @@ EXPECTED: dict[str, object] = {
 }
 
 
-class Canary:
+class IsolationCheck:
     """Holds the bait: a file on this machine and a listening socket. Use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._marker = folder / "canary-bait"
         self._listener = socket.socket()
 
-    def __enter__(self) -> Canary:
+    def __enter__(self) -> IsolationCheck:
         self._marker.write_text("a sandbox must not see this file\n")
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(8)
@@ -93,7 +93,7 @@ class Canary:
         expected = EXPECTED if sandbox.walled else {"sum of squares": EXPECTED["sum of squares"]}
         for _ in range(2):
             limits = CANARY_LIMITS
-            task = Task.build(id="canary", reply_to="", code=code, stdin="", limits=limits, deadline=0)
+            task = QueuedCall.build(id="canary", reply_to="", code=code, stdin="", limits=limits, deadline=0)
             try:
                 async with asyncio.timeout(limits.wall_seconds + 10):
                     outcome = await sandbox.lanes[lane].submit(task)
@@ -105,4 +105,6 @@ class Canary:
             seen = json.loads(result.stdout)
             if seen != expected:
                 wrong = {what: value for what, value in seen.items() if value != expected.get(what)}
-                raise SandboxNotTight(f"canary of lane {lane}: this sandbox is not tight, or miscalculates: {wrong}")
+                raise IsolationCheckFailed(
+                    f"canary of lane {lane}: this sandbox is not tight, or miscalculates: {wrong}"
+                )

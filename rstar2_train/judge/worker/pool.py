@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from rstar2_train.judge.outcome import Outcome, to_result
-from rstar2_train.judge.sandbox.base import SESSIONS, Lane, Sandbox, SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.outcome import ProcessExit, to_result
+from rstar2_train.judge.sandbox.base import SESSIONS, IsolationCheckFailed, Lane, Sandbox, SandboxBusy, SandboxError
 from rstar2_train.judge.sandbox.rootfs import SetupError
-from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, Task
-from rstar2_train.judge.worker.isolation_check import Canary
+from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall
+from rstar2_train.judge.worker.isolation_check import IsolationCheck
 from rstar2_train.judge.worker.lanes import choose_lane
-from rstar2_train.judge.worker.provider import Supply
+from rstar2_train.judge.worker.provider import SandboxProvider
 
 log = logging.getLogger("rstar2.judge.pool")
 
@@ -47,8 +47,8 @@ TOO_MUCH_MEMORY = CallResult("memory", stderr="its processes together took too m
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    task: Task
+class _RunningCall:
+    task: QueuedCall
     lane: str
     future: asyncio.Future[CallResult]
     deaths: int = 0
@@ -73,7 +73,7 @@ class _Session:
     memory_bytes: int
     """What one process of it may take."""
     running: bool = True
-    cells: deque[_Call] = field(default_factory=deque)
+    cells: deque[_RunningCall] = field(default_factory=deque)
     """Waiting, in order."""
 
 
@@ -81,10 +81,10 @@ class PoolError(SetupError):
     """No sandbox could be started at all; the message says what runsc said."""
 
 
-class Pool:
+class SandboxPool:
     """`start`, then `submit` calls; `ready` is how many sandboxes take them."""
 
-    def __init__(self, supply: Supply, *, session_idle_seconds: float = SESSION_IDLE_SECONDS) -> None:
+    def __init__(self, supply: SandboxProvider, *, session_idle_seconds: float = SESSION_IDLE_SECONDS) -> None:
         self.sandboxes: list[Sandbox] = []
         self.opened = 0
         """Sandboxes that ever took calls."""
@@ -99,8 +99,8 @@ class Pool:
         self._ended: set[str] = set()
         self._reserved: set[str] = set()
         """Sessions that will begin: there is a place for each of them."""
-        self._waiting: dict[str, deque[_Call]] = {lane: deque() for lane in supply.lanes}
-        self._opening: deque[_Call] = deque()
+        self._waiting: dict[str, deque[_RunningCall]] = {lane: deque() for lane in supply.lanes}
+        self._opening: deque[_RunningCall] = deque()
         """First cells, which wait for a sandbox with room for a session."""
         self._supply = supply
         self._session_idle = session_idle_seconds
@@ -108,7 +108,7 @@ class Pool:
         self._places: frozenset[str] = frozenset()
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._canary = Canary(supply.state)
+        self._canary = IsolationCheck(supply.state)
 
     @property
     def size(self) -> int:
@@ -139,11 +139,11 @@ class Pool:
         await asyncio.gather(*(sandbox.stop() for sandbox in self._made))
         self._canary.__exit__(None, None, None)
 
-    def submit(self, task: Task) -> asyncio.Future[CallResult]:
+    def submit(self, task: QueuedCall) -> asyncio.Future[CallResult]:
         """Queues a call. The future never fails; it may be cancelled."""
         lane = choose_lane(task.code, self._waiting)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        call = _Call(task, lane, future)
+        call = _RunningCall(task, lane, future)
         if task.verb == "call":
             self._waiting[lane].append(call)
         elif task.verb == "open":
@@ -193,7 +193,7 @@ class Pool:
                 wait = BUSY_SECONDS
             except (SandboxError, OSError, ValueError) as error:  # the last two: this machine's refusals at its start
                 failures = 0 if sandbox in self.sandboxes else failures + 1
-                condemned = isinstance(error, SandboxNotTight)
+                condemned = isinstance(error, IsolationCheckFailed)
                 wait = min(10.0, 0.25 * 2**failures) if failures else 0.0
                 log.error("sandbox %s is replaced: %s", sandbox.id, error)
                 hopeless = failures >= SETUP_TRIES and not self.opened and not self._supply.patient
@@ -263,7 +263,7 @@ class Pool:
             before = time.monotonic() - self._session_idle
             for id, session in list(self.sessions.items()):
                 if session.used < before and not session.cells and not session.running:
-                    self.submit(Task.build_close(id))
+                    self.submit(QueuedCall.build_close(id))
 
     def _open(self, sandbox: Sandbox, lane: Lane) -> None:
         lane.passed = True
@@ -321,7 +321,7 @@ class Pool:
                 return sandbox, lane, min(set(range(SESSIONS)) - taken)
         return None
 
-    def _write(self, call: _Call, sandbox: Sandbox, lane: Lane, place: int = 0) -> None:
+    def _write(self, call: _RunningCall, sandbox: Sandbox, lane: Lane, place: int = 0) -> None:
         if call.future.done():
             return
         if call.task.verb == "open":
@@ -340,7 +340,7 @@ class Pool:
         log.error("sandbox %s did not answer in time; throwing it away", sandbox.id)
         sandbox.died()
 
-    def _done(self, call: _Call, sandbox: Sandbox, done: asyncio.Future[Outcome]) -> None:
+    def _done(self, call: _RunningCall, sandbox: Sandbox, done: asyncio.Future[ProcessExit]) -> None:
         """A call ended, or its sandbox did."""
         if call.timer is not None:
             call.timer.cancel()
@@ -368,7 +368,7 @@ class Pool:
                 self._waiting[call.lane].appendleft(call)
         self._assign()
 
-    def _cell_done(self, call: _Call, sandbox: Sandbox, result: CallResult | None) -> None:
+    def _cell_done(self, call: _RunningCall, sandbox: Sandbox, result: CallResult | None) -> None:
         """A cell ended; None: its sandbox did, and with it the session."""
         session = self.sessions.get(call.task.session)
         if result is None and sandbox.over_memory:
@@ -388,5 +388,5 @@ class Pool:
             call.answer(_lost(call.task))
 
 
-def _lost(task: Task) -> CallResult:
+def _lost(task: QueuedCall) -> CallResult:
     return CallResult("session_lost", stderr=f"the session {task.session} is no more\n")

@@ -20,7 +20,7 @@ from rstar2_train.utils.dns import addresses, split_address
 LOOK_SECONDS = 2.0
 
 
-class Supply(ABC):
+class SandboxProvider(ABC):
     """Places for sandboxes, and the sandboxes to put there."""
 
     def __init__(self, *, lanes: tuple[str, ...], state: Path, patient: bool) -> None:
@@ -38,7 +38,7 @@ class Supply(ABC):
         """A sandbox for a place, not started yet."""
 
 
-class LocalSupply(Supply):
+class LocalSandboxProvider(SandboxProvider):
     """Sandboxes on this machine."""
 
     def __init__(self, settings: SandboxSettings, size: int) -> None:
@@ -58,7 +58,7 @@ class LocalSupply(Supply):
         return LocalSandbox(self._settings, core=self._cores[int(place) % len(self._cores)])
 
 
-class RemoteSupply(Supply):
+class RemoteSandboxProvider(SandboxProvider):
     """The executors behind the name of a Service; each serves one worker at a time."""
 
     def __init__(

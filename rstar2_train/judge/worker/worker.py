@@ -31,8 +31,8 @@ from rstar2_train.judge.queue import (
     PREFIX,
     RENEW_SECONDS,
     Consumer,
-    Held,
-    Names,
+    LeasedCall,
+    QueueKeys,
     connect,
     ensure_group,
     until_done,
@@ -41,9 +41,9 @@ from rstar2_train.judge.sandbox.oci_bundle import Isolation, huge_pages_active, 
 from rstar2_train.judge.sandbox.rootfs import SetupError, cache_folder, choose_lanes, named_when_full
 from rstar2_train.judge.sandbox.wire import read_private_key
 from rstar2_train.judge.types import DRAIN_SECONDS, NO_ROOM, SESSION_IDLE_SECONDS, CallResult
-from rstar2_train.judge.worker.cell_dedup import Cells
-from rstar2_train.judge.worker.pool import DEPTH, Pool
-from rstar2_train.judge.worker.provider import LocalSupply, RemoteSupply, Supply
+from rstar2_train.judge.worker.cell_dedup import ExecutedCells
+from rstar2_train.judge.worker.pool import DEPTH, SandboxPool
+from rstar2_train.judge.worker.provider import LocalSandboxProvider, RemoteSandboxProvider, SandboxProvider
 
 log = logging.getLogger("rstar2.judge.worker")
 
@@ -79,21 +79,21 @@ class WorkerSettings:
 class Worker:
     """One worker process. `run` it; `drain` ends it gently."""
 
-    def __init__(self, settings: WorkerSettings, redis: Redis, pool: Pool) -> None:
+    def __init__(self, settings: WorkerSettings, redis: Redis, pool: SandboxPool) -> None:
         self.settings = settings
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._redis = redis
         self._pool = pool
-        self._names = Names(settings.prefix)
+        self._names = QueueKeys(settings.prefix)
         self._consumer = Consumer(redis, self.name, self._names)
-        self._held: dict[tuple[str, bytes], Held] = {}
+        self._held: dict[tuple[str, bytes], LeasedCall] = {}
         """By stream and entry: ids of different streams may be the same."""
-        self._done: list[tuple[Held, CallResult]] = []
+        self._done: list[tuple[LeasedCall, CallResult]] = []
         self._some_done = asyncio.Event()
         self._room = asyncio.Event()
         self._draining = asyncio.Event()
         self._calls = 0
-        self._cells = Cells()
+        self._cells = ExecutedCells()
 
     def drain(self) -> None:
         """Takes no further task; `run` returns when those it holds are answered."""
@@ -151,7 +151,7 @@ class Worker:
             for held in await until_done("pulling cells", pull, stop=self._draining):
                 await self._take(held)
 
-    async def _take(self, held: Held) -> None:
+    async def _take(self, held: LeasedCall) -> None:
         """Begins a task, unless nobody waits for it any more, or it is a cell that has begun once already."""
         if held.key in self._held:
             return
@@ -171,7 +171,7 @@ class Worker:
             return
         self._pool.submit(task).add_done_callback(lambda done: self._finished(held, done.result()))
 
-    async def _may_open(self, held: Held) -> bool:
+    async def _may_open(self, held: LeasedCall) -> bool:
         """Whether a session can begin here; else its first cell is answered."""
         session = held.task.session
         if not self._pool.reserve(session):
@@ -183,7 +183,7 @@ class Worker:
             return False
         return True
 
-    def _finished(self, held: Held, result: CallResult) -> None:
+    def _finished(self, held: LeasedCall, result: CallResult) -> None:
         self._calls += 1
         if held.task.id in self._cells:
             self._cells.end(held.task.id, result)
@@ -255,12 +255,12 @@ class Worker:
                     await self._pool.changed.wait()
 
 
-def _supply(settings: WorkerSettings, state: Path) -> Supply:
+def _supply(settings: WorkerSettings, state: Path) -> SandboxProvider:
     """Where the sandboxes come from. Raises SetupError."""
     if settings.executors_at:
         if settings.key_file is None:
             raise SetupError("--executors-at needs --key-file: executors serve whoever holds the workers' key")
-        return RemoteSupply(
+        return RemoteSandboxProvider(
             settings.executors_at,
             key=read_private_key(settings.key_file),
             lanes=choose_lanes(settings.lanes),
@@ -270,7 +270,7 @@ def _supply(settings: WorkerSettings, state: Path) -> Supply:
     shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
     if settings.isolation == "gvisor" and not huge_pages_active():
         log.info("huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more")
-    return LocalSupply(shared, settings.executors)
+    return LocalSandboxProvider(shared, settings.executors)
 
 
 async def serve(settings: WorkerSettings) -> None:
@@ -286,7 +286,7 @@ async def serve(settings: WorkerSettings) -> None:
         with named_when_full(cache_folder()):
             supply = _supply(settings, state)
         redis = connect(settings.redis)
-        worker = Worker(settings, redis, Pool(supply, session_idle_seconds=settings.session_idle_seconds))
+        worker = Worker(settings, redis, SandboxPool(supply, session_idle_seconds=settings.session_idle_seconds))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)

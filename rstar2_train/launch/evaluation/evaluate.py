@@ -13,18 +13,18 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
-from rstar2_train.api.stages import Benchmark, EvaluateStage, Sampling, Stage
+from rstar2_train.api.stages import BenchmarkSpec, EvaluateStage, Sampling, Stage
 from rstar2_train.data.problems import DataError
 from rstar2_train.evaluation.benchmarks import SEED_NAME, parse_benchmarks, read_benchmarks
 from rstar2_train.evaluation.html_report import render_page
 from rstar2_train.evaluation.records import write_record
-from rstar2_train.evaluation.result import Result, build_result
+from rstar2_train.evaluation.result import EvaluationResult, build_result
 from rstar2_train.evaluation.statistics import evaluation_metrics
-from rstar2_train.launch.evaluation.plan import Plan, Task, Wanted, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import Elsewhere, Shown, answers
-from rstar2_train.launch.local.preflight import CannotRun
+from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
+from rstar2_train.launch.evaluation.runner import ExternalJudge, ProgressSink, run_plan
+from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.rollout import trajectory_store
-from rstar2_train.tracking.shipper import Shipped, ship
+from rstar2_train.tracking.shipper import ShippingProgress, ship
 from rstar2_train.tracking.tracker import JOB, Tracker
 from rstar2_train.utils.files import write_atomically
 
@@ -38,10 +38,10 @@ MLFLOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRun:
     """What is measured, settled."""
 
-    plan: Plan
+    plan: SamplingPlan
     benchmarks: dict[str, str]
     """Benchmark by problem id."""
 
@@ -52,8 +52,8 @@ class Evaluation:
         return self.plan.state.root / f"{names[:100]}-{self.plan.samples}"
 
 
-def plan_evaluation(wanted: Wanted, benchmarks: Sequence[str], *, data: Path) -> Evaluation:
-    """Settle everything. `data`: folder of benchmarks given by name. Raises CannotRun with what is wrong and where.
+def plan_evaluation(wanted: EvalRequest, benchmarks: Sequence[str], *, data: Path) -> EvaluationRun:
+    """Settle everything. `data`: folder of benchmarks given by name. Raises PreflightError.
 
     Settings are those given, else those of the manifest's last Evaluate stage, else the paper's (§5.1).
     """
@@ -61,12 +61,12 @@ def plan_evaluation(wanted: Wanted, benchmarks: Sequence[str], *, data: Path) ->
         named = parse_benchmarks(benchmarks, data=data)
         asked = list(read_benchmarks(named))
     except DataError as error:
-        raise CannotRun(str(error)) from error
-    files = [Benchmark(name=one.name, data=str(one.file.resolve())) for one in named]
+        raise PreflightError(str(error)) from error
+    files = [BenchmarkSpec(name=one.name, data=str(one.file.resolve())) for one in named]
     try:
         default = EvaluateStage(benchmarks=files)
     except ValidationError as error:
-        raise CannotRun(f"--benchmark: {error.errors()[0]['msg']}; ask them in several commands") from error
+        raise PreflightError(f"--benchmark: {error.errors()[0]['msg']}; ask them in several commands") from error
     base = base_job(wanted.manifest, otherwise=_stage(default))
     stages = [stage.evaluate for stage in base.spec.stages if stage.evaluate is not None] or [default]
     settings = adjusted(stages[-1], wanted.settings).model_copy(update={"benchmarks": files})
@@ -74,7 +74,7 @@ def plan_evaluation(wanted: Wanted, benchmarks: Sequence[str], *, data: Path) ->
     def stage(sampling: Sampling) -> Stage:
         return _stage(settings.model_copy(update={"sampling": sampling}))
 
-    task = Task(
+    task = EvalTask(
         command="eval",
         folder=FOLDER,
         seed_name=SEED_NAME,
@@ -83,16 +83,18 @@ def plan_evaluation(wanted: Wanted, benchmarks: Sequence[str], *, data: Path) ->
         sampling=settings.sampling,
         stage=stage,
     )
-    return Evaluation(make_plan(wanted, base, task), {problem.id: name for name, problem in asked})
+    return EvaluationRun(make_plan(wanted, base, task), {problem.id: name for name, problem in asked})
 
 
-def evaluate(evaluation: Evaluation, elsewhere: Elsewhere, shown: Shown, *, out: Path) -> Result:
+def evaluate(
+    evaluation: EvaluationRun, elsewhere: ExternalJudge, shown: ProgressSink, *, out: Path
+) -> EvaluationResult:
     """Ask what is missing, compute all figures, write the report into `out`.
 
-    Raises as `run.answers` does; an older report stays as it is until the new one is there.
+    Raises as `run.run_plan` does; an older report stays as it is until the new one is there.
     """
     plan = evaluation.plan
-    with answers(plan, elsewhere, shown, whole=True) as found:
+    with run_plan(plan, elsewhere, shown, whole=True) as found:
         result = build_result(
             found.rows,
             benchmarks=evaluation.benchmarks,
@@ -124,17 +126,17 @@ def check_out(out: Path) -> None:
 
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
-    """A folder in `out` for files that are to be there together or not at all. Raises CannotRun naming `out`."""
+    """A folder in `out` for files that are to be there together or not at all. Raises PreflightError naming `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".report-", dir=out) as folder:
             yield Path(folder)
     except OSError as error:
         what = f"no report can be written into {out}: {error.strerror or error}"
-        raise CannotRun(f"{what}; what was sampled is kept: see to it, or give another --out") from error
+        raise PreflightError(f"{what}; what was sampled is kept: see to it, or give another --out") from error
 
 
-def track(result: Result, out: Path, *, uri: str, experiment: str, name: str) -> Shipped:
+def track(result: EvaluationResult, out: Path, *, uri: str, experiment: str, name: str) -> ShippingProgress:
     """Send a report to MLflow as the run `name`: settings, figures, and its files as artifacts.
 
     The journal lies in `out`: what a server that is away has not taken is sent by the next call. Never raises for it.

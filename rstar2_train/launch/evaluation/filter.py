@@ -21,9 +21,9 @@ from rstar2_train.evaluation.difficulty import (
     problems_text,
 )
 from rstar2_train.evaluation.records import write_record
-from rstar2_train.launch.evaluation.plan import Plan, Task, Wanted, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import Elsewhere, Shown, answers
-from rstar2_train.launch.local.preflight import CannotRun
+from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
+from rstar2_train.launch.evaluation.runner import ExternalJudge, ProgressSink, run_plan
+from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_filters"
@@ -34,10 +34,10 @@ REPORT_SUFFIX = ".report.json"
 
 
 @dataclass(frozen=True)
-class Filtering:
+class FilterRun:
     """What is filtered, settled."""
 
-    plan: Plan
+    plan: SamplingPlan
     file: Path
     drop_solved: int
 
@@ -47,21 +47,21 @@ class Filtering:
         return self.plan.state.root / f"{self.file.stem[:100]}-{self.drop_solved}-of-{self.plan.samples}" / KEPT
 
 
-def plan_filtering(wanted: Wanted, file: Path) -> Filtering:
-    """Settle everything. Raises CannotRun with what is wrong and where.
+def plan_filtering(wanted: EvalRequest, file: Path) -> FilterRun:
+    """Settle everything. Raises PreflightError with what is wrong and where.
 
     Settings are those given, else those of the manifest's last Filter stage, else the paper's (§4.3).
     """
     try:
         problems = list(read_problems(file))
     except DataError as error:
-        raise CannotRun(str(error)) from error
+        raise PreflightError(str(error)) from error
     default = FilterStage(data=str(file.resolve()))
     base = base_job(wanted.manifest, otherwise=_stage(default))
     stages = [stage.filter for stage in base.spec.stages if stage.filter is not None] or [default]
     settings = adjusted(stages[-1], wanted.settings).model_copy(update={"data": default.data})
     if settings.drop_solved > settings.samples:
-        raise CannotRun(
+        raise PreflightError(
             f"no problem can be solved {settings.drop_solved} times with {settings.samples} samples, so that none "
             f"would be dropped: give --drop-solved {settings.samples} or less, or more --samples"
         )
@@ -69,7 +69,7 @@ def plan_filtering(wanted: Wanted, file: Path) -> Filtering:
     def stage(sampling: Sampling) -> Stage:
         return _stage(settings.model_copy(update={"sampling": sampling}))
 
-    task = Task(
+    task = EvalTask(
         command="filter",
         folder=FOLDER,
         seed_name=SEED_NAME,
@@ -78,16 +78,16 @@ def plan_filtering(wanted: Wanted, file: Path) -> Filtering:
         sampling=settings.sampling,
         stage=stage,
     )
-    return Filtering(make_plan(wanted, base, task), file, settings.drop_solved)
+    return FilterRun(make_plan(wanted, base, task), file, settings.drop_solved)
 
 
-def run_filter(filtering: Filtering, elsewhere: Elsewhere, shown: Shown, *, out: Path) -> FilterReport:
+def run_filter(filtering: FilterRun, elsewhere: ExternalJudge, shown: ProgressSink, *, out: Path) -> FilterReport:
     """Ask what is missing; write the problems that are kept as `out`, and the report beside it.
 
-    Nothing is written when none is kept: an empty file is nothing to train on. Raises as `run.answers` does.
+    Nothing is written when none is kept: an empty file is nothing to train on. Raises as `run.run_plan` does.
     """
     plan = filtering.plan
-    with answers(plan, elsewhere, shown, whole=False) as found:
+    with run_plan(plan, elsewhere, shown, whole=False) as found:
         counts = count_solved(plan.problems, found.rows, drop_solved=filtering.drop_solved)
         kept = kept_problems(plan.problems, counts)
         report = FilterReport(

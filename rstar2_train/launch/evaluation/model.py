@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.evaluation.model_fingerprint import NoModel, fingerprint
+from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import ServedModel, served_models
-from rstar2_train.launch.local.preflight import CannotRun
-from rstar2_train.rollout.chat_format import Protocol, ProtocolError
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 
 
 @dataclass(frozen=True)
-class Found:
+class ResolvedModel:
     """The model of a command."""
 
     name: str
@@ -37,34 +37,34 @@ class Found:
 
 def find_model(
     name: str, *, endpoint: str, engine_token: str, tokenizer: Path | None, engine_args: Mapping[str, Any]
-) -> Found:
-    """The model that `--model` and `--endpoint` mean. Raises CannotRun with what is wrong.
+) -> ResolvedModel:
+    """The model that `--model` and `--endpoint` mean. Raises PreflightError with what is wrong.
 
     `name`: a folder; with an endpoint, the name or root of what is served there, or empty where that is one model.
     """
     if endpoint:
         served = _served(name, endpoint=endpoint, token=engine_token)
         identity: dict[str, Any] = {"model": served.name, "root": served.root, "endpoint": endpoint}
-        return Found(served.name, None, _tokenizer(tokenizer, served), served.max_model_len, identity)
+        return ResolvedModel(served.name, None, _tokenizer(tokenizer, served), served.max_model_len, identity)
     folder = Path(name).expanduser().resolve()
     identity = {"model": _content(folder), "engine_args": dict(engine_args)}
-    return Found(name, folder, tokenizer or folder, _context(folder, engine_args), identity)
+    return ResolvedModel(name, folder, tokenizer or folder, _context(folder, engine_args), identity)
 
 
-def load_protocol(folder: Path, base: AgenticRLJob) -> Protocol:
-    """The tool protocol of the job, on the tokenizer in `folder`. Raises CannotRun."""
+def load_protocol(folder: Path, base: AgenticRLJob) -> ChatFormat:
+    """The tool protocol of the job, on the tokenizer in `folder`. Raises PreflightError."""
     try:
-        return Protocol.of(folder, base.spec.model, tool=base.spec.rollout.tool)
-    except (ProtocolError, OSError, ValueError) as error:
-        raise CannotRun(f"{folder}: its tokenizer cannot be used: {error}") from error
+        return ChatFormat.of(folder, base.spec.model, tool=base.spec.rollout.tool)
+    except (ChatFormatError, OSError, ValueError) as error:
+        raise PreflightError(f"{folder}: its tokenizer cannot be used: {error}") from error
 
 
 def _served(name: str, *, endpoint: str, token: str) -> ServedModel:
-    """The model at the endpoint. Raises CannotRun when nobody answers or it is not there."""
+    """The model at the endpoint. Raises PreflightError when nobody answers or it is not there."""
     try:
         models = asyncio.run(served_models(endpoint, token=token))
     except (EngineUnavailable, EngineRejected) as error:
-        raise CannotRun(f"--endpoint {endpoint}: {error}") from error
+        raise PreflightError(f"--endpoint {endpoint}: {error}") from error
     names = [one.name for one in models]
     if not name and len(models) == 1:
         return models[0]
@@ -72,14 +72,14 @@ def _served(name: str, *, endpoint: str, token: str) -> ServedModel:
     for one in models:
         if one.name == name or one.root in roots:
             return one
-    raise CannotRun(f"--endpoint {endpoint} serves {', '.join(names)}, not {name!r}: give --model NAME")
+    raise PreflightError(f"--endpoint {endpoint} serves {', '.join(names)}, not {name!r}: give --model NAME")
 
 
 def _tokenizer(given: Path | None, served: ServedModel) -> Path:
     """Folder of the served model's tokenizer: given, or where the server has it, when that is on this machine."""
     folder = given or Path(served.root)
     if not (folder / "tokenizer.json").is_file():
-        raise CannotRun(
+        raise PreflightError(
             f"{folder} has no tokenizer.json here: give --tokenizer FOLDER, a copy of the tokenizer of {served.name!r}"
         )
     return folder
@@ -87,11 +87,11 @@ def _tokenizer(given: Path | None, served: ServedModel) -> Path:
 
 def _content(folder: Path) -> str:
     if not folder.is_dir():
-        raise CannotRun(f"--model {folder}: no such folder; a model of a hub is fetched first, `hf download`")
+        raise PreflightError(f"--model {folder}: no such folder; a model of a hub is fetched first, `hf download`")
     try:
         return fingerprint(folder)
-    except NoModel as error:
-        raise CannotRun(str(error)) from error
+    except ModelIncomplete as error:
+        raise PreflightError(str(error)) from error
 
 
 def _context(folder: Path, engine_args: Mapping[str, Any]) -> int | None:

@@ -1,9 +1,9 @@
 """What a command will ask, of which model, and where: everything that is settled before anything is started.
 
-`rstar2 eval` and `rstar2 filter` each read their files (`evaluate.py`, `filter.py`) and say with a `Task` what is
-to be asked. From that and the command line's wishes (`Wanted`) comes a `Plan`: prompts as tokens, limits that fit the
-model, and an `AgenticRLJob` with one stage, of which engine and judge are started like any other job's. `runner.py`
-carries it out.
+`rstar2 eval` and `rstar2 filter` each read their files (`evaluate.py`, `filter.py`) and say with a `EvalTask` what is
+to be asked. From that and the command line's wishes (`EvalRequest`) comes a `SamplingPlan`: prompts as tokens, limits
+that fit the model, and an `AgenticRLJob` with one stage, of which engine and judge are started like any other job's.
+`runner.py` carries it out.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from rstar2_train.api.job import AgenticRLJob, Metadata
-from rstar2_train.api.roles import Accelerator, ModelSource
-from rstar2_train.api.stages import GRPO, EvaluateStage, FilterStage, Sampling, Stage
+from rstar2_train.api.roles import AcceleratorSpec, ModelSource
+from rstar2_train.api.stages import EvaluateStage, FilterStage, GRPODefaults, Sampling, Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem
 from rstar2_train.data.sources import resolve
-from rstar2_train.evaluation.sample_cache import address, sampled_with
+from rstar2_train.evaluation.sample_cache import cache_key, sampling_settings
 from rstar2_train.launch.evaluation.model import find_model, load_protocol
-from rstar2_train.launch.local.preflight import CannotRun, read_job, vendor
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
+from rstar2_train.rollout.chat_format import ChatFormat
 
 Settings = TypeVar("Settings", EvaluateStage, FilterStage)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvalRequest:
     """What the command line says, whatever the command."""
 
     model: str
@@ -47,7 +47,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Task:
+class EvalTask:
     """What is asked."""
 
     command: Literal["eval", "filter"]
@@ -64,7 +64,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """A command, settled."""
 
     job: AgenticRLJob
@@ -80,7 +80,7 @@ class Plan:
     sampling: Sampling
     seed: tuple[int | str, ...]
     """What the seed of every request begins with."""
-    protocol: Protocol
+    protocol: ChatFormat
     prompts: dict[str, list[int]]
     """Token ids by problem id."""
     settings: dict[str, Any]
@@ -94,7 +94,7 @@ class Plan:
 def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
     """The job whose prompts, tool, engine and judge settings are used: the manifest's, or one with `otherwise` alone.
 
-    Raises CannotRun for a manifest that is not valid.
+    Raises PreflightError for a manifest that is not valid.
     """
     if manifest is None:
         return AgenticRLJob.model_validate(
@@ -114,13 +114,13 @@ def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
     try:
         found = resolve(template, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
     except DataError as error:
-        raise CannotRun(f"{manifest}: spec.model.chatTemplate: {error}") from error
+        raise PreflightError(f"{manifest}: spec.model.chatTemplate: {error}") from error
     model = job.spec.model.model_copy(update={"chat_template": str(found.resolve())})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"model": model})})
 
 
 def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
-    """The settings of a stage with what the command line gives over them. Raises CannotRun naming what cannot be."""
+    """The settings of a stage with what the command line gives over them. Raises PreflightError."""
     sampling = stage.sampling.model_dump(by_alias=False)
     sampling |= {name: given[name] for name in sampling if given.get(name) is not None}
     own = {name: given[name] for name in type(stage).model_fields if given.get(name) is not None}
@@ -129,11 +129,11 @@ def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
         return type(stage)(**(values | own | {"sampling": Sampling.model_validate(sampling)}))
     except ValidationError as error:
         first = error.errors()[0]
-        raise CannotRun(f"{'.'.join(map(str, first['loc']))}: {first['input']!r}: {first['msg']}") from error
+        raise PreflightError(f"{'.'.join(map(str, first['loc']))}: {first['input']!r}: {first['msg']}") from error
 
 
-def make_plan(wanted: Wanted, base: AgenticRLJob, task: Task) -> Plan:
-    """Settle everything. Raises CannotRun with what is wrong and where: model, endpoint, settings."""
+def make_plan(wanted: EvalRequest, base: AgenticRLJob, task: EvalTask) -> SamplingPlan:
+    """Settle everything. Raises PreflightError with what is wrong and where: model, endpoint, settings."""
     found = find_model(
         wanted.model,
         endpoint=wanted.endpoint,
@@ -147,10 +147,10 @@ def make_plan(wanted: Wanted, base: AgenticRLJob, task: Task) -> Plan:
     prompt = len(prompts[longest])
     sampling, note = fit(task.sampling, prompt=prompt, named=longest, context=found.context)
     job = _job(base, wanted, task.command, task.stage(sampling), model=str(found.folder or found.name), prompt=prompt)
-    settings = {**found.identity, **sampled_with(job.spec, sampling, seed_name=task.seed_name)}
+    settings = {**found.identity, **sampling_settings(job.spec, sampling, seed_name=task.seed_name)}
     slug = re.sub(r"[^A-Za-z0-9]+", "-", Path(found.name).name).strip("-") or "model"
-    root = wanted.state / task.folder / f"{slug[:40]}-{address(settings)}"
-    return Plan(
+    root = wanted.state / task.folder / f"{slug[:40]}-{cache_key(settings)}"
+    return SamplingPlan(
         job=job,
         model=found.name,
         folder=found.folder,
@@ -171,13 +171,13 @@ def fit(sampling: Sampling, *, prompt: int, named: str, context: int | None) -> 
     """The sampling with a response budget that leaves room for the prompt, and what to tell a person. Pure.
 
     `prompt`: tokens of the longest prompt, that of the problem `named`; `context`: the model's longest sequence in
-    tokens, None: not known. Raises CannotRun when the prompt alone fills it.
+    tokens, None: not known. Raises PreflightError when the prompt alone fills it.
     """
     if context is None or prompt + sampling.max_response_tokens <= context:
         return sampling, ""
     room = context - prompt
     if room < 1:
-        raise CannotRun(f"problem {named}: its prompt takes {prompt} tokens, and the model no more than {context}")
+        raise PreflightError(f"problem {named}: its prompt takes {prompt} tokens, and the model no more than {context}")
     note = (
         f"responses are limited to {room} tokens, not {sampling.max_response_tokens}: the model takes {context}, "
         f"and the longest prompt ({named}) needs {prompt} of them"
@@ -185,9 +185,11 @@ def fit(sampling: Sampling, *, prompt: int, named: str, context: int | None) -> 
     return sampling.model_copy(update={"max_response_tokens": room}), note
 
 
-def _job(base: AgenticRLJob, wanted: Wanted, command: str, stage: Stage, *, model: str, prompt: int) -> AgenticRLJob:
+def _job(
+    base: AgenticRLJob, wanted: EvalRequest, command: str, stage: Stage, *, model: str, prompt: int
+) -> AgenticRLJob:
     """The job of this command: `base` with this one stage. `prompt`: tokens that engines make room for."""
-    accelerator = Accelerator.model_validate({"vendor": wanted.accelerator}) if wanted.accelerator else None
+    accelerator = AcceleratorSpec.model_validate({"vendor": wanted.accelerator}) if wanted.accelerator else None
     seed = wanted.settings.get("seed")
     source: ModelSource = base.spec.model.model_copy(update={"source": model})
     spec = base.spec.model_copy(
@@ -196,7 +198,7 @@ def _job(base: AgenticRLJob, wanted: Wanted, command: str, stage: Stage, *, mode
             "accelerator": accelerator or base.spec.accelerator,
             "seed": base.spec.seed if seed is None else seed,
             "stages": [stage],
-            "grpo": GRPO(max_prompt_tokens=prompt),
+            "grpo": GRPODefaults(max_prompt_tokens=prompt),
             "validation": None,
         }
     )

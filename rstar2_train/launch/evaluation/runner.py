@@ -16,35 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import write_model
-from rstar2_train.evaluation.sample_cache import Samples
-from rstar2_train.evaluation.sample_result import Scored
-from rstar2_train.evaluation.sampling import ask_missing, too_many_lost
-from rstar2_train.inference.openai_client import ServedClient
+from rstar2_train.evaluation.sample_cache import SampleCache
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import sample_missing, too_many_lost
+from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.launch.evaluation.plan import Plan
+from rstar2_train.launch.evaluation.plan import SamplingPlan
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Ports, Services, start_engines, start_judge
-from rstar2_train.rollout.collector import Sampler
+from rstar2_train.rollout.collector import RolloutContext
 from rstar2_train.utils.supervisor import Supervisor, end_leftovers
 from rstar2_train.utils.terminal import ending_signals
 
 VERSION = "asked"
 """What our own engines call the weights."""
 
-Have = Mapping[tuple[str, int], Scored]
+Have = Mapping[tuple[str, int], SampleResult]
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """Asked to stop; what was sampled is kept."""
 
 
-class Lost(Exception):
+class TooManyLost(Exception):
     """Infrastructure lost so many samples that the rest says nothing."""
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class ExternalJudge:
     """A judge that is there already, and the tokens of what is."""
 
     judge: str = ""
@@ -55,36 +55,38 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ProgressSink:
     """What a person is told while it goes on."""
 
     say: Callable[[str], None]
     begin: Callable[[int, int], None]
     """Samples that are there already, and all that are wanted."""
-    done: Callable[[Scored], None]
+    done: Callable[[SampleResult], None]
     """A sample has ended."""
 
 
 @dataclass(frozen=True)
-class Answers:
+class PlanSamples:
     """All samples of a plan."""
 
-    rows: list[Scored]
+    rows: list[SampleResult]
     """In the order of problems and numbers; lost ones included."""
     seconds: float
     """For how long was sampled now."""
-    samples: Samples
+    samples: SampleCache
     """Where the trajectories are."""
 
 
 @contextmanager
-def answers(plan: Plan, elsewhere: Elsewhere, shown: Shown, *, whole: bool) -> Iterator[Answers]:
+def run_plan(
+    plan: SamplingPlan, elsewhere: ExternalJudge, shown: ProgressSink, *, whole: bool
+) -> Iterator[PlanSamples]:
     """Ask what is missing, and hold the folder of the samples while the caller makes something of them.
 
-    `whole`: keep the trajectories. Raises CannotRun, ChildFailed, EngineUnavailable, EngineRejected, JudgeUnavailable,
-    Stopped or Lost, and OSError when the disk is full. What was sampled is kept in every case.
+    `whole`: keep the trajectories. Raises PreflightError, ChildFailed, EngineUnavailable, EngineRejected,
+    JudgeUnavailable, Stopped or Lost, and OSError when the disk is full. What was sampled is kept in every case.
     """
-    with preflight.locked(plan.state), Samples(plan.state.root / "samples.jsonl", whole=whole) as samples:
+    with preflight.locked(plan.state), SampleCache(plan.state.root / "samples.jsonl", whole=whole) as samples:
         end_leftovers(plan.state.children_file)
         have = samples.finished(plan.problems, plan.prompts, samples=plan.samples)
         total = len(plan.problems) * plan.samples
@@ -92,23 +94,23 @@ def answers(plan: Plan, elsewhere: Elsewhere, shown: Shown, *, whole: bool) -> I
         if len(have) == total:
             rows, seconds = [have[one.id, sample] for one in plan.problems for sample in range(plan.samples)], 0.0
         else:
-            rows, seconds = asyncio.run(_Asking(plan, elsewhere, shown, samples).main(have))
+            rows, seconds = asyncio.run(_SamplingRun(plan, elsewhere, shown, samples).main(have))
         why = too_many_lost(rows)
         if why:
-            raise Lost(why)
-        yield Answers(rows, seconds, samples)
+            raise TooManyLost(why)
+        yield PlanSamples(rows, seconds, samples)
 
 
-class _Asking:
+class _SamplingRun:
     """One run of the sampling, with the children that it needs."""
 
-    def __init__(self, plan: Plan, elsewhere: Elsewhere, shown: Shown, samples: Samples) -> None:
+    def __init__(self, plan: SamplingPlan, elsewhere: ExternalJudge, shown: ProgressSink, samples: SampleCache) -> None:
         self._plan = plan
         self._elsewhere = elsewhere
         self._shown = shown
         self._samples = samples
 
-    async def main(self, have: Have) -> tuple[list[Scored], float]:
+    async def main(self, have: Have) -> tuple[list[SampleResult], float]:
         """All rows, those of `have` among them, and for how long was sampled. Stops its children in every case."""
         plan = self._plan
         supervisor = Supervisor(logs=plan.state.logs, register=plan.state.children_file, say=self._shown.say)
@@ -123,7 +125,7 @@ class _Asking:
             if supervisor.given_up.done():
                 raise supervisor.given_up.result()
             if not asking.done():
-                raise Stopped
+                raise StopRequested
             return asking.result()
         finally:
             stopping.cancel()
@@ -131,14 +133,14 @@ class _Asking:
             await asyncio.gather(asking, stopping, return_exceptions=True)
             await supervisor.stop()
 
-    async def _ask(self, supervisor: Supervisor, have: Have) -> tuple[list[Scored], float]:
+    async def _ask(self, supervisor: Supervisor, have: Have) -> tuple[list[SampleResult], float]:
         plan, elsewhere, spec = self._plan, self._elsewhere, self._plan.job.spec
         ports = Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas)
         services = Services(spec.judge, plan.state, ports)
         await self._start(services, supervisor)
         urls, token, connect = services.engine_urls, services.engine_token, None
         if plan.folder is None:
-            urls, token, connect = [plan.endpoint], elsewhere.engine_token, partial(ServedClient, model=plan.model)
+            urls, token, connect = [plan.endpoint], elsewhere.engine_token, partial(OpenAIClient, model=plan.model)
         judge_url, judge_token = elsewhere.judge, elsewhere.judge_token
         if not judge_url:
             judge_url, judge_token = services.judge_url, services.judge_token
@@ -148,7 +150,7 @@ class _Asking:
         ):
             await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
             started = time.monotonic()
-            sampler = Sampler(
+            sampler = RolloutContext(
                 pool=pool,
                 judge=judge,
                 protocol=plan.protocol,
@@ -157,7 +159,7 @@ class _Asking:
                 limits=spec.judge.limits,
                 seed=plan.seed,
             )
-            rows = await ask_missing(
+            rows = await sample_missing(
                 plan.problems,
                 prompts=plan.prompts,
                 count=plan.samples,
@@ -175,7 +177,7 @@ class _Asking:
             async with JudgeClient(elsewhere.judge, token=elsewhere.judge_token or None) as client:
                 status = await client.status()
             if not status.get("ready"):
-                raise preflight.CannotRun(f"--judge {elsewhere.judge} is not ready: {status}")
+                raise preflight.PreflightError(f"--judge {elsewhere.judge} is not ready: {status}")
         else:
             preflight.check_machine(plan.job.spec.judge, plan.state)
         write_model(plan.state.job_file, plan.job)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rstar2_train.api.contracts import Attempt, write_model
-from rstar2_train.api.issue import InvalidJob, Problem
+from rstar2_train.api.contracts import AttemptRecord, write_model
+from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import ManifestError, read_manifest
-from rstar2_train.api.roles import Judge
+from rstar2_train.api.roles import JudgeSpec
 from rstar2_train.api.sources import sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
@@ -31,7 +31,7 @@ LOW_BYTES = 128 * 2**20
 """Less than this and what runs is stopped, while a checkpoint and a report can still be written."""
 
 
-class CannotRun(Exception):
+class PreflightError(Exception):
     """Why the job cannot run here, and what to do; for a person to read."""
 
 
@@ -42,22 +42,22 @@ def vendor(dev: Path = Path("/dev")) -> str:
     return "amd" if (dev / "kfd").exists() else "none"
 
 
-def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Problem]]:
-    """The validated job and its warnings. Raises CannotRun with every error."""
+def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Issue]]:
+    """The validated job and its warnings. Raises PreflightError with every error."""
     try:
         job, problems = check(read_manifest(manifest))
     except ManifestError as error:
-        raise CannotRun(str(error)) from error
+        raise PreflightError(str(error)) from error
     if job is None:
         errors = InvalidJob([problem for problem in problems if not problem.warning])
-        raise CannotRun(f"{manifest} is not a valid job:\n{errors}")
+        raise PreflightError(f"{manifest} is not a valid job:\n{errors}")
     return job, problems
 
 
 def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> AgenticRLJob:
     """The job with every source and data value as an absolute path; generated data is made here, once.
 
-    Raises CannotRun naming every field whose file is not there or cannot be used.
+    Raises PreflightError naming every field whose file is not there or cannot be used.
     """
     job = job.model_copy(deep=True)
     missing = {}
@@ -73,8 +73,8 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     return job
 
 
-def check_machine(judge: Judge, state: JobState) -> None:
-    """Look for what the children need. Raises CannotRun with everything that is missing."""
+def check_machine(judge: JudgeSpec, state: JobState) -> None:
+    """Look for what the children need. Raises PreflightError with everything that is missing."""
     missing = []
     if shutil.which("redis-server") is None:
         missing.append("redis-server is not on the PATH: install it (Debian: apt-get install redis-server)")
@@ -99,12 +99,12 @@ def too_little_disk(state: JobState, *, wanted: int) -> str:
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise CannotRun("\n".join(f"error: {line}" for line in problems))
+        raise PreflightError("\n".join(f"error: {line}" for line in problems))
 
 
 @contextmanager
 def locked(state: JobState) -> Iterator[None]:
-    """Hold the job's state folder for this process. Raises CannotRun when another run has it."""
+    """Hold the job's state folder for this process. Raises PreflightError when another run has it."""
     state.root.mkdir(parents=True, exist_ok=True)
     with (state.root / "lock").open("a+") as file:
         try:
@@ -112,7 +112,7 @@ def locked(state: JobState) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise CannotRun(f"{state.root} is in use: this job is already running (pid {holder})") from error
+            raise PreflightError(f"{state.root} is in use: this job is already running (pid {holder})") from error
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -141,6 +141,6 @@ def next_attempt(job: AgenticRLJob, state: JobState, stage: str) -> int:
     """Number the stage's next attempt and make it the current one."""
     folder = state.stage(stage)
     last = folder.attempt()
-    attempt = Attempt(attempt=last.attempt + 1 if last else 1, uid=job.metadata.uid)
+    attempt = AttemptRecord(attempt=last.attempt + 1 if last else 1, uid=job.metadata.uid)
     write_model(folder.attempt_file, attempt)
     return attempt.attempt

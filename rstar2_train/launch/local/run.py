@@ -20,11 +20,11 @@ from typing import Any
 from rich.console import Console
 
 from rstar2_train.api.contracts import ExitCode, Outcome
-from rstar2_train.api.failure_policy import Decision, after_attempt
+from rstar2_train.api.failure_policy import FailureDecision, after_attempt
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import Report, build_report, render, render_slices, write_report
+from rstar2_train.evaluation.job_report import JobReport, build_report, render, render_slices, write_report
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Ports, Services, start_engines, start_judge
 from rstar2_train.launch.local.terminal_view import watch
@@ -57,11 +57,11 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
         for note in notes:
             console.print(note, style="yellow", highlight=False, markup=False)
-        code = asyncio.run(_Run(resolved, state, console).main())
+        code = asyncio.run(_LocalRun(resolved, state, console).main())
     return code
 
 
-class _Run:
+class _LocalRun:
     """One run of a job on this machine."""
 
     def __init__(self, job: AgenticRLJob, state: JobState, console: Console) -> None:
@@ -219,7 +219,7 @@ class _Run:
             self._say(f"{where}\nstarting it again from its last checkpoint")
         return "suspended"
 
-    def _decide(self, stage: Stage, attempt: int, code: int) -> Decision:
+    def _decide(self, stage: Stage, attempt: int, code: int) -> FailureDecision:
         outcome: Outcome | None = self._state.stage(stage.name).outcome()
         if outcome is not None and outcome.attempt != attempt:
             outcome = None  # an earlier attempt's
@@ -244,7 +244,7 @@ class _Run:
         await asyncio.to_thread(_wait_for_metrics, self._state.root)
         await self._supervisor.stop()
 
-    def _conclude(self, ending: Ending, report: Report, path: Path) -> None:
+    def _conclude(self, ending: Ending, report: JobReport, path: Path) -> None:
         console, state = self._console, self._state
         console.print()
         console.print(render(report, width=console.width))

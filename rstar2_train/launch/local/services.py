@@ -18,7 +18,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.api.roles import Judge
+from rstar2_train.api.roles import JudgeSpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.tracking import shipper as ship
@@ -51,7 +51,7 @@ class Ports:
 class Services:
     """Command lines of a job's children on this machine."""
 
-    judge: Judge
+    judge: JudgeSpec
     state: JobState
     ports: Ports
     redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.launch.pod.progress_config_map import ACCOUNT
-from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, last_words
+from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, write_termination_message
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError, KeyError) as error:
         words = str(error) if not isinstance(error, ValidationError) else f"{given.job} is no valid job file: {error}"
         print(f"{given.command}: {words}", file=sys.stderr)
-        last_words(words, given.termination_log)
+        write_termination_message(words, given.termination_log)
         return ExitCode.RETRYABLE if isinstance(error, OSError) else ExitCode.CONFIGURATION
 
 
@@ -72,9 +72,9 @@ def _run(given: argparse.Namespace) -> int:
         from rstar2_train.launch.pod.report import report
 
         return report(given.job, given.state, ending=given.ending)
-    from rstar2_train.launch.pod.attempt import Launch, launch
+    from rstar2_train.launch.pod.attempt import AttemptOptions, launch
 
-    told = Launch(
+    told = AttemptOptions(
         job_file=given.job,
         state=given.state,
         stage=given.stage,

@@ -19,13 +19,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.api.contracts import Attempt, ExitCode, Outcome, Reason, write_model
+from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Reason, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState, StageState, read_attempt
 from rstar2_train.launch.pod import ray_cluster
-from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ConfigMap
-from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, Mirror, last_words, to_json
-from rstar2_train.launch.pod.ray_cluster import Cluster, reachable
+from rstar2_train.launch.pod.progress_config_map import ACCOUNT, ProgressConfigMap
+from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMirror, to_json, write_termination_message
+from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.dns import addresses, split_address
@@ -44,7 +44,7 @@ AFTERMATH_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AttemptOptions:
     """What a pod was told."""
 
     job_file: Path
@@ -64,24 +64,24 @@ class Launch:
     termination_log: Path = TERMINATION_LOG
 
 
-async def launch(told: Launch, *, index: int) -> int:
+async def launch(told: AttemptOptions, *, index: int) -> int:
     """Run this pod to its end; returns its exit code."""
     job = AgenticRLJob.model_validate_json(told.job_file.read_text(encoding="utf-8"))
-    pod = _Pod(told, job)
+    pod = _TrainerPod(told, job)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, pod.stopping.set)
     return await (pod.lead() if index == 0 else pod.serve())
 
 
-class _Pod:
+class _TrainerPod:
     """One pod of an attempt."""
 
-    def __init__(self, told: Launch, job: AgenticRLJob) -> None:
+    def __init__(self, told: AttemptOptions, job: AgenticRLJob) -> None:
         self._told = told
         self._job = job
         self._stage = job.stage(told.stage)
-        self._attempt = Attempt(attempt=told.attempt, uid=job.metadata.uid)
+        self._attempt = AttemptRecord(attempt=told.attempt, uid=job.metadata.uid)
         self._state = JobState(told.state)
         self._env = os.environ | ray_cluster.environment(os.environ.get("RSTAR2_ENGINE_TOKEN", ""))
         self._background: set[asyncio.Task[None]] = set()
@@ -96,7 +96,7 @@ class _Pod:
 
     async def lead(self) -> int:
         """Index 0: the driver and what it needs."""
-        why_not = claim(self._folder.attempt_file, self._attempt)
+        why_not = acquire_attempt(self._folder.attempt_file, self._attempt)
         if why_not:
             return self._refuse(ExitCode.RETRYABLE, why_not)
         write_model(self._state.job_file, self._job)
@@ -107,8 +107,8 @@ class _Pod:
         told = self._told
         config_map = None
         if told.progress:
-            config_map = await stack.enter_async_context(ConfigMap.of_pod(told.progress, account=told.account))
-        mirror = Mirror(config_map, self._state, stage=told.stage, attempt=self._attempt)
+            config_map = await stack.enter_async_context(ProgressConfigMap.of_pod(told.progress, account=told.account))
+        mirror = ProgressMirror(config_map, self._state, stage=told.stage, attempt=self._attempt)
         done = self._folder.outcome()
         if done is not None and self._folder.done:
             log.info("stage %s is already done in this storage: %s", told.stage, done.message)
@@ -160,12 +160,12 @@ class _Pod:
         words = f"Ray's head ended {JOIN_TRIES} times before all {self._told.nodes} pods had joined (see the log)"
         return None, self._outcome("failed", "RanksLost", words)
 
-    async def _all_nodes(self, cluster: Cluster) -> None:
+    async def _all_nodes(self, cluster: RayCluster) -> None:
         """Return when every pod has given Ray its node."""
         while not (await reachable(cluster.head, cluster.port) and await self._have_joined(cluster)):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _have_joined(self, cluster: Cluster) -> bool:
+    async def _have_joined(self, cluster: RayCluster) -> bool:
         """Wait in a process that knows Ray; False when it could not (the caller sees the head's own end)."""
         process = await self._spawn(cluster.wait_command(self._told.nodes))
         try:
@@ -224,16 +224,16 @@ class _Pod:
         )
         return outcome.model_copy(update={"message": message, "retryable": kind == "failed"})
 
-    async def _conclude(self, mirror: Mirror, outcome: Outcome) -> int:
+    async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
         """Storage first, then the termination message, then the ConfigMap."""
         write_model(self._folder.outcome_file, outcome)
-        last_words(to_json(outcome), self._told.termination_log)
+        write_termination_message(to_json(outcome), self._told.termination_log)
         await mirror.conclude(outcome)
         return outcome.exit_code
 
     def _refuse(self, code: int, why: str) -> int:
         log.error("%s", why)
-        last_words(why, self._told.termination_log)
+        write_termination_message(why, self._told.termination_log)
         return code
 
     # -- the other indexes ------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class _Pod:
                 await asyncio.sleep(LOOK_SECONDS)
         return self._refuse(ExitCode.RETRYABLE, f"Ray on this pod ended {lost} times while its head was alive")
 
-    async def _give_node(self, cluster: Cluster) -> bool:
+    async def _give_node(self, cluster: RayCluster) -> bool:
         """Be a node until the head ends (True), or the node does."""
         found = await addresses(cluster.head_address)
         if found:  # Ray takes an address as its own name for a node: not once a name and once a number
@@ -293,8 +293,8 @@ class _Pod:
 
     # -- both -------------------------------------------------------------------------------------------------------
 
-    def _cluster(self, *, head: str) -> Cluster:
-        return Cluster(
+    def _cluster(self, *, head: str) -> RayCluster:
+        return RayCluster(
             head=head,
             port=self._told.ray_port,
             address=_own_address(),
@@ -310,7 +310,7 @@ class _Pod:
         )
 
 
-def claim(file: Path, attempt: Attempt) -> str:
+def acquire_attempt(file: Path, attempt: AttemptRecord) -> str:
     """Make `attempt` the one that may write; why not, when a later one of the same job is there already."""
     there = read_attempt(file)
     if there is not None and there.uid == attempt.uid and there.attempt > attempt.attempt:

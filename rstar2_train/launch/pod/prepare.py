@@ -21,8 +21,8 @@ from rstar2_train.api.sources import GENERATED, HUB, HubSource, sources, split_h
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import resolve, unusable
-from rstar2_train.launch.pod.progress_config_map import ConfigMap
-from rstar2_train.launch.pod.progress_mirror import insist, last_words, to_json
+from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
+from rstar2_train.launch.pod.progress_mirror import retry_until, to_json, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.files import FULL, write_atomically
 
@@ -52,7 +52,7 @@ def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, t
         )
     if progress:
         asyncio.run(_tell(progress, outcome, account))
-    last_words(outcome.message, termination_log)
+    write_termination_message(outcome.message, termination_log)
     return outcome.exit_code
 
 
@@ -71,8 +71,8 @@ def _bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
 
 
 async def _tell(progress: str, outcome: Outcome, account: Path) -> None:
-    async with ConfigMap.of_pod(progress, account=account) as config_map:
-        await insist(config_map, {PREPARE_KEY: to_json(outcome)})
+    async with ProgressConfigMap.of_pod(progress, account=account) as config_map:
+        await retry_until(config_map, {PREPARE_KEY: to_json(outcome)})
 
 
 def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:

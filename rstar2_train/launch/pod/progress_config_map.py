@@ -20,11 +20,11 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_SECONDS = 10.0
 
 
-class NotTold(Exception):
+class ProgressNotWritten(Exception):
     """The API server did not take it: away, or refusing. The message is for the log."""
 
 
-class ConfigMap:
+class ProgressConfigMap:
     """One ConfigMap. Use as `async with`."""
 
     def __init__(self, name: str, *, namespace: str, server: str, account: Path = ACCOUNT) -> None:
@@ -39,7 +39,7 @@ class ConfigMap:
         )
 
     @classmethod
-    def of_pod(cls, name: str, *, account: Path = ACCOUNT) -> ConfigMap:
+    def of_pod(cls, name: str, *, account: Path = ACCOUNT) -> ProgressConfigMap:
         """The one in this pod's namespace. Raises ValueError where this is no pod."""
         try:
             host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
@@ -56,7 +56,7 @@ class ConfigMap:
         await self._client.aclose()
 
     async def put(self, data: dict[str, str]) -> None:
-        """Set keys, and leave the others as they are. Raises NotTold."""
+        """Set keys, and leave the others as they are. Raises ProgressNotWritten."""
         try:
             headers = {
                 "Authorization": f"Bearer {self._token.read_text(encoding='utf-8').strip()}",
@@ -64,6 +64,6 @@ class ConfigMap:
             }
             answer = await self._client.patch(self._path, json={"data": data}, headers=headers)
         except (httpx.HTTPError, OSError) as error:
-            raise NotTold(f"{type(error).__name__}: {error}") from error
+            raise ProgressNotWritten(f"{type(error).__name__}: {error}") from error
         if answer.status_code != 200:
-            raise NotTold(f"{answer.status_code}: {answer.text[:300]}")
+            raise ProgressNotWritten(f"{answer.status_code}: {answer.text[:300]}")

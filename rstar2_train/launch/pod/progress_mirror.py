@@ -11,10 +11,10 @@ import logging
 import time
 from pathlib import Path
 
-from rstar2_train.api.base import Model
-from rstar2_train.api.contracts import PROGRESS_KEY, Attempt, Outcome, Progress, outcome_key
+from rstar2_train.api.base import ApiModel
+from rstar2_train.api.contracts import PROGRESS_KEY, AttemptRecord, Outcome, Progress, outcome_key
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.launch.pod.progress_config_map import ConfigMap, NotTold
+from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap, ProgressNotWritten
 from rstar2_train.tracking import shipper
 
 log = logging.getLogger("rstar2.cluster")
@@ -39,10 +39,12 @@ def due(progress: Progress, told: Progress | None, *, seconds: float) -> bool:
     return changed or seconds >= EVERY_SECONDS
 
 
-class Mirror:
+class ProgressMirror:
     """Tells one attempt's progress and outcome; with no ConfigMap, nobody."""
 
-    def __init__(self, config_map: ConfigMap | None, state: JobState, *, stage: str, attempt: Attempt) -> None:
+    def __init__(
+        self, config_map: ProgressConfigMap | None, state: JobState, *, stage: str, attempt: AttemptRecord
+    ) -> None:
         self._config_map = config_map
         self._state = state
         self._stage = stage
@@ -60,7 +62,7 @@ class Mirror:
 
     async def conclude(self, outcome: Outcome) -> None:
         """Tell the last progress and the outcome; waits a minute for an API server that is away."""
-        await insist(self._config_map, self._final(outcome))
+        await retry_until(self._config_map, self._final(outcome))
 
     async def _tell_progress(self) -> None:
         progress = self._progress()
@@ -70,7 +72,7 @@ class Mirror:
             return
         try:
             await self._config_map.put({PROGRESS_KEY: to_json(progress)})
-        except NotTold as error:
+        except ProgressNotWritten as error:
             if str(error) != self._trouble:
                 log.warning("the API server does not take the progress, training goes on: %s", error)
             self._trouble = str(error)
@@ -107,26 +109,28 @@ class Mirror:
         return told | {outcome_key(self._stage): to_json(outcome)}
 
 
-async def insist(config_map: ConfigMap | None, data: dict[str, str], *, seconds: float = PATIENCE_SECONDS) -> None:
+async def retry_until(
+    config_map: ProgressConfigMap | None, data: dict[str, str], *, seconds: float = PATIENCE_SECONDS
+) -> None:
     """Put keys, again and again for a while. What could not be told is logged."""
     deadline = time.monotonic() + seconds
     while config_map is not None:
         try:
             await config_map.put(data)
             return
-        except NotTold as error:
+        except ProgressNotWritten as error:
             if time.monotonic() > deadline:
                 log.error("the API server did not take %s for %.0f s: %s", ", ".join(data), seconds, error)
                 return
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def to_json(model: Model) -> str:
+def to_json(model: ApiModel) -> str:
     """A contract as one line of JSON."""
     return json.dumps(model.model_dump(mode="json", exclude_none=True))
 
 
-def last_words(text: str, file: Path = TERMINATION_LOG) -> None:
+def write_termination_message(text: str, file: Path = TERMINATION_LOG) -> None:
     """Leave a container's termination message, where there is a kubelet to read it. At most 4 KB are kept."""
     if file.exists():
         file.write_text(text[:4096], encoding="utf-8")

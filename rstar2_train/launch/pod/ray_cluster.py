@@ -45,7 +45,7 @@ ENVIRONMENT = QUIET | {
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RayCluster:
     """The Ray cluster of an attempt, seen from one of its pods."""
 
     head: str
@@ -121,7 +121,7 @@ def store_bytes(shared_memory: Path = SHARED_MEMORY) -> int:
     return max(LEAST_STORE_BYTES, min(MOST_STORE_BYTES, found.f_blocks * found.f_frsize // 2))
 
 
-async def wait_for_end(cluster: Cluster) -> None:
+async def wait_for_end(cluster: RayCluster) -> None:
     """Return when the head has ended: its port was closed, or its name gone, several times in a row."""
     misses = 0
     while misses < HEAD_MISSES:

@@ -10,24 +10,24 @@ from pathlib import Path
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.data.problems import DataError
-from rstar2_train.evaluation.benchmarks import Named, read_benchmarks
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.initial_policy import incoming
-from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.evaluation.benchmarks import BenchmarkFile, read_benchmarks
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.stages.sft import load_protocol
 from rstar2_train.orchestrator.validation import measure_problems, measure_validation, wants_validation
 
 
-async def run(ctx: Context) -> Outcome:
+async def run(ctx: StageContext) -> Outcome:
     """Run the stage to its end. Raises Suspend or StageFailed."""
     settings = ctx.stage.evaluate
     assert settings is not None
-    source = incoming(ctx.job, ctx.stage, ctx.state)
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
     try:
-        named = list(read_benchmarks(Named(one.name, Path(one.data)) for one in settings.benchmarks))
+        named = list(read_benchmarks(BenchmarkFile(one.name, Path(one.data)) for one in settings.benchmarks))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-    async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
+    async with RolloutSession(ctx, load_protocol(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):
             await measure_validation(ctx, rollouts, source.stage, step=None)

@@ -18,10 +18,10 @@ from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import FilterStage
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_text
-from rstar2_train.evaluation.sample_result import Scored
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.initial_policy import incoming
-from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.stages.sft import load_protocol
 from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
 from rstar2_train.rollout import trajectory_store
@@ -34,7 +34,7 @@ _COLUMNS = ("prompt_id", "prompt_ids", "gold", "sample", "stop", "verdict")
 """What tells which sample a stored trajectory is, and how it ended."""
 
 
-class Slices:
+class FilterSlices:
     """The samples of the stage that have ended, in files of so many: whole problems, in the order in which they end.
 
     Use as a context manager: whatever ends the stage, but for a death of the process, all that ended is written, those
@@ -72,7 +72,7 @@ class Slices:
 
     def finished(
         self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], Scored]:
+    ) -> dict[tuple[str, int], SampleResult]:
         """What earlier attempts have written of `samples` samples of each problem, by problem id and number.
 
         What infrastructure lost, and what was sampled for another text or answer, is to be asked again.
@@ -83,7 +83,7 @@ class Slices:
         for _, file in trajectory_store.step_files(self._folder):
             for row in trajectory_store.stream(file, _COLUMNS):
                 name, sample = row["prompt_id"], row["sample"]
-                scored = Scored(name, sample, row["verdict"])
+                scored = SampleResult(name, sample, row["verdict"])
                 lost = row["stop"] == "infrastructure" or row["verdict"] == "internal"
                 if wanted.get(name) == (row["prompt_ids"], row["gold"]) and sample < samples and not lost:
                     found[name, sample] = scored
@@ -92,9 +92,9 @@ class Slices:
         self.written = len(found)
         return found
 
-    def add(self, trajectory: Trajectory) -> Scored:
+    def add(self, trajectory: Trajectory) -> SampleResult:
         """Take a sample that has ended; writes a slice that is full. Raises OSError when the disk is."""
-        scored = Scored.of(trajectory)
+        scored = SampleResult.of(trajectory)
         self._count(scored)
         part = self._parts.setdefault(scored.prompt_id, [])
         (self._lost if scored.failed else part).append(trajectory)
@@ -105,7 +105,7 @@ class Slices:
             self._on_slice()
         return scored
 
-    def _count(self, scored: Scored) -> None:
+    def _count(self, scored: SampleResult) -> None:
         self.ended[scored.prompt_id] += 1
         self.solved[scored.prompt_id] += scored.correct
 
@@ -117,15 +117,15 @@ class Slices:
         self._open = []
 
 
-async def run(ctx: Context) -> Outcome:
+async def run(ctx: StageContext) -> Outcome:
     """Run the stage to its end. Raises Suspend or StageFailed."""
     settings = ctx.stage.filter
     assert settings is not None
-    source = incoming(ctx.job, ctx.stage, ctx.state)
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
     problems = load_problems(settings.data)
     total = -(-len(problems) * settings.samples // SLICE_ROLLOUTS)
     ctx.report(total_steps=total)
-    async with Rollouts(ctx, load_protocol(ctx, source.model)) as rollouts:
+    async with RolloutSession(ctx, load_protocol(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):
             await measure_validation(ctx, rollouts, source.stage, step=None)
@@ -136,7 +136,7 @@ async def run(ctx: Context) -> Outcome:
             if step < total:  # the last one is told when all is done
                 _tell(ctx, settings, slices, step)
 
-        with Slices(ctx.folder.trajectories, may_write=ctx.check_current, on_slice=tell) as slices:
+        with FilterSlices(ctx.folder.trajectories, may_write=ctx.check_current, on_slice=tell) as slices:
             rows = await rollouts.measure(
                 problems,
                 count=settings.samples,
@@ -153,7 +153,7 @@ async def run(ctx: Context) -> Outcome:
     return ctx.outcome("completed", "Completed", f"kept {len(kept)} of {len(problems)} problems")
 
 
-def _tell(ctx: Context, settings: FilterStage, slices: Slices, step: int) -> None:
+def _tell(ctx: StageContext, settings: FilterStage, slices: FilterSlices, step: int) -> None:
     """Show and track how many of the problems all of whose samples have ended are kept."""
     seen = [name for name, ended in slices.ended.items() if ended == settings.samples]
     kept = sum(slices.solved[name] < settings.drop_solved for name in seen)

@@ -18,17 +18,17 @@ from statistics import fmean
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
-from rstar2_train.data.sampler import Order
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.initial_policy import final_version, incoming, inherits_optimizer, step_version
-from rstar2_train.orchestrator.rollout_session import Rollouts
+from rstar2_train.data.sampler import PromptSampler
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import final_version, inherits_optimizer, initial_policy, step_version
+from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.selection import select, stored_groups
 from rstar2_train.orchestrator.stages.sft import load_protocol
-from rstar2_train.orchestrator.trainer_session import Training
+from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.orchestrator.triggers import Decision, StepRecord, decide
 from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
 from rstar2_train.rollout import trajectory_store
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.metrics import headline, step_metrics
 from rstar2_train.tracking.traces import pick
@@ -38,19 +38,19 @@ from rstar2_train.trainer.types import OptimizerConfig
 log = logging.getLogger(__name__)
 
 
-async def run(ctx: Context) -> Outcome:
+async def run(ctx: StageContext) -> Outcome:
     """Run the stage to its end. Raises Suspend or StageFailed."""
     settings = ctx.job.grpo_settings(ctx.stage)
-    source = incoming(ctx.job, ctx.stage, ctx.state)
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, grad_clip=settings.grad_clip)
     inherit = inherits_optimizer(source.stage, reset=settings.reset_optimizer)
     if inherit:
         settings = settings.model_copy(update={"warmup_steps": 0})  # the optimiser's moments are there already
     async with contextlib.AsyncExitStack() as stack:
-        training = await stack.enter_async_context(Training(ctx, optimizer, source, inherit=inherit))
+        training = await stack.enter_async_context(TrainerSession(ctx, optimizer, source, inherit=inherit))
         protocol = await asyncio.to_thread(load_protocol, ctx, source.model)
         problems = usable_problems(ctx, settings, protocol)
-        rollouts = await stack.enter_async_context(Rollouts(ctx, protocol))
+        rollouts = await stack.enter_async_context(RolloutSession(ctx, protocol))
         step = 0
         if training.resumes:
             step = await training.begun()
@@ -83,12 +83,12 @@ class _Loop:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: StageContext,
         settings: GRPOSettings,
-        training: Training,
-        rollouts: Rollouts,
+        training: TrainerSession,
+        rollouts: RolloutSession,
         problems: list[Problem],
-        protocol: Protocol,
+        protocol: ChatFormat,
     ) -> None:
         self._ctx = ctx
         self._settings = settings
@@ -96,7 +96,7 @@ class _Loop:
         self._rollouts = rollouts
         self._problems = problems
         self._protocol = protocol
-        self._order = Order(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
+        self._order = PromptSampler(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
         self._told_at = time.monotonic()
 
     def decide(self, history: Sequence[StepRecord]) -> Decision | None:
@@ -184,7 +184,7 @@ class _Loop:
             trajectory_store.prune(ctx.folder.trajectories, keep)
 
 
-def usable_problems(ctx: Context, settings: GRPOSettings, protocol: Protocol) -> list[Problem]:
+def usable_problems(ctx: StageContext, settings: GRPOSettings, protocol: ChatFormat) -> list[Problem]:
     """The stage's problems whose prompt fits. Raises StageFailed when there is none."""
     file = ctx.state.stage(settings.data_from).kept_file if settings.data_from else Path(settings.data or "")
     problems = load_problems(str(file))

@@ -11,32 +11,32 @@ from pathlib import Path
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import SFTStage
 from rstar2_train.data.problems import Conversation, DataError, read_conversations
-from rstar2_train.data.sampler import Order
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.initial_policy import incoming
-from rstar2_train.orchestrator.trainer_session import Training
-from rstar2_train.rollout.chat_format import Protocol, ProtocolError
+from rstar2_train.data.sampler import PromptSampler
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.trainer_session import TrainerSession
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer import lr_schedule
-from rstar2_train.trainer.types import OptimizerConfig, Sequence
+from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample
 
 log = logging.getLogger(__name__)
 
 
-class Demonstrations:
+class DemonstrationBatches:
     """The stage's data as tokens, and which of them each step learns from."""
 
-    def __init__(self, rows: list[Conversation], *, protocol: Protocol, settings: SFTStage, seed: int) -> None:
+    def __init__(self, rows: list[Conversation], *, protocol: ChatFormat, settings: SFTStage, seed: int) -> None:
         """Tokenises everything once. Raises DataError for a row that the chat template cannot carry."""
         sequences, levels, dropped = [], [], 0
         for index, row in enumerate(rows):
             try:
                 encoded = protocol.conversation(row.messages)
-            except ProtocolError as error:
+            except ChatFormatError as error:
                 raise DataError(f"{settings.data}: row {index + 1}: {error}") from error
             if len(encoded.token_ids) > settings.max_tokens:
                 dropped += 1
                 continue
-            sequences.append(Sequence(encoded.token_ids, encoded.mask))
+            sequences.append(TokenizedExample(encoded.token_ids, encoded.mask))
             levels.append(row.level)
         if dropped:
             log.warning("%d of %d demonstrations are longer than maxTokens and left out", dropped, len(rows))
@@ -45,28 +45,28 @@ class Demonstrations:
         self._sequences = sequences
         self._first = [index for index, level in enumerate(levels) if level == 1]
         self._settings = settings
-        self._order = Order(len(sequences), settings.batch_size, seed, "sft")
-        self._first_order = Order(max(1, len(self._first)), settings.batch_size, seed, "sft-first")
+        self._order = PromptSampler(len(sequences), settings.batch_size, seed, "sft")
+        self._first_order = PromptSampler(max(1, len(self._first)), settings.batch_size, seed, "sft-first")
 
     @property
     def steps(self) -> int:
         """Optimiser steps of the stage."""
         return max(1, math.ceil(self._settings.epochs * len(self._sequences) / self._settings.batch_size))
 
-    def batch(self, step: int) -> list[Sequence]:
+    def batch(self, step: int) -> list[TokenizedExample]:
         """What 0-based `step` learns from."""
         if step < self._settings.shortest_first_steps and self._first:
             return [self._sequences[self._first[index]] for index in self._first_order.at(step)]
         return [self._sequences[index] for index in self._order.at(step)]
 
 
-async def run(ctx: Context) -> Outcome:
+async def run(ctx: StageContext) -> Outcome:
     """Run the stage to its end. Raises Suspend or StageFailed."""
     settings = ctx.stage.sft
     assert settings is not None
-    source = incoming(ctx.job, ctx.stage, ctx.state)
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
     optimizer = OptimizerConfig(weight_decay=settings.weight_decay, betas=(0.9, 0.95))
-    async with Training(ctx, optimizer, source) as training:
+    async with TrainerSession(ctx, optimizer, source) as training:
         data = await asyncio.to_thread(_demonstrations, ctx, settings, source.model)
         every = settings.checkpoint_every_steps or max(1, data.steps // 10)
         step = await training.begun()
@@ -85,18 +85,18 @@ async def run(ctx: Context) -> Outcome:
         return await training.hand_on(step)
 
 
-def _demonstrations(ctx: Context, settings: SFTStage, model: Path) -> Demonstrations:
+def _demonstrations(ctx: StageContext, settings: SFTStage, model: Path) -> DemonstrationBatches:
     """The stage's data. Raises StageFailed when it cannot be learned from."""
     try:
         rows = list(read_conversations(Path(settings.data)))
-        return Demonstrations(rows, protocol=load_protocol(ctx, model), settings=settings, seed=ctx.seed)
+        return DemonstrationBatches(rows, protocol=load_protocol(ctx, model), settings=settings, seed=ctx.seed)
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
 
 
-def load_protocol(ctx: Context, model: Path) -> Protocol:
+def load_protocol(ctx: StageContext, model: Path) -> ChatFormat:
     """The tool protocol of the job, on a model's tokenizer."""
-    return Protocol.of(model, ctx.job.spec.model, tool=ctx.job.spec.rollout.tool)
+    return ChatFormat.of(model, ctx.job.spec.model, tool=ctx.job.spec.rollout.tool)
 
 
 def _rate(settings: SFTStage, step: int, total: int) -> float:

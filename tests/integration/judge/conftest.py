@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.judge.types import CallResult
@@ -25,22 +25,22 @@ def require_sandbox() -> None:
 
 
 @pytest.fixture(scope="session")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeStack]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
     """A judge with one sandbox, shared by the tests that do not break it."""
     require_sandbox()
-    with JudgeStack(tmp_path_factory.mktemp("judge"), executors=1) as stack:
+    with LocalJudge(tmp_path_factory.mktemp("judge"), executors=1) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def _breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeStack]:
+def _breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
     require_sandbox()
-    with JudgeStack(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as stack:
+    with LocalJudge(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as stack:
         yield stack
 
 
 @pytest.fixture
-def own_judge(_breakable: JudgeStack) -> JudgeStack:
+def own_judge(_breakable: LocalJudge) -> LocalJudge:
     """A judge whose parts the tests of a module may kill; all parts run again when the next test begins."""
     stack = _breakable
     for name, start in (("redis", stack.start_redis), ("api", stack.start_api)):
@@ -53,14 +53,14 @@ def own_judge(_breakable: JudgeStack) -> JudgeStack:
 
 
 @pytest.fixture
-async def client(judge: JudgeStack) -> AsyncIterator[JudgeClient]:
+async def client(judge: LocalJudge) -> AsyncIterator[JudgeClient]:
     """A client of the shared judge."""
     async with JudgeClient(judge.url) as one:
         yield one
 
 
 @pytest.fixture
-def run(judge: JudgeStack) -> Callable[..., CallResult]:
+def run(judge: LocalJudge) -> Callable[..., CallResult]:
     """Runs one snippet, from a test that is not async."""
 
     def run_one(code: str, stdin: str = "", **limits: float) -> CallResult:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 
 COMMAND = [sys.executable, "-m", "rstar2_train.judge"]
@@ -34,7 +34,7 @@ def test_open_address_is_refused() -> None:
     assert "run code on it" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_port_in_use(judge: JudgeStack) -> None:
+def test_port_in_use(judge: LocalJudge) -> None:
     ended = judge_command("api", "--redis", judge.redis_url, "--port", str(judge.port))
     assert ended.returncode == 78
     assert f"cannot listen on 127.0.0.1:{judge.port}" in ended.stderr and "Traceback" not in ended.stderr
@@ -49,7 +49,7 @@ def test_no_runsc_says_how_to_get_it(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_runsc_that_cannot_start_is_told(judge: JudgeStack, tmp_path: Path) -> None:
+def test_runsc_that_cannot_start_is_told(judge: LocalJudge, tmp_path: Path) -> None:
     broken = tmp_path / "runsc"
     broken.write_text("#!/bin/sh\necho this kernel will not do >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -68,20 +68,20 @@ def test_no_compiler_says_so(tmp_path: Path) -> None:
     assert "no C compiler" in ended.stderr and "apt install" in ended.stderr
 
 
-def test_wrong_redis_password_is_told(judge: JudgeStack) -> None:
+def test_wrong_redis_password_is_told(judge: LocalJudge) -> None:
     arguments = ["worker", "--redis", judge.redis_url, "--executors", "1", "--lanes", "bare"]
     ended = judge_command(*arguments, RSTAR2_REDIS_PASSWORD="wrong")
     assert ended.returncode == 78
     assert "password" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_state_folder_of_another_worker_is_refused(judge: JudgeStack) -> None:
+def test_state_folder_of_another_worker_is_refused(judge: LocalJudge) -> None:
     state = judge.folder / "worker-state"
     ended = judge_command("worker", "--redis", judge.redis_url, "--executors", "1", "--state", str(state))
     assert ended.returncode == 78 and "another judge worker" in ended.stderr
 
 
-def test_token_is_asked_for(judge: JudgeStack) -> None:
+def test_token_is_asked_for(judge: LocalJudge) -> None:
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password, "RSTAR2_JUDGE_TOKEN": "open-sesame"}
     command = [*COMMAND, "api", "--redis", judge.redis_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as api:
@@ -101,7 +101,7 @@ def test_token_is_asked_for(judge: JudgeStack) -> None:
 def test_isolation_none_runs_and_warns(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
-    with JudgeStack(tmp_path, executors=1, isolation="none", lanes=("bare",)) as stack:
+    with LocalJudge(tmp_path, executors=1, isolation="none", lanes=("bare",)) as stack:
         assert "UNPROTECTED" in stack.log("worker").upper() and "WARNING" in stack.log("worker")
         assert stack.status()["workers"][0]["isolation"] == "none"
         for code, status in (
@@ -158,7 +158,7 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
         yield OrdinaryUser(["unshare", "--mount", "sh", "-c", f'{mounts} && exec {become} "$@"', "sh"], home)
 
 
-def test_worker_as_an_ordinary_user(judge: JudgeStack, ordinary_user: OrdinaryUser, tmp_path: Path) -> None:
+def test_worker_as_an_ordinary_user(judge: LocalJudge, ordinary_user: OrdinaryUser, tmp_path: Path) -> None:
     """Rootless runsc: the same sandbox, the same canary, under a user that owns nothing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     home = ordinary_user.home

@@ -14,13 +14,13 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack, free_port
+from rstar2_train.judge.local import LocalJudge, free_port
 from rstar2_train.judge.outcome import to_result
 from rstar2_train.judge.sandbox import wire
-from rstar2_train.judge.sandbox.base import SandboxBusy, SandboxError, SandboxNotTight
+from rstar2_train.judge.sandbox.base import IsolationCheckFailed, SandboxBusy, SandboxError
 from rstar2_train.judge.sandbox.remote import RemoteSandbox
-from rstar2_train.judge.types import Task
-from rstar2_train.judge.worker.isolation_check import Canary
+from rstar2_train.judge.types import QueuedCall
+from rstar2_train.judge.worker.isolation_check import IsolationCheck
 from tests.integration.judge.conftest import require_sandbox
 from tests.support.executor_pod import ExecutorPod, write_keys
 
@@ -57,17 +57,17 @@ def sandbox(pod: ExecutorPod, keys: tuple[Path, Path]) -> Callable[[], RemoteSan
 
 
 @pytest.fixture
-async def stack(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[JudgeStack]:
-    with JudgeStack(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as stack:
+async def stack(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[LocalJudge]:
+    with LocalJudge(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as stack:
         stack.wait_ready()
         yield stack
 
 
-def call(code: str, limits: JudgeLimits = SLOW) -> Task:
-    return Task.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
+def call(code: str, limits: JudgeLimits = SLOW) -> QueuedCall:
+    return QueuedCall.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
 
 
-async def test_statuses_are_those_of_a_local_sandbox(stack: JudgeStack) -> None:
+async def test_statuses_are_those_of_a_local_sandbox(stack: LocalJudge) -> None:
     cases = {
         "print(6 * 7)": "ok",
         "import sys\nsys.exit(3)": "error",
@@ -90,7 +90,7 @@ async def test_statuses_are_those_of_a_local_sandbox(stack: JudgeStack) -> None:
     assert (worker["executors"], worker["isolation"]) == (1, "gvisor")
 
 
-async def test_calls_survive_the_loss_of_an_executor(stack: JudgeStack, pod: ExecutorPod) -> None:
+async def test_calls_survive_the_loss_of_an_executor(stack: LocalJudge, pod: ExecutorPod) -> None:
     async with JudgeClient(stack.url, patience_seconds=300) as client:
         code = "import time\ntime.sleep(0.3)\nprint({0} * {0})"
         calls = [asyncio.create_task(client.run(code.format(n), limits=SLOW)) for n in range(24)]
@@ -152,11 +152,11 @@ async def test_an_executor_that_is_not_tight_is_asked_to_end(
 ) -> None:
     one = sandbox()
     await one.start()
-    with Canary(tmp_path) as canary:
+    with IsolationCheck(tmp_path) as canary:
         await canary.check(one, "bare")
         assert one.bait is not None
         monkeypatch.setattr(one, "bait", type(one.bait)(("/opt/executor/program.py",), one.bait.addresses))
-        with pytest.raises(SandboxNotTight, match=r"host file.*visible"):
+        with pytest.raises(IsolationCheckFailed, match=r"host file.*visible"):
             await canary.check(one, "bare")
     await one.stop(condemned=True)
     assert await asyncio.to_thread(pod.wait) == 70

@@ -11,13 +11,13 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import CallResult
 from tests.support.hostile import HOSTILE, PROBE, PROBED, Hostile, baits
 
 
 @pytest.fixture(scope="module")
-def values(judge: JudgeStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def values(judge: LocalJudge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What the attacks are tempted with: a secret on this machine, listeners on it."""
     secret = tmp_path_factory.mktemp("bait") / "secret"
     secret.write_text("s3cret")
@@ -42,7 +42,7 @@ def ready_again() -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.name)
-def test_attack(judge: JudgeStack, values: dict[str, str], ready_again: list[float], attack: Hostile) -> None:
+def test_attack(judge: LocalJudge, values: dict[str, str], ready_again: list[float], attack: Hostile) -> None:
     async def calls() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
             if attack.before:
@@ -75,7 +75,7 @@ for _ in range(12):
 """
 
 
-def test_what_calls_leave_in_gvisor_itself_is_given_back(judge: JudgeStack) -> None:
+def test_what_calls_leave_in_gvisor_itself_is_given_back(judge: LocalJudge) -> None:
     """Sockets on their way through each other are nobody's, and gVisor never frees them: only a new sandbox does."""
 
     def recycled() -> int:

@@ -9,9 +9,9 @@ from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.sandbox import local
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc, prepare
 from rstar2_train.judge.sandbox.rootfs import SetupError
-from rstar2_train.judge.types import Task
-from rstar2_train.judge.worker.pool import Pool, PoolError
-from rstar2_train.judge.worker.provider import LocalSupply
+from rstar2_train.judge.types import QueuedCall
+from rstar2_train.judge.worker.pool import PoolError, SandboxPool
+from rstar2_train.judge.worker.provider import LocalSandboxProvider
 
 
 async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,11 +27,11 @@ async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         return config
 
     monkeypatch.setattr(local, "bundle_config", leaky)
-    pool = Pool(LocalSupply(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1))
+    pool = SandboxPool(LocalSandboxProvider(prepare(isolation="gvisor", state=tmp_path, lanes=("bare",)), 1))
     pool.start()
     try:
         limits = JudgeLimits()
-        task = Task.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
+        task = QueuedCall.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
         call = pool.submit(task)
         with pytest.raises(PoolError, match=r"not tight.*secrets in the environment.*RSTAR2_REDIS_PASSWORD"):
             await pool.failed

@@ -18,9 +18,9 @@ from redis.asyncio import Redis as AsyncRedis
 from bench.judge_soak import soak
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.loadgen import measure
-from rstar2_train.judge.local import JudgeStack
-from rstar2_train.judge.queue import GROUP, Consumer, Names, connect
+from rstar2_train.judge.loadgen import measure_load
+from rstar2_train.judge.local import LocalJudge
+from rstar2_train.judge.queue import GROUP, Consumer, QueueKeys, connect
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from tests.support.hostile import HOSTILE
 
@@ -53,33 +53,33 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def kill_sandboxes(judge: JudgeStack) -> None:
+def kill_sandboxes(judge: LocalJudge) -> None:
     """Kills every sandbox, as a crash of gVisor would."""
     for pid in children(judge.processes["worker"].pid):
         with contextlib.suppress(ProcessLookupError):  # it went with its parent
             os.kill(pid, signal.SIGKILL)
 
 
-def connect_as(judge: JudgeStack) -> AsyncRedis:
+def connect_as(judge: LocalJudge) -> AsyncRedis:
     """A client with the judge's password, as its own processes have one."""
     return AsyncRedis.from_url(judge.redis_url, password=judge.password, protocol=2)
 
 
-def recycled(judge: JudgeStack) -> int:
+def recycled(judge: LocalJudge) -> int:
     """Sandboxes that the one living worker threw away so far; its report is a second old at most."""
     time.sleep(1.5)
     (worker,) = judge.status()["workers"]
     return int(worker["recycled"])
 
 
-def test_a_sandbox_stays_on_one_core(own_judge: JudgeStack) -> None:
+def test_a_sandbox_stays_on_one_core(own_judge: LocalJudge) -> None:
     # All that runs in it is started by its first process, and so is where that is.
     sandboxes = [os.sched_getaffinity(pid) for pid in children(own_judge.processes["worker"].pid)]
     assert sandboxes
     assert all(len(cores) == 1 for cores in sandboxes)
 
 
-async def test_worker_killed_mid_call(own_judge: JudgeStack) -> None:
+async def test_worker_killed_mid_call(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 12)
         left = children(own_judge.processes["worker"].pid)
@@ -91,7 +91,7 @@ async def test_worker_killed_mid_call(own_judge: JudgeStack) -> None:
         assert not state.exists() or b"runsc" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_redis_killed_and_restarted(own_judge: JudgeStack) -> None:
+async def test_redis_killed_and_restarted(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
         own_judge.kill("redis")
@@ -102,7 +102,7 @@ async def test_redis_killed_and_restarted(own_judge: JudgeStack) -> None:
         assert_all_right(await asyncio.gather(*more))
 
 
-async def test_redis_that_comes_back_empty(own_judge: JudgeStack) -> None:
+async def test_redis_that_comes_back_empty(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = own_judge.status()["resubmitted"]
         calls = await start_calls(client, 20)
@@ -114,7 +114,7 @@ async def test_redis_that_comes_back_empty(own_judge: JudgeStack) -> None:
     assert own_judge.status()["resubmitted"] > before
 
 
-async def test_redis_that_is_full(own_judge: JudgeStack) -> None:
+async def test_redis_that_is_full(own_judge: LocalJudge) -> None:
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
@@ -129,7 +129,7 @@ async def test_redis_that_is_full(own_judge: JudgeStack) -> None:
         assert_all_right(await asyncio.gather(*more))
 
 
-async def test_redis_that_fails_over(own_judge: JudgeStack) -> None:
+async def test_redis_that_fails_over(own_judge: LocalJudge) -> None:
     """It becomes the replica of a master that nobody reaches, then a master again: blocked reads end by an error."""
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     worker = own_judge.processes["worker"]
@@ -146,7 +146,7 @@ async def test_redis_that_fails_over(own_judge: JudgeStack) -> None:
 
 
 async def test_connections_begin_with_nothing_that_redis_refuses(
-    judge: JudgeStack, monkeypatch: pytest.MonkeyPatch
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error that waits in a connection could be taken for the answer to the next command."""
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)
@@ -159,9 +159,9 @@ async def test_connections_begin_with_nothing_that_redis_refuses(
         await redis.aclose()
 
 
-async def test_a_thousand_callers_at_once(own_judge: JudgeStack) -> None:
-    """Each with a connection of its own: none is refused, every answer is right (`measure` looks at each)."""
-    measured = await measure(own_judge.url, "print", callers=1024, calls=1024)
+async def test_a_thousand_callers_at_once(own_judge: LocalJudge) -> None:
+    """Each with a connection of its own: none is refused, every answer is right (`measure_load` looks at each)."""
+    measured = await measure_load(own_judge.url, "print", callers=1024, calls=1024)
     assert measured.refused == 0
 
 
@@ -173,10 +173,10 @@ async def test_soak_in_small(tmp_path: Path) -> None:
     assert seen["sessions"]["cells"] > 0 and seen["sessions"]["wrong"] == 0
 
 
-async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeStack) -> None:
+async def test_every_command_of_a_worker_survives_an_empty_redis(judge: LocalJudge) -> None:
     redis = connect_as(judge)
     try:
-        names = Names("empty")
+        names = QueueKeys("empty")
         consumer = Consumer(redis, "me", names)
         for command in (
             consumer.pull(names.tasks, 1, block_ms=1),
@@ -193,14 +193,14 @@ async def test_every_command_of_a_worker_survives_an_empty_redis(judge: JudgeSta
 
 async def test_memory_that_a_call_takes_while_other_lanes_still_open_is_its_own(tmp_path: Path) -> None:
     attack = next(one for one in HOSTILE if one.name == "memory-of-many")
-    with JudgeStack(tmp_path, executors=1) as stack:
+    with LocalJudge(tmp_path, executors=1) as stack:
         async with JudgeClient(stack.url) as client:
             kill_sandboxes(stack)
             result = await client.run(attack.program({}), limits=JudgeLimits(**attack.limits))
     assert (result.status, result.stderr) == ("memory", "its processes together took too much memory\n")
 
 
-async def test_sandbox_killed_mid_call(own_judge: JudgeStack) -> None:
+async def test_sandbox_killed_mid_call(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = recycled(own_judge)
         calls = await start_calls(client, 8)
@@ -209,7 +209,7 @@ async def test_sandbox_killed_mid_call(own_judge: JudgeStack) -> None:
         assert recycled(own_judge) == before + 1
 
 
-async def test_api_killed_and_restarted(own_judge: JudgeStack) -> None:
+async def test_api_killed_and_restarted(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 8)
         own_judge.kill("api")
@@ -217,35 +217,35 @@ async def test_api_killed_and_restarted(own_judge: JudgeStack) -> None:
         assert_all_right(await asyncio.gather(*calls))
 
 
-async def test_worker_drains_on_sigterm(own_judge: JudgeStack) -> None:
+async def test_worker_drains_on_sigterm(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 4)
         own_judge.processes["worker"].terminate()
         assert own_judge.processes.pop("worker").wait(60) == 0
         redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
-        assert redis.xinfo_consumers(Names().tasks, GROUP) == []  # it held nothing and took its name off
+        assert redis.xinfo_consumers(QueueKeys().tasks, GROUP) == []  # it held nothing and took its name off
         own_judge.start_worker()
         assert_all_right(await asyncio.gather(*calls))
 
 
-async def test_task_delivered_too_often_is_put_aside(own_judge: JudgeStack) -> None:
+async def test_task_delivered_too_often_is_put_aside(own_judge: LocalJudge) -> None:
     """A call whose workers die each time ends as `internal`, which the client reports as the judge's failure."""
     own_judge.kill("worker")
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with httpx.AsyncClient(trust_env=False, timeout=120) as http:
         call = asyncio.create_task(http.post(f"{own_judge.url}/v1/run", json={"code": "print(1)"}))
-        while not redis.xlen(Names().tasks):
+        while not redis.xlen(QueueKeys().tasks):
             await asyncio.sleep(0.02)
-        redis.xreadgroup(GROUP, "dead", {Names().tasks: ">"})
-        entry = redis.xpending_range(Names().tasks, GROUP, "-", "+", 1)[0]["message_id"]
-        redis.xclaim(Names().tasks, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
+        redis.xreadgroup(GROUP, "dead", {QueueKeys().tasks: ">"})
+        entry = redis.xpending_range(QueueKeys().tasks, GROUP, "-", "+", 1)[0]["message_id"]
+        redis.xclaim(QueueKeys().tasks, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
         own_judge.start_worker()
         answer = (await call).json()
     assert answer["status"] == "internal" and "given up" in answer["stderr"]
-    assert redis.xlen(Names().dead) == 1 and redis.xlen(Names().tasks) == 0
+    assert redis.xlen(QueueKeys().dead) == 1 and redis.xlen(QueueKeys().tasks) == 0
 
 
-async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: JudgeStack) -> None:
+async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: LocalJudge) -> None:
     """Something outside kills each sandbox as soon as this call is in it: after three it is the call's fault."""
     async with JudgeClient(own_judge.url) as client:
         call = asyncio.create_task(client.run("import time\ntime.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
@@ -257,7 +257,7 @@ async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: JudgeS
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: JudgeStack) -> None:
+async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: LocalJudge) -> None:
     """More calls than the API takes: 503 with Retry-After; the client waits and gets them all answered."""
     command = [sys.executable, "-m", "rstar2_train.judge", "api", "--redis", judge.redis_url, "--max-pending", "4"]
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password}

@@ -9,9 +9,9 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import NO_ROOM
-from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, Notebook
+from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
 from tests.integration.judge.test_recovery import kill_sandboxes
 from tests.support.hostile import SESSIONS
 
@@ -85,7 +85,7 @@ async def test_a_forked_child_does_not_answer_for_the_cell(client: JudgeClient) 
         assert (await session.run("print('second', os.getpid())")).stdout.endswith("second 1\n")
 
 
-async def test_one_cell_at_a_time(judge: JudgeStack) -> None:
+async def test_one_cell_at_a_time(judge: LocalJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         session = (await http.post("/v1/sessions")).json()["session"]
         slow = asyncio.create_task(
@@ -99,7 +99,7 @@ async def test_one_cell_at_a_time(judge: JudgeStack) -> None:
         assert (lost.status_code, lost.json()["status"]) == (200, "session_lost")
 
 
-async def test_unknown_session(judge: JudgeStack) -> None:
+async def test_unknown_session(judge: LocalJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         answer = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
         assert answer.json()["status"] == "session_lost"
@@ -140,7 +140,7 @@ async def test_more_sessions_than_places(client: JudgeClient) -> None:
 
 
 async def test_a_cell_longer_than_the_idle_limit_ends_no_session(tmp_path: Path) -> None:
-    with JudgeStack(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as stack:
+    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as stack:
         async with JudgeClient(stack.url) as client, client.session() as session:
             assert (await session.run("import time\nx = 1\ntime.sleep(3)")).session_lives
             assert (await session.run("x")).stdout == "1\n"
@@ -181,7 +181,7 @@ async def test_random_numbers_are_new_in_every_call(client: JudgeClient, draw: s
 
 
 async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
-    with JudgeStack(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as stack:
+    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as stack:
         async with JudgeClient(stack.url) as client, client.session() as used, client.session() as idle:
             assert (await idle.run("x = 1")).status == "ok"
             for n in range(8):
@@ -191,7 +191,7 @@ async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
             assert (await idle.run("x")).status == "session_lost"
 
 
-async def test_lost_sandbox(own_judge: JudgeStack) -> None:
+async def test_lost_sandbox(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         kill_sandboxes(own_judge)
@@ -199,7 +199,7 @@ async def test_lost_sandbox(own_judge: JudgeStack) -> None:
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_sandbox_lost_in_a_cell(own_judge: JudgeStack) -> None:
+async def test_sandbox_lost_in_a_cell(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -208,7 +208,7 @@ async def test_sandbox_lost_in_a_cell(own_judge: JudgeStack) -> None:
         assert (await cell).status == "session_lost"
 
 
-async def test_lost_worker(own_judge: JudgeStack) -> None:
+async def test_lost_worker(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -221,7 +221,7 @@ async def test_lost_worker(own_judge: JudgeStack) -> None:
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_redis_restarted_under_a_session(own_judge: JudgeStack) -> None:
+async def test_redis_restarted_under_a_session(own_judge: LocalJudge) -> None:
     """A session outlives Redis, and no cell is run twice: each adds one."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("n = 0")
@@ -234,7 +234,7 @@ async def test_redis_restarted_under_a_session(own_judge: JudgeStack) -> None:
 
 
 async def test_a_trajectorys_notebook(client: JudgeClient) -> None:
-    async with Notebook(client) as notebook:
+    async with JupyterTool(client) as notebook:
         cells = await asyncio.gather(*(notebook.run(code) for code in ("x = 6", "x *= 7", "x")))
         assert cells[-1].stdout == "42\n"
         assert (await notebook.run("while True: pass", limits=JudgeLimits(wall_seconds=1))).status == "timeout"

@@ -13,7 +13,7 @@ from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.api import app as api
 from rstar2_train.judge.client import session as sessions
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import JudgeUnavailable
 from tests.integration.judge.test_recovery import SLOW
 
@@ -101,7 +101,7 @@ async def test_the_kernel_asks_whether_a_judges_node_is_there() -> None:
         assert its.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
-async def test_a_judge_at_work_gives_signs_of_life(judge: JudgeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_judge_at_work_gives_signs_of_life(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that takes far longer than the client bears silence is answered by the first request."""
     monkeypatch.setattr(api, "ALIVE_SECONDS", 0.1)
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)

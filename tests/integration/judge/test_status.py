@@ -5,7 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import MAX_CODE_BYTES, CallResult
 
 Run = Callable[..., CallResult]
@@ -120,7 +120,7 @@ def test_lone_surrogates_and_null_bytes_are_not_accidents(run: Run) -> None:
     assert run("print(1)").status == "ok"
 
 
-def test_status_page_and_single_call(judge: JudgeStack) -> None:
+def test_status_page_and_single_call(judge: LocalJudge) -> None:
     status = judge.status()
     assert status["ready"] and status["executors"]["ready"] == 1
     assert status["workers"][0]["isolation"] == "gvisor"
@@ -129,7 +129,7 @@ def test_status_page_and_single_call(judge: JudgeStack) -> None:
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
 
 
-def test_wrong_requests_are_told_which_field(judge: JudgeStack) -> None:
+def test_wrong_requests_are_told_which_field(judge: LocalJudge) -> None:
     for body, field in (
         ({"code": 5}, "code"),
         ({"code": "", "colour": 1}, "colour"),
@@ -141,7 +141,7 @@ def test_wrong_requests_are_told_which_field(judge: JudgeStack) -> None:
     assert answer.status_code == 422
 
 
-def test_batch_as_one_answer_keeps_the_order(judge: JudgeStack) -> None:
+def test_batch_as_one_answer_keeps_the_order(judge: LocalJudge) -> None:
     calls = [{"code": f"print({n})"} for n in range(8)]
     answer = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
     assert [result["stdout"] for result in answer.json()["results"]] == [f"{n}\n" for n in range(8)]

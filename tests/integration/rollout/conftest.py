@@ -8,7 +8,7 @@ import pytest
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import engine, engine_protocol, models
 
@@ -32,14 +32,14 @@ async def client(pool: EnginePool, engine: Engine) -> EngineClient:
 
 
 @pytest.fixture(scope="module")
-def judge_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeStack]:
+def judge_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
     """A real judge. Its sandbox has tests of its own: here it runs the few harmless calls without one."""
-    with JudgeStack(Path(tmp_path_factory.mktemp("judge")), isolation="none") as stack:
+    with LocalJudge(Path(tmp_path_factory.mktemp("judge")), isolation="none") as stack:
         yield stack
 
 
 @pytest.fixture
-async def judge(judge_stack: JudgeStack) -> AsyncIterator[JudgeClient]:
+async def judge(judge_stack: LocalJudge) -> AsyncIterator[JudgeClient]:
     """A client of it."""
     async with JudgeClient(judge_stack.url, patience_seconds=120) as judge:
         yield judge

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.roles import Admission, JudgeLimits, Rollout
+from rstar2_train.api.roles import AdmissionSpec, JudgeLimits, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
-from rstar2_train.rollout.chat_format import Protocol
-from rstar2_train.rollout.collector import NoRoom, Sampler, collect
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import PromptTooLong, RolloutContext, collect
 from rstar2_train.rollout.trajectory import Trajectory
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
@@ -28,7 +28,7 @@ PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42", slice="L1", 
 async def gather(
     pool: EnginePool,
     judge: JudgeClient,
-    protocol: Protocol,
+    protocol: ChatFormat,
     *,
     samples: int = 2,
     sampling: Sampling = GREEDY,
@@ -40,9 +40,9 @@ async def gather(
     groups = await collect(
         problems,
         samples=samples,
-        sampler=Sampler(
+        sampler=RolloutContext(
             pool=pool, judge=judge, protocol=protocol, sampling=sampling,
-            rollout=Rollout(**rollout), limits=JudgeLimits(), seed=seed,
+            rollout=RolloutSpec(**rollout), limits=JudgeLimits(), seed=seed,
         ),
         on_done=on_done,
     )  # fmt: skip
@@ -53,7 +53,7 @@ async def gather(
 
 
 async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models, tmp_path: Any
+    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, tmp_path: Any
 ) -> None:
     await pool.update_weights(models.memorising, "known/1")
     done: list[Trajectory] = []
@@ -81,7 +81,7 @@ async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
 
 
 async def test_the_same_seed_samples_the_same(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
     """One at a time: sums of floats depend on who else is in the batch."""
     await pool.update_weights(models.boot, "random/1")
@@ -108,7 +108,7 @@ async def test_the_same_seed_samples_the_same(
     ],
 )
 async def test_what_a_limit_cuts_off_has_no_reward(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models, sampling: Sampling, stop: str
+    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, sampling: Sampling, stop: str
 ) -> None:
     await pool.update_weights(models.memorising, "known/2")
     for one in await gather(pool, judge, engine_protocol, samples=1, sampling=sampling):
@@ -118,9 +118,9 @@ async def test_what_a_limit_cuts_off_has_no_reward(
 
 @pytest.mark.parametrize("policy", ["static", "reserve"])
 async def test_admission_holds_and_all_come_through(
-    engine: Engine, judge: JudgeClient, engine_protocol: Protocol, models: Models, policy: Any
+    engine: Engine, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, policy: Any
 ) -> None:
-    admission = Admission(policy=policy, max_in_flight=3)
+    admission = AdmissionSpec(policy=policy, max_in_flight=3)
     async with EnginePool([engine.url], token=engine.token, times=TIMES, admission=admission) as pool:
         await pool.update_weights(models.memorising, "known/3")
         running: list[int] = []
@@ -133,7 +133,7 @@ async def test_admission_holds_and_all_come_through(
 
 
 async def test_an_engine_killed_in_the_middle_loses_nothing(
-    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
     """kill -9, then the supervisor's restart: the boot weights are random, so a trajectory from them would be wrong."""
     await pool.update_weights(models.memorising, "known/4")
@@ -160,7 +160,7 @@ async def test_an_engine_killed_in_the_middle_loses_nothing(
 
 
 async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
-    pool: EnginePool, judge: JudgeClient, judge_stack: JudgeStack, engine_protocol: Protocol, models: Models
+    pool: EnginePool, judge: JudgeClient, judge_stack: LocalJudge, engine_protocol: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.memorising, "known/5")
     await asyncio.to_thread(judge_stack.kill, "api")
@@ -174,7 +174,7 @@ async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
 
 
 async def test_what_cannot_be_saved_is_excluded_and_not_scored(
-    engine: Engine, engine_protocol: Protocol, models: Models
+    engine: Engine, engine_protocol: ChatFormat, models: Models
 ) -> None:
     """A judge that stays away, then engines that stay away."""
     times = PoolTimes(patience=2, load=60, straggler=1, check=0.5, retry=0.2)
@@ -195,7 +195,7 @@ async def test_what_cannot_be_saved_is_excluded_and_not_scored(
 
 
 async def test_cancelling_stops_the_engines_work(
-    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.boot, "random/2")
     work = asyncio.create_task(
@@ -218,11 +218,11 @@ async def _running(client: Any) -> float:
 
 
 async def test_a_prompt_without_room_is_named(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: Protocol, models: Models
+    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
     with pytest.raises(ValueError, match="no weights were pushed"):
         await gather(pool, judge, engine_protocol)
     await pool.update_weights(models.boot, "random/3")
     says = "problem p0: 33 prompt tokens and maxResponseTokens 260 are more than the engines' 264"
-    with pytest.raises(NoRoom, match=says):
+    with pytest.raises(PromptTooLong, match=says):
         await gather(pool, judge, engine_protocol, sampling=Sampling(max_response_tokens=260))

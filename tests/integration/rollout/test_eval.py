@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.pipeline import Source, prepare
+from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.evaluation.benchmarks import SEED_NAME
 from rstar2_train.evaluation.records import read_evaluation
-from rstar2_train.evaluation.result import Result
+from rstar2_train.evaluation.result import EvaluationResult
 from rstar2_train.inference.pool import EnginePool
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
@@ -130,7 +130,7 @@ async def test_killed_in_the_middle_it_goes_on_and_asks_no_sample_twice(
     assert sorted(kept(tmp_path, FILES)) == sorted(everything)
     assert running(tmp_path) == []
 
-    result = Result.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     figures = result.overall
     assert (figures.problems, figures.samples, figures.excluded) == (len(GOLD), len(everything), 0)
     assert (figures.pass_at_1, figures.pass_at_k) == (0.75, {2: 0.75, 4: 0.75})
@@ -144,14 +144,14 @@ async def test_killed_in_the_middle_it_goes_on_and_asks_no_sample_twice(
     relay.asked.clear()
     await finish(await evaluate(engine, relay.url, tmp_path, "--mlflow", f"sqlite:///{tmp_path}/mlflow.db"))
     assert relay.asked == []
-    again = Result.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     seconds = {"seconds": figures.seconds}
     assert again.overall.model_copy(update=seconds) == figures and again.problems == result.problems
     assert_tracked(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 async def test_a_killed_evaluate_stage_asks_no_finished_sample_again(
-    engine: Engine, models: Models, relay: Relay, judge_stack: JudgeStack, tmp_path: Path
+    engine: Engine, models: Models, relay: Relay, judge_stack: LocalJudge, tmp_path: Path
 ) -> None:
     """Its figures are those of the command, too."""
     manifest = copy.deepcopy(MANIFEST)
@@ -191,7 +191,7 @@ async def test_a_benchmark_of_instructions_is_asked_in_its_own_words_and_scored_
     async with EnginePool([engine.url], token=engine.token) as pool:
         await pool.update_weights(models.memorising, "known/instructions")
     (tmp_path / "published.jsonl").write_text("".join(json.dumps(row) + "\n" for row in IFEVAL))
-    prepared = prepare([Source(LAYOUTS["ifeval"], (tmp_path / "published.jsonl",))], out=tmp_path / "data")
+    prepared = prepare([DatasetSource(LAYOUTS["ifeval"], (tmp_path / "published.jsonl",))], out=tmp_path / "data")
     prepared.file.rename(tmp_path / "ifeval.jsonl")
     (tmp_path / "known.jinja").write_text(KNOWN_PROMPT)
     job = copy.deepcopy(MANIFEST)
@@ -200,7 +200,7 @@ async def test_a_benchmark_of_instructions_is_asked_in_its_own_words_and_scored_
 
     printed = await finish(await evaluate(engine, engine.url, tmp_path, benchmark="ifeval.jsonl"))
     assert "instructions followed" in printed
-    result = Result.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     figures = result.overall.instructions
     assert figures is not None and result.overall.samples == 2 * SAMPLES
     assert (figures.prompts, figures.prompt_strict, figures.prompt_loose) == (2, 0.5, 0.5)
@@ -211,7 +211,7 @@ async def test_a_benchmark_of_instructions_is_asked_in_its_own_words_and_scored_
 
     printed = await finish(await evaluate(engine, engine.url, tmp_path, benchmark="ifeval.jsonl"))
     assert f"{2 * SAMPLES} of {2 * SAMPLES} samples are there already" in printed
-    again = Result.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     assert again.problems == result.problems
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
-from rstar2_train.judge.local import JudgeStack
+from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.relay import (
@@ -61,7 +61,7 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
 
 
 async def filtered(
-    engine: Engine, judge: JudgeStack, relay: Relay, file: Path, *more: str
+    engine: Engine, judge: LocalJudge, relay: Relay, file: Path, *more: str
 ) -> asyncio.subprocess.Process:
     """Start the command."""
     folder = file.parent
@@ -72,7 +72,7 @@ async def filtered(
 
 
 async def test_the_command_keeps_what_the_stage_keeps_and_asks_no_sample_twice(
-    engine: Engine, models: Models, judge_stack: JudgeStack, tmp_path: Path
+    engine: Engine, models: Models, judge_stack: LocalJudge, tmp_path: Path
 ) -> None:
     file = write_sums(tmp_path)
     job = manifest(models, file)

@@ -5,20 +5,20 @@ from functools import partial
 import pytest
 
 from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
-from rstar2_train.inference.openai_client import ServedClient, served_models
+from rstar2_train.inference.openai_client import OpenAIClient, served_models
 from rstar2_train.inference.pool import EnginePool
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import QUESTION, Engine
 from tests.support.engine_fixtures import Models
 
 
 async def test_the_same_seed_samples_the_same_by_either_route(
-    engine: Engine, pool: EnginePool, client: EngineClient, engine_protocol: Protocol, models: Models
+    engine: Engine, pool: EnginePool, client: EngineClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.boot, "random/served")
     prompt = engine_protocol.prompt_ids(QUESTION)
-    connect = partial(ServedClient, model="policy")
+    connect = partial(OpenAIClient, model="policy")
     async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
         await served.update_weights(models.boot, "policy")
         assert served.max_model_len == pool.max_model_len
@@ -43,7 +43,7 @@ async def test_what_is_wrong_with_an_endpoint_is_said(engine: Engine, pool: Engi
         await served_models(engine.url, token="wrong")
     with pytest.raises(EngineUnavailable, match="Cannot connect"):
         await served_models("http://127.0.0.1:1", token="")
-    connect = partial(ServedClient, model="nobody")
+    connect = partial(OpenAIClient, model="nobody")
     async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
         with pytest.raises(EngineUnavailable, match="serves policy, not 'nobody'"):
             await served.client(engine.url).weight_version()

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rstar2_train.trainer.rank import Rank
+from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
-from rstar2_train.trainer.types import OptimizerConfig, Sequence, TrainConfig, TrainSequence
+from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig, TrainSequence
 
 VOCABULARY = 61
 CONFIG = TrainConfig(tokens_per_micro_batch=256, logprob_chunk_tokens=16, activation_checkpointing=False, threads=1)
@@ -42,9 +42,9 @@ def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32") -> P
 
 
 @contextmanager
-def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: object) -> Iterator[Rank]:
+def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: object) -> Iterator[TrainerRank]:
     """The only rank of a group, in this process and without Ray."""
-    rank = Rank(rank=0, ranks=1, config=replace(config, **changes))  # type: ignore[arg-type]
+    rank = TrainerRank(rank=0, ranks=1, config=replace(config, **changes))  # type: ignore[arg-type]
     rank.connect(LOOPBACK, rank.listen(LOOPBACK), 1)
     try:
         if model is not None:
@@ -54,14 +54,14 @@ def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: ob
         rank.close()
 
 
-def conversations(count: int, *, seed: int = 0) -> list[Sequence]:
+def conversations(count: int, *, seed: int = 0) -> list[TokenizedExample]:
     """Sequences of 6 to 20 tokens that count upwards: quickly learned."""
     draw = random.Random(seed)
     sequences = []
     for _ in range(count):
         start, length = draw.randrange(VOCABULARY), draw.randint(6, 20)
         ids = [(start + n) % VOCABULARY for n in range(length)]
-        sequences.append(Sequence(ids, [0, 0] + [1] * (length - 2)))
+        sequences.append(TokenizedExample(ids, [0, 0] + [1] * (length - 2)))
     return sequences
 
 

@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM
 from rstar2_train.trainer import export
 from rstar2_train.trainer.batching import MicroBatch, grpo_updates, sft_rows, share_out
 from rstar2_train.trainer.model import named_shards
-from rstar2_train.trainer.rank import Rank
+from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.step import start_logprobs
-from rstar2_train.trainer.types import Objective, Sequence, Tally, TrainSequence
+from rstar2_train.trainer.types import MetricTally, Objective, TokenizedExample, TrainSequence
 
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
 
 
-def sft_batches(sequences: list[Sequence], budget: int = 256) -> list[MicroBatch]:
+def sft_batches(sequences: list[TokenizedExample], budget: int = 256) -> list[MicroBatch]:
     return share_out(sft_rows(sequences), ranks=1, tokens_per_micro_batch=budget)[0]
 
 
@@ -30,12 +30,12 @@ def grpo_batches(groups: list[list[TrainSequence]], updates: int = 1, budget: in
     ]
 
 
-def weights(rank: Rank) -> dict[str, torch.Tensor]:
+def weights(rank: TrainerRank) -> dict[str, torch.Tensor]:
     assert rank.policy is not None
     return {name: shard.full_tensor().detach().clone() for name, shard in named_shards(rank.policy).items()}
 
 
-def reference_logprobs(model: Path, sequences: list[Sequence]) -> list[torch.Tensor]:
+def reference_logprobs(model: Path, sequences: list[TokenizedExample]) -> list[torch.Tensor]:
     """Log-probabilities of the learned tokens, each sequence alone, with transformers."""
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     found = []
@@ -136,7 +136,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(model_dir: Path)
     )]  # fmt: skip
     with rank_here(model_dir) as rank:
         before = weights(rank)
-        tally: Tally = rank.grpo(grpo_batches([group]), 1e-2, OBJECTIVE)
+        tally: MetricTally = rank.grpo(grpo_batches([group]), 1e-2, OBJECTIVE)
         after = weights(rank)
         healthy = rank.grpo(grpo_batches(rollout_groups(1, 2)), 1e-2, OBJECTIVE)
     assert tally.maxima["skipped"] == 1

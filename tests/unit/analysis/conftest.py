@@ -9,7 +9,7 @@ from rstar2_train.api.contracts import write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from tests.support.model_fixtures import model_folder, protocol
 
@@ -23,7 +23,7 @@ Rollout = Callable[..., Trajectory]
 
 
 @pytest.fixture(scope="session")
-def rollout(protocol: Protocol) -> Rollout:
+def rollout(protocol: ChatFormat) -> Rollout:
     """Makes a rollout of a call, its response and an answer; the model's log-probs are -0.1, -0.2, ..."""
 
     def make(prompt_id: str = "p", sample: int = 0, *, thought: str = "I check it", **fields: object) -> Trajectory:

@@ -14,7 +14,7 @@ from rstar2_train.analysis import figures, pages
 from rstar2_train.analysis.analyse import temperature
 from rstar2_train.analysis.figures import Point, positions, slim
 from rstar2_train.analysis.roc import sentences
-from rstar2_train.analysis.sources import AnalysisError, Source, find
+from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile, find
 from rstar2_train.api.contracts import write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.cli.main import main
@@ -22,7 +22,7 @@ from rstar2_train.grpo_roc.resample import RolloutStats, resample
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.tracking.metrics import step_metrics
 
-from .conftest import HOSTILE, Protocol, Rollout, empty_job, fill
+from .conftest import HOSTILE, ChatFormat, Rollout, empty_job, fill
 
 
 def run(state: JobState, *options: str) -> int:
@@ -56,7 +56,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, rollo
     return state
 
 
-def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: Protocol) -> None:
+def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: ChatFormat) -> None:
     stored = [one for source in find(analysed, analysed.job()) for one in trajectory_store.read(source.path)]
     rows = table(analysed.analysis)
     assert len(rows) == len(stored)
@@ -229,16 +229,16 @@ def test_a_job_without_trajectories_and_no_job(state: JobState, capsys: pytest.C
 def test_temperatures_are_those_of_the_sampling(state: JobState) -> None:
     job = state.job()
     asked = [("rl-1", "training"), ("rl-1", "evaluation"), ("hard", "filter"), ("eval", "evaluation")]
-    found = [temperature(job, Source(Path("x"), stage, kind, 0)) for stage, kind in asked]  # type: ignore[arg-type]
+    found = [temperature(job, TrajectoryFile(Path("x"), stage, kind, 0)) for stage, kind in asked]  # type: ignore[arg-type]
     assert found == [1.0, 0.7, 0.9, 0.6]
     job.spec.validation = None
     with pytest.raises(AnalysisError, match=r"sampled under spec\.validation"):
-        temperature(job, Source(Path("x"), "rl-1", "evaluation", 0))
+        temperature(job, TrajectoryFile(Path("x"), "rl-1", "evaluation", 0))
 
 
 def test_steps_follow_one_another_over_the_stages() -> None:
-    def source(stage: str, kind: str, step: int) -> Source:
-        return Source(Path(f"{stage}-{step}"), stage, kind, step)  # type: ignore[arg-type]
+    def source(stage: str, kind: str, step: int) -> TrajectoryFile:
+        return TrajectoryFile(Path(f"{stage}-{step}"), stage, kind, step)  # type: ignore[arg-type]
 
     files = [
         source("sft", "evaluation", 0), source("rl-1", "training", 1), source("rl-1", "training", 3),
@@ -251,7 +251,7 @@ def test_steps_follow_one_another_over_the_stages() -> None:
 
 def test_the_table_of_stages_shows_first_and_last() -> None:
     def point(stage: str, step: int, **metrics: float) -> Point:
-        return Point(Source(Path("x"), stage, "training", step), 8, metrics)
+        return Point(TrajectoryFile(Path("x"), stage, "training", step), 8, metrics)
 
     points = [
         point("a", 1, **{"reward/mean": 0.25}),
@@ -266,7 +266,7 @@ def test_the_table_of_stages_shows_first_and_last() -> None:
 
 def test_the_table_of_stages_shows_the_mean_of_a_filters_slices() -> None:
     slices = [
-        Point(Source(Path("x"), "hard", "filter", number), trajectories, {"reward/mean": reward})
+        Point(TrajectoryFile(Path("x"), "hard", "filter", number), trajectories, {"reward/mean": reward})
         for number, trajectories, reward in ((1, 30, 0.9), (2, 10, 0.5))
     ]
     (row,) = pages.stage_rows(slices)
@@ -274,7 +274,7 @@ def test_the_table_of_stages_shows_the_mean_of_a_filters_slices() -> None:
 
 
 def test_no_plot_of_what_was_never_measured(tmp_path: Path) -> None:
-    source = Source(Path("x"), "a", "training", 1)
+    source = TrajectoryFile(Path("x"), "a", "training", 1)
     drawn = figures.plot([Point(source, 1, {"reward/mean": 0.5})], tmp_path)
     assert [one.file for one in drawn] == ["reward.svg"] == [path.name for path in tmp_path.iterdir()]
 

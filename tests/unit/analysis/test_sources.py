@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.analysis.sources import AnalysisError, Row, Source, census, choose, find, pool
+from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile, TrajectoryRow, census, choose, find, pool
 from rstar2_train.api.state_dir import JobState
 
 
@@ -28,12 +28,12 @@ def test_nothing_to_read_is_said(state: JobState, filled: JobState) -> None:
         find(JobState(state.root / "elsewhere"), state.job())
 
 
-def file(step: int, stage: str = "rl", kind: str = "training") -> Source:
-    return Source(Path("x"), stage, kind, step)  # type: ignore[arg-type]
+def file(step: int, stage: str = "rl", kind: str = "training") -> TrajectoryFile:
+    return TrajectoryFile(Path("x"), stage, kind, step)  # type: ignore[arg-type]
 
 
-def members(groups: int, size: int = 4) -> list[Row]:
-    return [Row(f"p{group}", sample, failed=sample == 0) for group in range(groups) for sample in range(size)]
+def members(groups: int, size: int = 4) -> list[TrajectoryRow]:
+    return [TrajectoryRow(f"p{group}", sample, failed=sample == 0) for group in range(groups) for sample in range(size)]
 
 
 def test_all_is_shown_when_there_is_room() -> None:

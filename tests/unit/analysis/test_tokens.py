@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rstar2_train.analysis.tokens import annotate, forking, highest, pieces, regions
 
-from .conftest import CALL, Protocol, Rollout
+from .conftest import CALL, ChatFormat, Rollout
 
 
 def decode_bytes(ids: list[int]) -> str:
@@ -88,7 +88,7 @@ def test_the_top_fifth_is_marked() -> None:
     assert highest([]) == []
 
 
-def test_a_trajectory_token_by_token(rollout: Rollout, protocol: Protocol) -> None:
+def test_a_trajectory_token_by_token(rollout: Rollout, protocol: ChatFormat) -> None:
     trajectory = rollout(thought="I check it")
     sampled = sum(len(one.token_ids) for one in trajectory.segments if one.kind == "model")
     first, tool, last = annotate(trajectory, protocol.decode, [float(at) for at in range(sampled)])
@@ -104,6 +104,6 @@ def test_a_trajectory_token_by_token(rollout: Rollout, protocol: Protocol) -> No
     assert annotate(trajectory, protocol.decode)[0].entropy == []
 
 
-def test_entropies_of_another_trajectory_are_refused(rollout: Rollout, protocol: Protocol) -> None:
+def test_entropies_of_another_trajectory_are_refused(rollout: Rollout, protocol: ChatFormat) -> None:
     with pytest.raises(ValueError, match="2 entropies for"):
         annotate(rollout(), protocol.decode, [1.0, 2.0])

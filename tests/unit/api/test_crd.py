@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rstar2_train.api.cel import RULES
 from rstar2_train.api.crd import CRD_FILE, TEMPLATE, build_crd, render_crd, render_template
-from rstar2_train.api.job import Spec
+from rstar2_train.api.job import JobSpec
 from rstar2_train.api.status import JobStatus
 from tests.support.manifests import GOOD
 
@@ -80,7 +80,7 @@ def test_defaults_say_what_the_models_say() -> None:
     assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaim": "Retain"}
     evaluate = {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "d"}]}}
     assert fill(evaluate, spec()["properties"]["stages"]["items"])["evaluate"]["sampling"]["temperature"] == 0.6
-    assert Spec.model_validate(filled) == Spec.model_validate(
+    assert JobSpec.model_validate(filled) == JobSpec.model_validate(
         {"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}
     )
 

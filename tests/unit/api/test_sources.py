@@ -9,7 +9,7 @@ import pytest
 
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import HubSource, located, sources, split_hub
+from rstar2_train.api.sources import HubSource, resolved_sources, sources, split_hub
 
 STATE = "/state/tiny"
 
@@ -34,7 +34,7 @@ def job(**changes: Any) -> AgenticRLJob:
 
 def test_every_source_becomes_a_path_and_claims_are_told() -> None:
     given = job(validation={"data": "pvc://team-data/report.jsonl"}, grpo={"data": "generated://tiny/rl.jsonl"})
-    found, claims = located(given, STATE)
+    found, claims = resolved_sources(given, STATE)
     assert {source.field: source.value for source in sources(found)} == {
         "spec.model.source": "/state/tiny/generated/tiny-seed-7/base",
         "spec.validation.data": "/pvc/team-data/report.jsonl",
@@ -49,8 +49,8 @@ def test_every_source_becomes_a_path_and_claims_are_told() -> None:
 
 
 def test_what_is_located_is_located_again_to_the_same() -> None:
-    once, _ = located(job(), STATE)
-    assert located(once, STATE) == (once, ())
+    once, _ = resolved_sources(job(), STATE)
+    assert resolved_sources(once, STATE) == (once, ())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_is_located_is_located_again_to_the_same() -> None:
     ],
 )
 def test_models(value: str, path: str) -> None:
-    assert located(job(model={"source": value}), STATE)[0].spec.model.source == path
+    assert resolved_sources(job(model={"source": value}), STATE)[0].spec.model.source == path
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_models(value: str, path: str) -> None:
 )
 def test_what_cannot_be_located_says_what_is_allowed(value: str, advice: str) -> None:
     with pytest.raises(InvalidJob) as caught:
-        located(job(model={"source": value}, validation={"data": value}), STATE)
+        resolved_sources(job(model={"source": value}, validation={"data": value}), STATE)
     lines = str(caught.value).splitlines()
     assert [line.split(" is ")[0] for line in lines] == ["error: spec.model.source", "error: spec.validation.data"]
     assert all(repr(value) in line and advice in line for line in lines)

@@ -6,7 +6,7 @@ import pytest
 
 from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
-from rstar2_train.api.stages import GRPO, Resample, resolve_grpo
+from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
 from tests.support.examples import MANIFESTS
 from tests.support.manifests import FAULTS, FINE, GOOD, changed
@@ -89,7 +89,8 @@ def test_a_jobs_name_begins_with_a_letter_as_those_of_its_services_must() -> Non
 
 def test_stage_settings_lie_over_job_defaults() -> None:
     settings = resolve_grpo(
-        GRPO(prompts_per_step=8, clip_high=0.3), GRPO(steps=5, clip_high=0.4, resample=Resample(mode="uniform"))
+        GRPODefaults(prompts_per_step=8, clip_high=0.3),
+        GRPODefaults(steps=5, clip_high=0.4, resample=ResampleSpec(mode="uniform")),
     )
     assert (settings.prompts_per_step, settings.clip_high, settings.steps) == (8, 0.4, 5)
     assert (settings.clip_low, settings.resample.mode, settings.keep_per_prompt) == (0.2, "uniform", 16)
@@ -97,7 +98,7 @@ def test_stage_settings_lie_over_job_defaults() -> None:
 
 @pytest.mark.parametrize(("own", "others"), [({"data": "a"}, {"data_from": "f"}), ({"data_from": "f"}, {"data": "a"})])
 def test_a_stage_that_names_its_problems_takes_none_from_the_defaults(own: dict, others: dict) -> None:
-    settings = resolve_grpo(GRPO(**others), GRPO(**own))
+    settings = resolve_grpo(GRPODefaults(**others), GRPODefaults(**own))
     assert {"data": settings.data, "data_from": settings.data_from} == {"data": None, "data_from": None, **own}
 
 

@@ -3,20 +3,20 @@
 import pytest
 
 from rstar2_train.cli import evaluation_options
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.sample_result import SampleResult
 
 
 def test_progress_is_told_in_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 0.0)
-    with evaluation_options.Bar() as shown:
+    with evaluation_options.ProgressBar() as shown:
         shown.begin(2, 5)
-        shown.done(Scored("p", 0, "correct"))
+        shown.done(SampleResult("p", 0, "correct"))
         monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 1000.0)
-        shown.done(Scored("p", 1, "wrong"))
+        shown.done(SampleResult("p", 1, "wrong"))
         monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 0.0)
-        shown.done(Scored("p", 2, "internal", failed=True))
+        shown.done(SampleResult("p", 2, "internal", failed=True))
     assert capsys.readouterr().err.splitlines()[:3] == [
         "2 of 5 samples are there already",
         "3 of 5 samples, 100% right",

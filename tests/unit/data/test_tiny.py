@@ -18,10 +18,10 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
-from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, Flaws, complaint, demonstrate
-from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, Chain, draw_chain
+from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, complaint, demonstrate
+from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, OperationChain, draw_chain
 from rstar2_train.rewards.verify import score
-from rstar2_train.rollout.chat_format import Protocol
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.parser import parse_calls, render_parsed, render_result
 
 SMALL = Recipe(demo_problems=300, demos_per_problem=1)
@@ -109,7 +109,7 @@ def test_every_tool_turn_says_what_parser_and_tool_would_say(tiny: Path) -> None
     assert len(seen) == 5, seen  # success and each of the four ways to fail
 
 
-def _solved(chains: list[Chain], flaws: Flaws) -> float:
+def _solved(chains: list[OperationChain], flaws: DemonstrationFlaws) -> float:
     rng = random.Random(1)
     right = 0
     for chain in chains:
@@ -120,13 +120,13 @@ def _solved(chains: list[Chain], flaws: Flaws) -> float:
 
 def test_demonstrations_without_flaws_are_right_and_the_real_ones_mostly_wrong() -> None:
     chains = [draw_chain(random.Random(seed), level=2) for seed in range(400)]
-    perfect = Flaws(right=1, bad_call=0, guess=0, repeat=0, slip=0)
+    perfect = DemonstrationFlaws(right=1, bad_call=0, guess=0, repeat=0, slip=0)
     assert _solved(chains, perfect) == 1
-    assert _solved(chains, Flaws()) < 0.35
+    assert _solved(chains, DemonstrationFlaws()) < 0.35
 
 
 def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
-    protocol = Protocol.load(tiny / "base", system_prompt=SYSTEM_PROMPT, prompt_prefix="")
+    protocol = ChatFormat.load(tiny / "base", system_prompt=SYSTEM_PROMPT, prompt_prefix="")
     return lambda row: len(protocol.conversation(row.messages).token_ids)
 
 

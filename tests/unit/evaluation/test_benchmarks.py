@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.data.problems import DataError
-from rstar2_train.evaluation.benchmarks import Named, parse_benchmarks, read_benchmarks
+from rstar2_train.evaluation.benchmarks import BenchmarkFile, parse_benchmarks, read_benchmarks
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -20,7 +20,7 @@ def test_files_names_and_bare_names(tmp_path: Path) -> None:
     texts = [f"{aime},math500={math}", "hmmt"]
     hmmt = write(tmp_path / "hmmt.parquet", {})
     assert parse_benchmarks(texts, data=tmp_path) == [
-        Named("aime24", aime), Named("math500", math), Named("hmmt", hmmt)
+        BenchmarkFile("aime24", aime), BenchmarkFile("math500", math), BenchmarkFile("hmmt", hmmt)
     ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_meant_is_said(tmp_path: Path, text: str, says: str) -> N
 
 def test_problems_of_two_benchmarks_have_ids_of_their_own(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", {"id": 7, "problem": "1+1", "answer": 2, "slice": "L1"})
-    found = list(read_benchmarks([Named("one", file), Named("two", file)]))
+    found = list(read_benchmarks([BenchmarkFile("one", file), BenchmarkFile("two", file)]))
     assert [(name, problem.id, problem.answer, problem.slice) for name, problem in found] == [
         ("one", "one/7", "2", "L1"), ("two", "two/7", "2", "L1")
     ]  # fmt: skip
@@ -53,4 +53,4 @@ def test_problems_of_two_benchmarks_have_ids_of_their_own(tmp_path: Path) -> Non
 def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", {"problem": "1+1", "answer": "2"}, {"problem": "1+2"})
     with pytest.raises(DataError, match=r"a\.jsonl:2: .*answer"):
-        list(read_benchmarks([Named("a", file)]))
+        list(read_benchmarks([BenchmarkFile("a", file)]))

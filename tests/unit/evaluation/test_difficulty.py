@@ -17,7 +17,7 @@ from rstar2_train.evaluation.difficulty import (
     problems_text,
     render,
 )
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.sample_result import SampleResult
 
 SAMPLES = 4
 
@@ -26,10 +26,12 @@ def problem(name: str) -> Problem:
     return Problem(id=name, problem=f"what is {name}?\u2028", answer="é", slice="L1", hard=True)
 
 
-def rows(name: str, ended: str) -> list[Scored]:
+def rows(name: str, ended: str) -> list[SampleResult]:
     """A sample a letter: right, wrong, lost."""
     return [
-        Scored(name, number, "correct" if letter == "r" else "wrong" if letter == "w" else "internal", letter == "l")
+        SampleResult(
+            name, number, "correct" if letter == "r" else "wrong" if letter == "w" else "internal", letter == "l"
+        )
         for number, letter in enumerate(ended)
     ]
 
@@ -50,7 +52,7 @@ def test_what_is_solved_less_often_stays(drop: int, kept: list[str]) -> None:
 
 
 def test_a_lost_sample_was_not_seen_solved() -> None:
-    lost = [Scored("p", 0, "correct"), Scored("p", 1, "correct", failed=True)]
+    lost = [SampleResult("p", 0, "correct"), SampleResult("p", 1, "correct", failed=True)]
     (counts,) = count_solved([problem("p")], lost, drop_solved=2)
     assert (counts.solved, counts.valid, counts.kept) == (1, 1, True)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.ifeval import following
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.ifeval import instruction_metrics
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure
 from rstar2_train.rewards.instructions import as_gold, read_instructions
 from rstar2_train.rewards.verdict import Verdict
@@ -14,10 +14,10 @@ TWO, ONE = (as_gold(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMM
 SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=4)
 
 
-def row(prompt: str, gold: str, answer: str | None, *, failed: bool = False) -> Scored:
+def row(prompt: str, gold: str, answer: str | None, *, failed: bool = False) -> SampleResult:
     right = answer is not None and set(answer.split(", ")) <= {"strict", "42"}
     verdict: Verdict = "correct" if right else "wrong" if answer else "no_answer"
-    return Scored(prompt_id=prompt, sample=0, verdict=verdict, failed=failed, answer=answer, gold=gold)
+    return SampleResult(prompt_id=prompt, sample=0, verdict=verdict, failed=failed, answer=answer, gold=gold)
 
 
 ROWS = [
@@ -48,6 +48,6 @@ def test_figures_by_hand() -> None:
 
 
 def test_without_instructions_there_are_no_figures() -> None:
-    assert following(ROWS[-1:]) is None
+    assert instruction_metrics(ROWS[-1:]) is None
     found = measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1)
     assert found.instructions is None and "evaluation/prompt_strict" not in evaluation_metrics(found)

@@ -11,7 +11,7 @@ from rstar2_train.api.contracts import CheckpointRef, Outcome, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import build_report, duration, render, render_slices, write_report
-from rstar2_train.evaluation.records import Evaluation, Report, Slice, read_evaluation, write_evaluation
+from rstar2_train.evaluation.records import Evaluation, JobReport, SliceMetrics, read_evaluation, write_evaluation
 from rstar2_train.utils.files import write_atomically
 
 AGREED = [
@@ -67,7 +67,7 @@ def evaluation(stage: str, score: float, *, temperature: float = 1.0, step: int 
         mean_tokens=42.25,
         truncated=0.05,
         no_answer=0.06,
-        slices={"L1": Slice(problems=50, samples=200, pass_at_1=score, pass_at_1_se=0.01)},
+        slices={"L1": SliceMetrics(problems=50, samples=200, pass_at_1=score, pass_at_1_se=0.01)},
     )
 
 
@@ -99,7 +99,7 @@ def test_report_of_a_job_half_done(tmp_path: Path, job: AgenticRLJob) -> None:
         ["eval", "Evaluate", None, 0, None, None, None, None, None],
     ]
     assert rows[1]["slices"]["L1"]["pass_at_1"] == 0.75
-    assert Report.model_validate_json(JobState(tmp_path).report_file.read_text()).model_dump(mode="json") == written
+    assert JobReport.model_validate_json(JobState(tmp_path).report_file.read_text()).model_dump(mode="json") == written
 
 
 def test_a_stage_is_compared_with_the_last_one_measured_alike(tmp_path: Path, job: AgenticRLJob) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.result import NORMAL_95, Result, build_result, confidence, render
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, build_result, confidence, render
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import measure
 from rstar2_train.rewards.instructions import as_gold, read_instructions
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
@@ -21,9 +21,9 @@ SAMPLING = Sampling(temperature=0.6, max_response_tokens=100, max_turns=4)
 
 def row(
     prompt: str, sample: int, *, answer: str | None, tokens: int = 10, calls: str = "", stop: StopReason = "answered"
-) -> Scored:
+) -> SampleResult:
     """Right when `answer` is 1."""
-    return Scored.of(
+    return SampleResult.of(
         Trajectory(
             prompt_id=prompt,
             sample=sample,
@@ -50,7 +50,7 @@ ROWS = [
 BENCHMARKS = {"a/1": "a", "a/2": "a", "b/1": "b"}
 
 
-def result(rows: list[Scored] = ROWS) -> Result:
+def result(rows: list[SampleResult] = ROWS) -> EvaluationResult:
     return build_result(
         rows,
         benchmarks=BENCHMARKS,
@@ -80,7 +80,7 @@ def test_figures_by_hand() -> None:
 
 def test_the_file_is_read_back_as_it_was() -> None:
     found = result()
-    assert Result.model_validate_json(found.model_dump_json()) == found
+    assert EvaluationResult.model_validate_json(found.model_dump_json()) == found
 
 
 def test_the_interval_stays_within_what_a_share_can_be() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation.sample_cache import Samples, address, sample_address
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sample_cache_key
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
 PROBLEMS = [Problem(id="b/1", problem="1+1", answer="2"), Problem(id="b/2", problem="2+2", answer="4")]
@@ -31,29 +31,29 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
 
 
 def kept(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
-    with Samples(path) as store:
+    with SampleCache(path) as store:
         return store.finished(problems, prompts, samples=samples)
 
 
 def test_what_was_added_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "samples.jsonl"
     rows = [sample(problem, number) for problem in PROBLEMS for number in range(2)]
-    with Samples(path) as store:
+    with SampleCache(path) as store:
         for row in rows:
             store.add(row)
-    assert kept(path) == {(row.prompt_id, row.sample): Scored.of(row) for row in rows}
+    assert kept(path) == {(row.prompt_id, row.sample): SampleResult.of(row) for row in rows}
 
 
 def test_trajectories_come_back_one_by_one_in_the_problems_order(tmp_path: Path) -> None:
     early, late = [sample(PROBLEMS[1], 1), sample(PROBLEMS[0], 1)], [sample(PROBLEMS[1], 0)]
     lost = sample(PROBLEMS[0], 0, stop="infrastructure")
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         for row in early:
             store.add(row)
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.finished(PROBLEMS, PROMPTS, samples=2)
         for row in (*late, lost):
-            assert store.add(row) == Scored.of(row)
+            assert store.add(row) == SampleResult.of(row)
         assert list(store.trajectories()) == [lost, early[1], *late, early[0]]
 
 
@@ -63,16 +63,16 @@ def test_a_filter_keeps_how_samples_ended_and_no_tokens(tmp_path: Path) -> None:
         path = tmp_path / f"{whole}"
         row = sample(PROBLEMS[0], 0)
         row.segments[0] = Segment("model", [9] * 5000, [-0.123456789] * 5000, "w")
-        with Samples(path, whole=whole) as store:
+        with SampleCache(path, whole=whole) as store:
             store.add(row)
-        assert kept(path) == {("b/1", 0): Scored.of(row)}
+        assert kept(path) == {("b/1", 0): SampleResult.of(row)}
         sizes[whole] = path.stat().st_size
     assert sizes[False] < 1000 < sizes[True] / 50
 
 
 def test_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path) -> None:
     """The limit on file size stands for the full disk."""
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
         size = (tmp_path / "s").stat().st_size
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -89,14 +89,14 @@ def test_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path) -> None
 
 
 def test_a_lost_sample_is_not_kept(tmp_path: Path) -> None:
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0, stop="infrastructure"))
         store.add(sample(PROBLEMS[0], 1))
     assert list(kept(tmp_path / "s")) == [("b/1", 1)]
 
 
 def test_a_smaller_and_a_larger_evaluation_share_samples(tmp_path: Path) -> None:
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         for number in range(2):
             store.add(sample(PROBLEMS[0], number))
     assert set(kept(tmp_path / "s", samples=1)) == {("b/1", 0)}
@@ -114,18 +114,18 @@ def test_a_smaller_and_a_larger_evaluation_share_samples(tmp_path: Path) -> None
     ids=["answer", "prompt", "id"],
 )
 def test_a_changed_problem_is_asked_again(tmp_path: Path, problem: Problem, prompt: list[int]) -> None:
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
     assert kept(tmp_path / "s", [problem], prompts={problem.id: prompt}) == {}
 
 
 def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
     relabelled = Problem(id="b/1", problem="1+1", answer="2", slice="L7", hard=True)
     found = kept(tmp_path / "s", [relabelled])["b/1", 0]
     assert (found.slice, found.hard) == ("L7", True)
-    with Samples(tmp_path / "s") as store:
+    with SampleCache(tmp_path / "s") as store:
         store.finished([relabelled], PROMPTS, samples=1)
         (trajectory,) = store.trajectories()
     assert (trajectory.slice, trajectory.hard) == ("L7", True)
@@ -134,11 +134,11 @@ def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [2, 40, 200])
 def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "s"
-    with Samples(path) as store:
+    with SampleCache(path) as store:
         store.add(sample(PROBLEMS[0], 0))
         store.add(sample(PROBLEMS[0], 1))
     path.write_bytes(path.read_bytes()[:-cut])
-    with Samples(path) as store:
+    with SampleCache(path) as store:
         assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0)}
         store.add(sample(PROBLEMS[1], 0))
         assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0), ("b/2", 0)}
@@ -146,8 +146,8 @@ def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, 
 
 def test_addresses_tell_apart_what_differs() -> None:
     settings = {"model": "m", "temperature": 0.6, "tool_limits": {"wall_seconds": 4.0}}
-    assert address(settings) == address(dict(reversed(settings.items())))
+    assert cache_key(settings) == cache_key(dict(reversed(settings.items())))
     others = [settings | {"temperature": 0.7}, settings | {"model": "n"}, settings | {"tool_limits": {}}]
-    assert len({address(one) for one in (settings, *others)}) == 4
-    names = {sample_address(i, ids, g, n) for i in "ab" for ids in ([1], [1, 2]) for g in "xy" for n in (0, 1)}
+    assert len({cache_key(one) for one in (settings, *others)}) == 4
+    names = {sample_cache_key(i, ids, g, n) for i in "ab" for ids in ([1], [1, 2]) for g in "xy" for n in (0, 1)}
     assert len(names) == 16

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.sample_result import Scored
+from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure, pass_at_1, pass_at_k, tool_error_ratio
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
@@ -25,10 +25,10 @@ def rollout(
     slice: str = "",
     hard: bool = False,
     verdict: Verdict | None = None,
-) -> Scored:
+) -> SampleResult:
     """`calls`: a letter each, `o` for ok, `e` for error. A `stop` by a limit or infrastructure is what it says."""
     statuses: dict[str, CallStatus] = {"o": "ok", "e": "error"}
-    return Scored.of(
+    return SampleResult.of(
         Trajectory(
             prompt_id=prompt,
             sample=0,
@@ -45,7 +45,7 @@ def rollout(
     )
 
 
-def figures(rows: list[Scored]):
+def figures(rows: list[SampleResult]):
     return measure(rows, stage="rl-1", sampling=Sampling(temperature=0.6), seconds=2, attempt=3, step=40)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rstar2_train.inference.scheduler import Admission, Scheduler
+from rstar2_train.inference.scheduler import AdmissionQueue, Scheduler
 
 
 def scheduler(policy: str = "reserve", most: int = 100) -> Scheduler[str]:
@@ -161,7 +161,7 @@ def test_under_any_events_capacity_holds_order_holds_and_all_end(
 
 
 async def test_a_ticket_waits_moves_and_leaves() -> None:
-    admission = Admission(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
     ticket = admission.enter(tokens=5)
     asking = asyncio.create_task(ticket.engine())
     await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def test_a_ticket_waits_moves_and_leaves() -> None:
 
 
 async def test_giving_up_fails_those_who_wait_and_they_can_leave() -> None:
-    admission = Admission(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
     ticket = admission.enter(tokens=5)
     admission.give_up(RuntimeError("no engine"))
     with pytest.raises(RuntimeError, match="no engine"):
@@ -188,7 +188,7 @@ async def test_giving_up_fails_those_who_wait_and_they_can_leave() -> None:
 
 
 async def test_one_who_is_cancelled_while_waiting_leaves_no_hole() -> None:
-    admission = Admission(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
     first, second = admission.enter(tokens=5), admission.enter(tokens=5)
     asking = asyncio.create_task(first.engine())
     await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import Accelerator, Rollout
+from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, RequireToken
-from rstar2_train.inference.server import Launch, kv_bytes_per_token, launch, longest_sequence
+from rstar2_train.inference.server import EngineCommand, engine_command, kv_bytes_per_token, longest_sequence
 from rstar2_train.rollout.seeds import derive
 from tests.support.engine import JOB, engine_job
 
@@ -25,10 +25,12 @@ QWEN_14B = {
 }
 
 
-def make(vendor: str = "none", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any) -> Launch:
-    return launch(
-        rollout=Rollout.model_validate(rollout),
-        accelerator=Accelerator.model_validate({"vendor": vendor}),
+def make(
+    vendor: str = "none", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any
+) -> EngineCommand:
+    return engine_command(
+        rollout=RolloutSpec.model_validate(rollout),
+        accelerator=AcceleratorSpec.model_validate({"vendor": vendor}),
         model=Path("/models/m"),
         config=config or QWEN_14B,
         max_model_len=length,
@@ -37,7 +39,7 @@ def make(vendor: str = "none", *, config: dict[str, Any] | None = None, length: 
     )
 
 
-def value(start: Launch, flag: str) -> str:
+def value(start: EngineCommand, flag: str) -> str:
     return start.argv[start.argv.index(flag) + 1]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.sandbox.base import Lane, Sandbox, SandboxError
-from rstar2_train.judge.types import Task
+from rstar2_train.judge.types import QueuedCall
 
 
 class Broken(Sandbox):
@@ -28,7 +28,7 @@ class Broken(Sandbox):
 
 async def test_a_call_written_to_a_closed_pipe_comes_back() -> None:
     sandbox = Broken(["bare"], id="broken", walled=False)
-    task = Task.build(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
+    task = QueuedCall.build(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
     written = sandbox.lanes["bare"].submit(task)
     assert sandbox.dead.is_set() and not sandbox.waiting
     with pytest.raises(SandboxError):

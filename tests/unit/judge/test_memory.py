@@ -6,12 +6,12 @@ from redis.exceptions import ExecAbortError, OutOfMemoryError, ReadOnlyError, Re
 from rstar2_train.judge.queue import transient
 from rstar2_train.judge.types import CallResult
 from rstar2_train.judge.worker import cell_dedup
-from rstar2_train.judge.worker.cell_dedup import Cells
+from rstar2_train.judge.worker.cell_dedup import ExecutedCells
 
 
 def test_a_running_cell_is_never_forgotten_and_old_answers_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_dedup, "MOST_ANSWERS", 3)
-    known = Cells()
+    known = ExecutedCells()
     known.begin("runs")
     for n in range(10):
         known.begin(str(n))
@@ -23,7 +23,7 @@ def test_a_running_cell_is_never_forgotten_and_old_answers_are(monkeypatch: pyte
 
 def test_large_answers_are_forgotten_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_dedup, "MOST_BYTES", 100)
-    known = Cells()
+    known = ExecutedCells()
     for name in "abc":
         known.end(name, CallResult("ok", stdout="x" * 60))
     assert [name in known for name in "abc"] == [False, False, True]

@@ -14,14 +14,14 @@ from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.__main__ import main
 from rstar2_train.judge.api.app import as_lines
 from rstar2_train.judge.executor import program
-from rstar2_train.judge.outcome import MEMORY_EXIT, Outcome, to_result
+from rstar2_train.judge.outcome import MEMORY_EXIT, ProcessExit, to_result
 from rstar2_train.judge.queue import connect, decode_result, encode_result
 from rstar2_train.judge.sandbox.local import LocalSandbox
 from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings, bundle_config
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError, named_when_full, prepare_library, prepare_root
-from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, Task, check_request
+from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResult, QueuedCall, check_request
 from rstar2_train.judge.worker.lanes import MAX_SCANNED, choose_lane
-from rstar2_train.judge.worker.provider import LocalSupply
+from rstar2_train.judge.worker.provider import LocalSandboxProvider
 from rstar2_train.utils.auth import check_bind, secret
 
 LANES = ("bare", "std", "numpy", "sympy")
@@ -44,13 +44,13 @@ LANES = ("bare", "std", "numpy", "sympy")
 def test_status_comes_from_the_end_of_the_process(
     reason: str, wait_status: int, status: str, exit_code: int | None
 ) -> None:
-    result = to_result(Outcome(reason, wait_status, 0.5, b"status: ok\n\xff", b""))
+    result = to_result(ProcessExit(reason, wait_status, 0.5, b"status: ok\n\xff", b""))
     assert (result.status, result.exit_code, result.run_seconds) == (status, exit_code, 0.5)
     assert result.stdout == "status: ok\n\ufffd"
 
 
 def test_signal_is_named() -> None:
-    assert to_result(Outcome("exited", 11, 0.0, b"", b"")).stderr == "ended by signal 11 (SIGSEGV)\n"
+    assert to_result(ProcessExit("exited", 11, 0.0, b"", b"")).stderr == "ended by signal 11 (SIGSEGV)\n"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_the_most_output_is_what_a_manifest_may_ask_for() -> None:
 @given(st.text(), st.text(), st.floats(0.1, 600), st.integers(1, 1000))
 def test_task_survives_the_queue(code: str, stdin: str, wall: float, processes: int) -> None:
     limits = JudgeLimits(wall_seconds=wall, processes=processes)
-    task = Task.build(id="7", reply_to="list", code=code, stdin=stdin, limits=limits, deadline=12.5)
-    assert Task.decode(task.encode().encode()) == task
+    task = QueuedCall.build(id="7", reply_to="list", code=code, stdin=stdin, limits=limits, deadline=12.5)
+    assert QueuedCall.decode(task.encode().encode()) == task
 
 
 @given(st.text(), st.text(), st.none() | st.integers(-64, 255))
@@ -198,7 +198,7 @@ def test_a_root_that_came_with_an_image_is_used_whatever_it_was_built_by(
 def test_each_core_gets_a_sandbox_before_one_gets_two(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     settings = SandboxSettings(isolation="none", state=tmp_path, platform="", lanes=("bare",))
-    supply = LocalSupply(settings, 2 * len(cores))
+    supply = LocalSandboxProvider(settings, 2 * len(cores))
     made = [supply.make(str(place)) for place in range(2 * len(cores))]
     used = [sandbox.core for sandbox in made if isinstance(sandbox, LocalSandbox)]
     assert sorted(used[: len(cores)]) == sorted(used[len(cores) :]) == cores

@@ -19,7 +19,7 @@ from rstar2_train.judge.sandbox.rootfs import SetupError
 )
 def test_what_is_framed_comes_out_however_it_is_cut(sent: list[tuple[int, bytes]], size: int) -> None:
     stream = b"".join(frame for channel, data in sent for frame in wire.frames(channel, data))
-    unframe = wire.Unframe()
+    unframe = wire.FrameDecoder()
     got: list[tuple[int, bytes]] = []
     for start in range(0, len(stream), size):
         got += unframe.feed(stream[start : start + size])
@@ -36,10 +36,10 @@ def test_what_is_framed_comes_out_however_it_is_cut(sent: list[tuple[int, bytes]
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(wire.LinkError, match="a frame of 4294967295 bytes"):
-        list(wire.Unframe().feed(b"\xff" * 8))
+    with pytest.raises(wire.WireError, match="a frame of 4294967295 bytes"):
+        list(wire.FrameDecoder().feed(b"\xff" * 8))
     for body in (b"", b"{", b"[1]", b"\xff\xfe"):
-        with pytest.raises(wire.LinkError):
+        with pytest.raises(wire.WireError):
             wire.message(body)
 
 

@@ -15,9 +15,9 @@ import yaml
 
 from rstar2_operator import names
 from rstar2_operator.builders.accelerator import AMD_ENV, NVIDIA_ENV
-from rstar2_operator.builders.objects import built, objects
-from rstar2_operator.decide.plan import Attempt, Plan
-from rstar2_operator.settings import Settings
+from rstar2_operator.builders.objects import build_context, objects
+from rstar2_operator.decide.plan import Plan, StageAttempt
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml, read_manifest
 from rstar2_train.api.validation import check
@@ -25,15 +25,17 @@ from tests.support.simulated import manifest
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden" / "qwen3-14b.yaml"
-SETTINGS = Settings(mlflow_uri="http://rstar2-mlflow.rstar2:5000")
+SETTINGS = OperatorSettings(mlflow_uri="http://rstar2-mlflow.rstar2:5000")
 
 
 def everything(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
     """All objects of a job while a stage runs."""
     job, problems = check(data)
     assert job is not None, problems
-    plan = Plan(phase="Running", stage=stage, prepare=True, serving=True, attempt=Attempt(stage, 1), report="completed")
-    return objects(built(job, SETTINGS), plan, has_secret=True)
+    plan = Plan(
+        phase="Running", stage=stage, prepare=True, serving=True, attempt=StageAttempt(stage, 1), report="completed"
+    )
+    return objects(build_context(job, SETTINGS), plan, has_secret=True)
 
 
 def example() -> list[dict[str, Any]]:
@@ -241,7 +243,7 @@ def test_every_role_is_closed_to_all_but_its_flows() -> None:
 @pytest.mark.parametrize("variable", ["RSTAR2_WORKERS", "RSTAR2_GPU_GROUPS"])
 def test_a_wrong_setting_is_named(variable: str) -> None:
     with pytest.raises(ValueError, match=variable):
-        Settings.from_env({variable: "many"})
+        OperatorSettings.from_env({variable: "many"})
 
 
 if __name__ == "__main__":

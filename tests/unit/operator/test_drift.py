@@ -10,11 +10,11 @@ import pytest
 
 from rstar2_operator import names
 from rstar2_operator.apply import owned
-from rstar2_operator.builders.objects import built, objects
-from rstar2_operator.decide.plan import Attempt, Plan
+from rstar2_operator.builders.objects import build_context, objects
+from rstar2_operator.decide.plan import Plan, StageAttempt
 from rstar2_operator.drift import KINDS, as_applied, drifted
-from rstar2_operator.observed import Observed
-from rstar2_operator.settings import Settings
+from rstar2_operator.observed import ObservedJob
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.validation import check
 from tests.support.simulated import manifest
 
@@ -25,8 +25,11 @@ def everything() -> dict[tuple[str, str], Body]:
     data = manifest("g")
     job, problems = check(data)
     assert job is not None, problems
-    plan = Plan(phase="Running", stage="g0", prepare=True, serving=True, attempt=Attempt("g0", 1))
-    made = [owned(body, data, keep_claims=True) for body in objects(built(job, Settings()), plan, has_secret=True)]
+    plan = Plan(phase="Running", stage="g0", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
+    made = [
+        owned(body, data, keep_claims=True)
+        for body in objects(build_context(job, OperatorSettings()), plan, has_secret=True)
+    ]
     return {(body["kind"], body["metadata"]["name"]): copy.deepcopy(body) for body in made}
 
 
@@ -48,7 +51,7 @@ def normalised(value: Any, key: str = "") -> Any:
 def test_what_the_api_server_fills_in_is_no_difference() -> None:
     made = everything()
     there = {which: normalised(body) for which, body in made.items()}
-    assert drifted(made.values(), Observed(job=manifest("g"), children=there)) == []
+    assert drifted(made.values(), ObservedJob(job=manifest("g"), children=there)) == []
     assert {kind for kind, _ in made} >= KINDS
 
 
@@ -96,7 +99,7 @@ def test_what_somebody_changes_is_seen(kind: str, name: str, change: Callable[[B
     made = everything()
     there = {which: normalised(copy.deepcopy(body)) for which, body in made.items()}
     change(there[kind, name])
-    found = drifted(made.values(), Observed(job=manifest("g"), children=there))
+    found = drifted(made.values(), ObservedJob(job=manifest("g"), children=there))
     assert [(body["kind"], body["metadata"]["name"]) for body in found] == [(kind, name)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_operator.decide.events import NORMAL, WARNING, Event, events
+from rstar2_operator.decide.events import NORMAL, WARNING, JobEvent, events
 
 WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
 
@@ -22,8 +22,8 @@ def status(stage: dict[str, Any], phase: str = "Running", message: str = "attemp
 
 AGAIN = "attempt 2 of stage rl-1, after the driver ended by signal 9"
 
-PREPARING = Event(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare")
-CHANGED = Event(
+PREPARING = JobEvent(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare")
+CHANGED = JobEvent(
     NORMAL,
     "SpecChanged",
     "the spec was changed: the roles' pods follow now, stage rl-1 goes on with the settings that its attempt began "
@@ -35,26 +35,26 @@ CHANGED = Event(
     ("old", "new", "said"),
     [
         (status(row("Waiting", 0)), status(row("Running")),
-         [Event(NORMAL, "StageStarted", "stage rl-1 (GRPO)", "RunStage")]),
+         [JobEvent(NORMAL, "StageStarted", "stage rl-1 (GRPO)", "RunStage")]),
         (status(row("Restarting")), status(row("Running", 2), message=AGAIN),
-         [Event(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
+         [JobEvent(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
         (status(row("Running")), status(row("Done", step=8, reason="StepsReached", metrics={"reward": "0.5"})),
-         [Event(NORMAL, "StageCompleted", "stage rl-1 after 8 steps, reward 0.5 (StepsReached)", "RunStage")]),
+         [JobEvent(NORMAL, "StageCompleted", "stage rl-1 after 8 steps, reward 0.5 (StepsReached)", "RunStage")]),
         (status(row("Running")), status(row("Done", step=1)),
-         [Event(NORMAL, "StageCompleted", "stage rl-1 after 1 step", "RunStage")]),
+         [JobEvent(NORMAL, "StageCompleted", "stage rl-1 after 1 step", "RunStage")]),
         (status(row("Running")), status(row("Restarting"), "Restarting", "a pod was lost"),
-         [Event(WARNING, "Restarting", "a pod was lost", "Restart")]),
+         [JobEvent(WARNING, "Restarting", "a pod was lost", "Restart")]),
         (status(row("Running")), status(row("Running", step=3)), []),
         (status(row("Running"), "Suspended"), status(row("Waiting"), "Preparing"),
-         [Event(NORMAL, "Resumed", "going on where it stopped", "Resume"), PREPARING]),
+         [JobEvent(NORMAL, "Resumed", "going on where it stopped", "Resume"), PREPARING]),
         (status(row("Running"), "Suspended"), status(row("Running", 2), message=AGAIN),
-         [Event(NORMAL, "Resumed", "going on where it stopped", "Resume"),
-          Event(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
+         [JobEvent(NORMAL, "Resumed", "going on where it stopped", "Resume"),
+          JobEvent(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
         (status(row("Running")), status(row("Running")) | {"observedGeneration": 2}, [CHANGED]),
         (status(row("Running"), "Suspended"), status(row("Running"), "Suspended") | {"observedGeneration": 2}, []),
     ],
 )  # fmt: skip
-def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[Event]) -> None:
+def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[JobEvent]) -> None:
     assert events(old, new) == said
 
 
@@ -72,5 +72,5 @@ def test_the_same_cause_at_another_role_is_said_by_what_it_touches() -> None:
     rollout = {"type": "RolloutReady", "status": "False", "reason": "Starting", "message": ""}
     old = status(row("Running")) | {"conditions": [redis, rollout, ill]}
     new = status(row("Running")) | {"conditions": [redis, rollout | {"reason": "Unschedulable", "message": "4"}, ill]}
-    assert events(old, new) == [Event(WARNING, "Unschedulable", "4", "Watch", recurs=True)]
+    assert events(old, new) == [JobEvent(WARNING, "Unschedulable", "4", "Watch", recurs=True)]
     assert events(new, old) == []

@@ -10,7 +10,7 @@ import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import lease
-from rstar2_operator.lease import Lease
+from rstar2_operator.lease import LeaderLease
 
 
 class Api:
@@ -50,8 +50,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     return Api()
 
 
-def replica(api: Api, name: str) -> Lease:
-    return Lease(api, namespace="n", name="l", identity=name)  # type: ignore[arg-type]
+def replica(api: Api, name: str) -> LeaderLease:
+    return LeaderLease(api, namespace="n", name="l", identity=name)  # type: ignore[arg-type]
 
 
 async def test_a_standby_leaves_a_deleted_lease_to_its_holder(api: Api) -> None:

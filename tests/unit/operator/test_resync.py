@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.cache import Store
-from rstar2_operator.resync import Sync
+from rstar2_operator.cache import WatchCache
+from rstar2_operator.resync import Resync
 from rstar2_operator.workqueue import WorkQueue
 
 KEY = ("team", "demo")
@@ -31,19 +31,19 @@ def body(name: str, job: str = "demo", uid: str = "") -> dict:
     return {"metadata": meta | {"creationTimestamp": "2026-11-22T08:00:00Z"}}
 
 
-def sync(api: Api, store: Store, *namespaces: str) -> Sync:
-    return Sync(api, store, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
+def sync(api: Api, store: WatchCache, *namespaces: str) -> Resync:
+    return Resync(api, store, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
 
 
-async def begun(api: Api, store: Store) -> asyncio.Task[None]:
+async def begun(api: Api, store: WatchCache) -> asyncio.Task[None]:
     task = asyncio.create_task(sync(api, store).complete())
     await asyncio.sleep(0.05)
     return task
 
 
-def full() -> tuple[Api, Store]:
+def full() -> tuple[Api, WatchCache]:
     """A job with a pod, as the watches told it."""
-    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), Store()
+    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
     store.saw_job(body("demo"), gone=False)
     store.saw_child("Job", body("demo-prepare"), gone=False)
     store.saw_child("Pod", body("demo-prepare-x"), gone=False)
@@ -59,7 +59,7 @@ async def queued(queue: WorkQueue) -> tuple[str, str] | None:
 
 
 async def test_it_waits_for_each_kind() -> None:
-    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), Store()
+    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
     task = await begun(api, store)
     assert not task.done()
     store.saw_job(body("demo"), gone=False)
@@ -72,7 +72,7 @@ async def test_it_waits_for_each_kind() -> None:
 
 
 async def test_what_is_deleted_meanwhile_is_not_waited_for() -> None:
-    api, store = Api(Job=["gone-unseen", "gone-seen"]), Store()
+    api, store = Api(Job=["gone-unseen", "gone-seen"]), WatchCache()
     task = await begun(api, store)
     store.saw_child("Job", body("gone-seen", job="other"), gone=False)
     store.saw_job(body("other"), gone=True)
@@ -81,7 +81,7 @@ async def test_what_is_deleted_meanwhile_is_not_waited_for() -> None:
 
 
 async def test_nothing_there_is_nothing_to_wait_for() -> None:
-    await asyncio.wait_for(sync(Api(), Store(), "a", "b").complete(), 1)
+    await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").complete(), 1)
 
 
 async def test_what_went_unseen_is_forgotten_and_its_job_looked_at() -> None:

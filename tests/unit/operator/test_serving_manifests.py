@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from rstar2_operator import names
-from rstar2_operator.builders.serving import Wanted, last_trained, serving, serving_secret
+from rstar2_operator.builders.serving import ServingRequest, last_trained, serving, serving_secret
 from rstar2_operator.serving_manifests import main, render
-from rstar2_operator.settings import Settings
+from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
@@ -24,9 +24,9 @@ EXAMPLE = Path("examples/qwen3-14b.yaml")
 FILE = Path("examples/serve.yaml")
 
 
-def wanted(data: dict[str, Any] | None = None) -> Wanted:
+def wanted(data: dict[str, Any] | None = None) -> ServingRequest:
     job = load(data or read_manifest(ROOT / EXAMPLE))
-    return Wanted(job, last_trained(job), Settings())
+    return ServingRequest(job, last_trained(job), OperatorSettings())
 
 
 def pods(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

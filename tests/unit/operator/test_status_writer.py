@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator import status_writer
-from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, Reporter
+from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, StatusWriter
 
 KEY = ("team", "demo")
 BOUND = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
@@ -50,7 +50,7 @@ class Job:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.api = Api()
-        self.reporter = Reporter(self.api, instance="test")  # type: ignore[arg-type]
+        self.reporter = StatusWriter(self.api, instance="test")  # type: ignore[arg-type]
 
     async def says(self, degraded: dict[str, str], **fields: Any) -> float | None:
         """What `report` answers to a status with this condition and these fields."""

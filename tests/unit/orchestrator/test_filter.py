@@ -12,9 +12,9 @@ import pytest
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation import sampling
-from rstar2_train.evaluation.sample_result import Scored
-from rstar2_train.evaluation.sampling import Kept
-from rstar2_train.orchestrator.context import Context, Suspend
+from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import SampleStore
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.stages import filter as stage
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
@@ -53,10 +53,12 @@ class Engines:
     async def push_folder(self, folder: Path, version: str) -> None:
         pass
 
-    async def measure(self, problems: Sequence[Problem], *, count: int, samples: Kept, **_: object) -> list[Scored]:
+    async def measure(
+        self, problems: Sequence[Problem], *, count: int, samples: SampleStore, **_: object
+    ) -> list[SampleResult]:
         prompts = {problem.id: [65] for problem in problems}
         have = samples.finished(problems, prompts, samples=count)
-        return await sampling.ask_missing(
+        return await sampling.sample_missing(
             problems, prompts=prompts, count=count, have=have, samples=samples, sampler=Any, on_done=lambda _: None
         )
 
@@ -73,9 +75,9 @@ def slowest_first_last(pairs: Pairs) -> Iterator[Trajectory]:
 
 
 @pytest.fixture
-def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Context]:
+def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StageContext]:
     """Makes attempts of a stage that writes twelve samples at a time."""
-    monkeypatch.setattr(stage, "Rollouts", Engines)
+    monkeypatch.setattr(stage, "RolloutSession", Engines)
     monkeypatch.setattr(stage, "load_protocol", lambda *_: None)
     monkeypatch.setattr(stage, "SLICE_ROLLOUTS", 12)
     monkeypatch.setattr(sampling, "ask", ask_all)
@@ -84,28 +86,28 @@ def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     rows = [{"id": str(number), "problem": f"{number}", "answer": "1"} for number in range(PROBLEMS)]
     (tmp_path / "rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def one(number: int = 1) -> Context:
+    def one(number: int = 1) -> StageContext:
         return begin("f", attempt=number)
 
     return one
 
 
-def files(ctx: Context) -> list[int]:
+def files(ctx: StageContext) -> list[int]:
     """Trajectories in each file."""
     return [len(trajectory_store.read(file)) for _, file in trajectory_store.step_files(ctx.folder.trajectories)]
 
 
-def told(ctx: Context) -> list[int]:
+def told(ctx: StageContext) -> list[int]:
     """The steps that figures were told of, by all attempts."""
     events = [json.loads(line) for line in journal_file(ctx.state.root).read_text().splitlines()]
     return [event["step"] for event in events if "filter/kept" in event.get("values", {})]
 
 
-def kept(ctx: Context) -> list[str]:
+def kept(ctx: StageContext) -> list[str]:
     return [json.loads(line)["id"] for line in ctx.folder.kept_file.read_text().splitlines()]
 
 
-async def test_all_problems_are_asked_at_once_and_written_in_slices(attempt: Callable[..., Context]) -> None:
+async def test_all_problems_are_asked_at_once_and_written_in_slices(attempt: Callable[..., StageContext]) -> None:
     ctx = attempt()
     outcome = await stage.run(ctx)
     assert Engines.asked == [ALL]
@@ -118,15 +120,15 @@ async def test_all_problems_are_asked_at_once_and_written_in_slices(attempt: Cal
 
 
 async def test_an_attempt_asks_only_what_none_before_has_written(
-    attempt: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(pairs: Pairs) -> Iterator[Trajectory]:
         yield from [ended(*pair) for pair in pairs[:20]]
-        raise Suspend
+        raise SuspendRequested
 
     monkeypatch.setattr(Engines, "answers", staticmethod(stopped))
     ctx = attempt()
-    with pytest.raises(Suspend):
+    with pytest.raises(SuspendRequested):
         await stage.run(ctx)
     assert files(ctx) == [16, 4], "what had ended is written, the rest of a slice too"
     monkeypatch.setattr(Engines, "answers", staticmethod(slowest_first_last))
@@ -147,7 +149,7 @@ async def test_an_attempt_asks_only_what_none_before_has_written(
 
 
 async def test_what_infrastructure_lost_is_kept_to_the_end_and_asked_again_by_another_attempt(
-    attempt: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def losing(pairs: Pairs) -> Iterator[Trajectory]:
         for problem, sample in pairs:
@@ -158,10 +160,10 @@ async def test_what_infrastructure_lost_is_kept_to_the_end_and_asked_again_by_an
 
     def stopped(pairs: Pairs) -> Iterator[Trajectory]:
         yield from losing(pairs)
-        raise Suspend
+        raise SuspendRequested
 
     monkeypatch.setattr(Engines, "answers", staticmethod(stopped))
-    with pytest.raises(Suspend):
+    with pytest.raises(SuspendRequested):
         await stage.run(attempt())
     monkeypatch.setattr(Engines, "answers", staticmethod(losing))
     ctx = attempt(2)
@@ -172,7 +174,7 @@ async def test_what_infrastructure_lost_is_kept_to_the_end_and_asked_again_by_an
 
 
 async def test_an_attempt_that_another_has_replaced_writes_nothing(
-    attempt: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = attempt()
     attempt(2)

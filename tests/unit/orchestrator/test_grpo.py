@@ -14,7 +14,7 @@ import pytest
 
 from rstar2_train.api.contracts import StageFailed, write_model
 from rstar2_train.data.problems import Problem
-from rstar2_train.orchestrator.context import Context, Suspend
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
@@ -68,9 +68,9 @@ def rollout(problem: Problem, sample: int) -> Trajectory:
 
 
 @pytest.fixture
-def stage(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Context]:
+def stage(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StageContext]:
     """Makes attempts of a stage of four steps."""
-    monkeypatch.setattr(grpo, "Rollouts", Engines)
+    monkeypatch.setattr(grpo, "RolloutSession", Engines)
     monkeypatch.setattr(grpo, "load_protocol", lambda *_: Words())
     monkeypatch.setattr(Engines, "on_push", staticmethod(lambda _: None), raising=False)
     monkeypatch.setattr(Engines, "pushed", [], raising=False)
@@ -78,14 +78,14 @@ def stage(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         "".join(json.dumps({"id": f"{n}", "problem": f"{n}", "answer": "1"}) + "\n" for n in range(4))
     )
 
-    def one(stages: str = "g", number: int = 0, *, attempt: int = 1, every: int = 1, **more: Any) -> Context:
+    def one(stages: str = "g", number: int = 0, *, attempt: int = 1, every: int = 1, **more: Any) -> StageContext:
         settings = {"promptsPerStep": 2, "rolloutsPerPrompt": 2, "keepPerPrompt": 2, **more}
         return begin(stages, number, attempt=attempt, checkpoint={"everySteps": every, "keepLast": 10}, grpo=settings)
 
     return one
 
 
-def told(ctx: Context) -> list[tuple[int, str]]:
+def told(ctx: StageContext) -> list[tuple[int, str]]:
     """What the journal has of each step: its reward and its times, each as often as it was told."""
     events = [json.loads(line) for line in journal_file(ctx.state.root).read_text().splitlines()]
     shown = ("reward/mean", "time/rollout_seconds", "time/weights_seconds", "time/step_seconds")
@@ -98,12 +98,12 @@ def told(ctx: Context) -> list[tuple[int, str]]:
     ]
 
 
-def kept(ctx: Context) -> list[int]:
+def kept(ctx: StageContext) -> list[int]:
     return [step for step, _ in checkpoint.list_checkpoints(ctx.folder.checkpoints)]
 
 
 async def test_a_step_that_has_a_checkpoint_is_told_once_though_its_push_failed(
-    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    stage: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(version: str) -> None:
         if version == "g0-step-000002":
@@ -130,7 +130,7 @@ async def test_a_step_that_has_a_checkpoint_is_told_once_though_its_push_failed(
 
 
 async def test_asked_to_stop_during_an_update_it_writes_a_checkpoint_and_pushes_nothing(
-    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    stage: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = stage(every=100)
 
@@ -139,7 +139,7 @@ async def test_asked_to_stop_during_an_update_it_writes_a_checkpoint_and_pushes_
             ctx.stopping.set()
 
     monkeypatch.setattr(Group, "on_step", staticmethod(stop))
-    with pytest.raises(Suspend):
+    with pytest.raises(SuspendRequested):
         await grpo.run(ctx)
     assert kept(ctx) == [2]
     assert Engines.pushed == ["g0-step-000000", "g0-step-000001"]
@@ -152,7 +152,7 @@ async def test_asked_to_stop_during_an_update_it_writes_a_checkpoint_and_pushes_
 
 
 async def test_a_checkpoint_is_written_while_the_engines_sample_and_before_the_next_update(
-    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    stage: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampled, seen = threading.Event(), list[str]()
 
@@ -178,7 +178,7 @@ async def test_a_checkpoint_is_written_while_the_engines_sample_and_before_the_n
 
 
 async def test_a_checkpoint_that_cannot_be_written_aside_ends_the_stage(
-    stage: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+    stage: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(step: int) -> None:
         if step == 2:
@@ -193,7 +193,7 @@ async def test_a_checkpoint_that_cannot_be_written_aside_ends_the_stage(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_only_a_stage_with_a_fresh_optimizer_warms_up(stage: Callable[..., Context], reset: bool) -> None:
+async def test_only_a_stage_with_a_fresh_optimizer_warms_up(stage: Callable[..., StageContext], reset: bool) -> None:
     for number, expected in enumerate([[0.25, 0.5, 0.75, 1.0], [0.25, 0.5, 0.75, 1.0] if reset else [1.0] * 4]):
         ctx = stage("gg", number, learningRate=1.0, warmupSteps=4, resetOptimizer=reset)
         write_model(ctx.folder.outcome_file, await grpo.run(ctx))

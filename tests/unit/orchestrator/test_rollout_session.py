@@ -9,9 +9,9 @@ import time
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.orchestrator.context import Suspend
-from rstar2_train.orchestrator.rollout_session import Rollouts
-from rstar2_train.rollout.collector import NoRoom
+from rstar2_train.orchestrator.context import SuspendRequested
+from rstar2_train.orchestrator.rollout_session import RolloutSession
+from rstar2_train.rollout.collector import PromptTooLong
 from tests.support.attempt import Begin
 
 NOBODY = "http://127.0.0.1:9"
@@ -19,11 +19,11 @@ NOBODY = "http://127.0.0.1:9"
 
 async def test_a_prompt_that_no_engine_has_room_for_is_bad_data_for_every_attempt(begin: Begin) -> None:
     async def work() -> None:
-        raise NoRoom("problem p7: 9 prompt tokens and maxResponseTokens 5 are more than the engines' 12")
+        raise PromptTooLong("problem p7: 9 prompt tokens and maxResponseTokens 5 are more than the engines' 12")
 
     ctx = begin()
     ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=(NOBODY,), judge=NOBODY)
-    rollouts = Rollouts(ctx, None)  # type: ignore[arg-type]
+    rollouts = RolloutSession(ctx, None)  # type: ignore[arg-type]
     with pytest.raises(StageFailed, match="problem p7: 9 prompt tokens") as caught:
         await rollouts._until_stopped(work())
     assert (caught.value.reason, caught.value.retryable) == ("BadData", False)
@@ -33,8 +33,8 @@ async def test_asked_to_stop_it_waits_for_no_engine(begin: Begin) -> None:
     ctx = begin()
     ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=(NOBODY,), judge=NOBODY)
     began = time.monotonic()
-    async with Rollouts(ctx, None) as rollouts:  # type: ignore[arg-type]
+    async with RolloutSession(ctx, None) as rollouts:  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(0.3, ctx.stopping.set)
-        with pytest.raises(Suspend):
+        with pytest.raises(SuspendRequested):
             await rollouts.push_folder(ctx.state.root, "v1")
     assert time.monotonic() - began < rollouts._pool.times.patience / 2

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from rstar2_train.api.contracts import Outcome, write_model
-from rstar2_train.orchestrator.context import Context
-from rstar2_train.orchestrator.initial_policy import incoming
-from rstar2_train.orchestrator.trainer_session import Training
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.types import OptimizerConfig
 from tests.support.attempt import Begin, Group
@@ -20,9 +20,9 @@ FALLING = [0.5, 0.5, 0.9, 0.5, 0.8, 0.8, 0.1, 0.1]
 """Mean reward of each step; step 3 alone has the highest, the checkpoint of step 4 made the best two steps."""
 
 
-async def train(ctx: Context, rewards: Sequence[float], *, every: int, until: int | None = None) -> Outcome | None:
+async def train(ctx: StageContext, rewards: Sequence[float], *, every: int, until: int | None = None) -> Outcome | None:
     """Steps from where the stage is to the end of `rewards` (step 0 first), or to a death after `until`."""
-    async with Training(ctx, OptimizerConfig(), incoming(ctx.job, ctx.stage, ctx.state)) as training:
+    async with TrainerSession(ctx, OptimizerConfig(), initial_policy(ctx.job, ctx.stage, ctx.state)) as training:
         for step in range(await training.begun(), len(rewards) if until is None else until):
             training.group.grpo_step([], lr=0.0)
             training.rewards.append(rewards[step])
@@ -33,7 +33,7 @@ async def train(ctx: Context, rewards: Sequence[float], *, every: int, until: in
         return await training.hand_on(len(rewards), reason="Collapsed")
 
 
-def kept(ctx: Context) -> list[int]:
+def kept(ctx: StageContext) -> list[int]:
     return [step for step, _ in checkpoint.list_checkpoints(ctx.folder.checkpoints)]
 
 
@@ -92,7 +92,9 @@ async def test_a_best_checkpoint_that_is_gone_is_no_best(begin: Begin) -> None:
 @pytest.mark.parametrize("inherit", [True, False])
 async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begin, inherit: bool) -> None:
     first = begin("gg", 0)
-    async with Training(first, OptimizerConfig(), incoming(first.job, first.stage, first.state)) as training:
+    async with TrainerSession(
+        first, OptimizerConfig(), initial_policy(first.job, first.stage, first.state)
+    ) as training:
         await training.begun()
         training.group.weights = 2.25
         write_model(first.folder.outcome_file, await training.hand_on(1))
@@ -100,8 +102,8 @@ async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begi
 
     async def begun() -> Group:
         second = begin("gg", 1)
-        source = incoming(second.job, second.stage, second.state)
-        async with Training(second, OptimizerConfig(), source, inherit=inherit) as training:
+        source = initial_policy(second.job, second.stage, second.state)
+        async with TrainerSession(second, OptimizerConfig(), source, inherit=inherit) as training:
             assert await training.begun() == 0
             return training.group
 
@@ -119,7 +121,7 @@ async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begi
 
 async def test_a_loss_that_is_no_number_is_left_out_of_the_progress(begin: Begin) -> None:
     ctx = begin()
-    async with Training(ctx, OptimizerConfig(), incoming(ctx.job, ctx.stage, ctx.state)) as training:
+    async with TrainerSession(ctx, OptimizerConfig(), initial_policy(ctx.job, ctx.stage, ctx.state)) as training:
         await training.begun()
         shown = {"loss": math.nan, "grad_norm": math.inf, "tokens_per_second": 2.0}
         training.finished_step(1, {"sft/loss": math.nan}, seconds=1.0, show=shown)

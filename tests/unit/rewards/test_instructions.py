@@ -21,7 +21,7 @@ from rstar2_train.rewards.instructions import (
     score,
 )
 from rstar2_train.rewards.verify import Score
-from rstar2_train.rewards.visible_text import shown_text
+from rstar2_train.rewards.visible_text import visible_text
 
 ROWS = [
     {"id": "punctuation:no_comma", "num_words": None},
@@ -120,7 +120,7 @@ def test_a_response_is_right_when_all_are_followed_strictly() -> None:
     ],
 )
 def test_what_the_reader_sees(last_turn: str, shown: str) -> None:
-    assert shown_text(last_turn) == shown
+    assert visible_text(last_turn) == shown
 
 
 class NoJudge:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.rewards.normalize import UNITS, Plain, is_words, plain, says_more, words
+from rstar2_train.rewards.normalize import UNITS, NormalizedAnswer, is_words, normalize, says_more, words
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ from rstar2_train.rewards.normalize import UNITS, Plain, is_words, plain, says_m
     ],
 )
 def test_dressing_comes_off_and_the_answer_stays(text: str, value: str) -> None:
-    assert plain(text) == Plain(value)
+    assert normalize(text) == NormalizedAnswer(value)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_dressing_comes_off_and_the_answer_stays(text: str, value: str) -> None:
     ],
 )
 def test_units_are_told_apart_from_variables(text: str, value: str, unit: str) -> None:
-    assert plain(text) == Plain(value, unit)
+    assert normalize(text) == NormalizedAnswer(value, unit)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_units_are_told_apart_from_variables(text: str, value: str, unit: str) -
     ],
 )
 def test_base_of_a_numeral(text: str, digits: str, base: str) -> None:
-    assert plain(text) == Plain(digits, base=base)
+    assert normalize(text) == NormalizedAnswer(digits, base=base)
 
 
 @pytest.mark.parametrize("text", ["x_1", "x_{12}", "31_n", "3_1 + 2"])
 def test_other_subscripts_are_no_base(text: str) -> None:
-    assert plain(text).base == ""
+    assert normalize(text).base == ""
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_words_that_are_left(value: str, more: bool) -> None:
 
 @given(st.text(st.sampled_from("\\${}()[]<>=^_,.*% 123abxi°½²√∞orandtextcirc"), max_size=60))
 def test_no_text_breaks_it(text: str) -> None:
-    assert isinstance(plain(text), Plain) and isinstance(words(text), str)
+    assert isinstance(normalize(text), NormalizedAnswer) and isinstance(words(text), str)
 
 
 FONTS = ["{}", r"\text{{ {} }}", r"\mathbf{{{}}}", r"\text{{\mathbf{{{}}}}}"]
@@ -202,9 +202,9 @@ def test_any_dresses_come_off_together(number: int, font: str, around: list[str]
     text = font.format(number)
     for dress in around:
         text = dress.format(text)
-    assert plain(text) == Plain(str(number))
+    assert normalize(text) == NormalizedAnswer(str(number))
 
 
 @pytest.mark.parametrize(("unit", "name"), NAMES)
 def test_every_name_of_a_unit_is_known(unit: str, name: str) -> None:
-    assert plain(rf"7\text{{ {name}}}") == plain(rf"7\mbox{{{name}s}}") == Plain("7", unit)
+    assert normalize(rf"7\text{{ {name}}}") == normalize(rf"7\mbox{{{name}s}}") == NormalizedAnswer("7", unit)

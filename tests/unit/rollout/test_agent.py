@@ -7,12 +7,12 @@ from typing import Literal
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits, Rollout
+from rstar2_train.api.roles import JudgeLimits, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.chat_format import Protocol, render_call
+from rstar2_train.rollout.chat_format import ChatFormat, render_call
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 
@@ -21,7 +21,7 @@ from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 class Script:
     """Samples given turns: each a text that ends its turn, or (text, "length") for one that was cut off."""
 
-    protocol: Protocol
+    protocol: ChatFormat
     turns: list[str | tuple[str, Literal["length"]]]
     asked: list[tuple[list[int], int]] = field(default_factory=list)
 
@@ -57,12 +57,12 @@ class Calculator:
 
 
 def run(
-    protocol: Protocol, turns: list, *, tokens: int = 500, most_turns: int = 10, **rollout: int
+    protocol: ChatFormat, turns: list, *, tokens: int = 500, most_turns: int = 10, **rollout: int
 ) -> tuple[Trajectory, str, Script, Calculator]:
     agent = Agent(
         protocol=protocol,
         sampling=Sampling(max_response_tokens=tokens, max_turns=most_turns),
-        rollout=Rollout(**rollout),
+        rollout=RolloutSpec(**rollout),
         limits=JudgeLimits(wall_seconds=2),
     )
     script, calculator = Script(protocol, turns), Calculator()
@@ -71,7 +71,7 @@ def run(
     return trajectory, written, script, calculator
 
 
-def test_a_whole_trajectory_is_the_demonstration_of_it(protocol: Protocol) -> None:
+def test_a_whole_trajectory_is_the_demonstration_of_it(protocol: ChatFormat) -> None:
     trajectory, written, script, calculator = run(protocol, [FIRST_TURN, LAST_TURN])
     question = [{"role": "user", "content": QUESTION}]
     told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
@@ -97,19 +97,19 @@ def test_a_whole_trajectory_is_the_demonstration_of_it(protocol: Protocol) -> No
     assert FIRST_TURN in trajectory.text and LAST_TURN in trajectory.text and "<tool_response>" in trajectory.text
 
 
-def test_a_turn_that_is_cut_off_runs_nothing(protocol: Protocol) -> None:
+def test_a_turn_that_is_cut_off_runs_nothing(protocol: ChatFormat) -> None:
     trajectory, _, _, calculator = run(protocol, [(render_call("print(1)"), "length")])
     assert (trajectory.stop, trajectory.calls, calculator.seen) == ("length", [], [])
     assert trajectory.truncated
 
 
-def test_the_last_turns_calls_are_not_run(protocol: Protocol) -> None:
+def test_the_last_turns_calls_are_not_run(protocol: ChatFormat) -> None:
     trajectory, _, _, calculator = run(protocol, [render_call("print(1)"), render_call("print(2)")], most_turns=2)
     assert (trajectory.stop, trajectory.turns) == ("max_turns", 2)
     assert [code for code, _, _ in calculator.seen] == ["print(1)"]
 
 
-def test_tool_output_that_would_use_up_the_budget_is_not_appended(protocol: Protocol) -> None:
+def test_tool_output_that_would_use_up_the_budget_is_not_appended(protocol: ChatFormat) -> None:
     call = render_call("print('9' * 400)")
     written = len(protocol.encode(call)) + 1
     reply = len(protocol.tool_turn_ids(["9" * 400]))
@@ -119,12 +119,12 @@ def test_tool_output_that_would_use_up_the_budget_is_not_appended(protocol: Prot
     assert (fits.stop, script.asked[1][1], fits.response_tokens) == ("length", 1, written + reply + 1)
 
 
-def test_long_output_is_cut_in_the_middle(protocol: Protocol) -> None:
+def test_long_output_is_cut_in_the_middle(protocol: ChatFormat) -> None:
     trajectory, *_ = run(protocol, [render_call("print('9' * 400)"), LAST_TURN], tool_response_tokens=10)
     assert trajectory.calls[0].response == f"{'9' * 20}\n...(360 characters left out)...\n{'9' * 20}"
 
 
-def test_faults_and_failures_are_told_and_counted(protocol: Protocol) -> None:
+def test_faults_and_failures_are_told_and_counted(protocol: ChatFormat) -> None:
     turn = "\n".join([render_call("sleep"), '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'])
     trajectory, *_ = run(protocol, [turn + render_call("print(1)"), LAST_TURN], max_calls_per_turn=2)
     assert [one.status for one in trajectory.calls] == ["timeout", "unknown_tool", "malformed"]
@@ -137,14 +137,14 @@ def test_faults_and_failures_are_told_and_counted(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "no tag at all", "<answer>\\boxed{1}</answer> and more"])
-def test_a_turn_without_calls_ends_it(protocol: Protocol, said: str) -> None:
+def test_a_turn_without_calls_ends_it(protocol: ChatFormat, said: str) -> None:
     trajectory, written, *_ = run(protocol, [said])
     assert (trajectory.stop, written, trajectory.turns) == ("answered", said, 1)
 
 
-def test_the_calls_of_a_turn_are_told_when_they_are_done(protocol: Protocol) -> None:
+def test_the_calls_of_a_turn_are_told_when_they_are_done(protocol: ChatFormat) -> None:
     agent = Agent(
-        protocol=protocol, sampling=Sampling(max_response_tokens=500), rollout=Rollout(), limits=JudgeLimits()
+        protocol=protocol, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
     )
     trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=protocol.prompt_ids(QUESTION))
     script, told = Script(protocol, [FIRST_TURN, LAST_TURN]), []

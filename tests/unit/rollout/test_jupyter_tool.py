@@ -8,7 +8,7 @@ import pytest
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.chat_format import default_system_prompt
-from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, Notebook
+from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
 from rstar2_train.tools.parser import JUPYTER, TOOL_NAME, ParsedCall, parse_calls
 
 
@@ -47,7 +47,7 @@ class Session:
 
 async def test_calls_are_cells_of_one_session_in_their_order() -> None:
     judge = Judge()
-    async with Notebook(judge) as notebook:
+    async with JupyterTool(judge) as notebook:
         await asyncio.gather(*(notebook.run(str(n)) for n in range(5)))
         assert (judge.opened, judge.closed) == (1, 0)
     assert (judge.cells, judge.closed) == (["0", "1", "2", "3", "4"], 1)
@@ -55,14 +55,14 @@ async def test_calls_are_cells_of_one_session_in_their_order() -> None:
 
 async def test_no_call_no_session() -> None:
     judge = Judge()
-    async with Notebook(judge):
+    async with JupyterTool(judge):
         pass
     assert judge.opened == 0
 
 
 async def test_a_session_that_a_cell_ended_is_begun_anew_and_the_model_is_told() -> None:
     judge = Judge()
-    async with Notebook(judge) as notebook:
+    async with JupyterTool(judge) as notebook:
         assert (await notebook.run("1")).stdout == "1\n"
         assert (await notebook.run("timeout")).status == "timeout"
         assert (await notebook.run("2")).stdout == STARTED_AGAIN + "2\n"
@@ -72,7 +72,7 @@ async def test_a_session_that_a_cell_ended_is_begun_anew_and_the_model_is_told()
 
 async def test_a_lost_session_loses_the_trajectory_to_infrastructure() -> None:
     judge = Judge()
-    async with Notebook(judge) as notebook:
+    async with JupyterTool(judge) as notebook:
         with pytest.raises(JudgeUnavailable, match="session was lost"):
             await notebook.run("session_lost")
     assert judge.closed == 1

@@ -82,11 +82,11 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
     torn, other = tmp_path / "torn.parquet", tmp_path / "other.parquet"
     torn.write_bytes(b"PAR1 torn")
     pq.write_table(pa.table({"x": [1]}), other)
-    with pytest.raises(trajectory_store.StoreError, match=r"torn\.parquet cannot be read"):
+    with pytest.raises(trajectory_store.TrajectoryStoreError, match=r"torn\.parquet cannot be read"):
         trajectory_store.read(torn)
-    with pytest.raises(trajectory_store.StoreError, match=r"missing\.parquet"):
+    with pytest.raises(trajectory_store.TrajectoryStoreError, match=r"missing\.parquet"):
         trajectory_store.read(tmp_path / "missing.parquet")
-    with pytest.raises(trajectory_store.StoreError, match="does not hold trajectories of format 1"):
+    with pytest.raises(trajectory_store.TrajectoryStoreError, match="does not hold trajectories of format 1"):
         trajectory_store.read(other)
 
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from rstar2_train.serving.chat import Shown
+from rstar2_train.serving.chat import TranscriptPrinter
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.parser import render_call
 
@@ -12,7 +12,7 @@ from rstar2_train.tools.parser import render_call
 def shown(text: str, *, size: int = 5) -> list[str]:
     """Lines of the terminal, frames taken away."""
     page = io.StringIO()
-    view = Shown(Console(file=page, width=60, highlight=False))
+    view = TranscriptPrinter(Console(file=page, width=60, highlight=False))
     for at in range(0, len(text), size):
         view.feed(text[at : at + size])
     view.end()

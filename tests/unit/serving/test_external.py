@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from rstar2_train.serving import external
-from rstar2_train.serving.external import Refused, find_engine, find_judge
+from rstar2_train.serving.external import ExternalServiceRejected, find_engine, find_judge
 from tests.support.engine import free_port
 
 FOLDER = Path("/models/mine")
@@ -53,12 +53,12 @@ async def found(*answers: Any) -> str:
 async def test_the_only_model_is_taken_and_of_several_the_one_of_the_folder() -> None:
     assert await found(models(policy="/state/elsewhere")) == "policy"
     assert await found(models(other="/models/other", mine="/models/mine")) == "mine"
-    with pytest.raises(Refused, match="serves other, another and none of them from /models/mine"):
+    with pytest.raises(ExternalServiceRejected, match="serves other, another and none of them from /models/mine"):
         await found(models(other="/models/other", another="/models/another"))
 
 
 async def test_what_is_no_vllm_server_is_refused() -> None:
-    with pytest.raises(Refused, match="a vLLM server is needed"):
+    with pytest.raises(ExternalServiceRejected, match="a vLLM server is needed"):
         await found({"data": [{"id": "policy"}]})
 
 
@@ -84,5 +84,5 @@ async def test_a_judge_is_waited_for_until_a_sandbox_is_ready() -> None:
 
 async def test_what_is_no_judge_is_refused() -> None:
     async with answering("/v1/status", iter([{"detail": "a valid bearer token is needed"}]), free_port()) as url:
-        with pytest.raises(Refused, match="RSTAR2_JUDGE_TOKEN"):
+        with pytest.raises(ExternalServiceRejected, match="RSTAR2_JUDGE_TOKEN"):
             await find_judge(url, token="", say=print)

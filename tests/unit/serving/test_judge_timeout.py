@@ -7,7 +7,7 @@ import pytest
 
 from rstar2_train.api.roles import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
-from rstar2_train.serving.judge_timeout import Impatient
+from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 
 
 class Judge:
@@ -38,7 +38,7 @@ class Judge:
         return status
 
     async def asked_with_patience(self, seconds: float) -> CallResult:
-        patient = Impatient(self, status=self.status, patience_seconds=seconds)
+        patient = JudgeWithTimeout(self, status=self.status, patience_seconds=seconds)
         result = await patient.run("code", "stdin")
         assert isinstance(result, CallResult)
         return result

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.api.roles import Accelerator
-from rstar2_train.serving.model import NoModel, adjusted, find
+from rstar2_train.api.roles import AcceleratorSpec
+from rstar2_train.serving.model import ModelNotFound, adjusted, find
 from tests.support.engine import JOB, SYSTEM
 
 
@@ -46,7 +46,7 @@ def test_a_jobs_model_is_served_with_the_jobs_settings(jobs: Path, named: str) -
     ],
 )
 def test_a_model_that_is_not_there_is_said(jobs: Path, named: str, words: str) -> None:
-    with pytest.raises(NoModel, match=words):
+    with pytest.raises(ModelNotFound, match=words):
         find(named, jobs=jobs)
 
 
@@ -54,7 +54,7 @@ def test_a_model_that_is_not_there_is_said(jobs: Path, named: str, words: str) -
 def test_a_folder_that_is_not_whole_is_said(jobs: Path, missing: str) -> None:
     folder = jobs / "done/stages/rl/model"
     (folder / missing).unlink()
-    with pytest.raises(NoModel, match=r"holds no (tokenizer\.json|\*\.safetensors)"):
+    with pytest.raises(ModelNotFound, match=r"holds no (tokenizer\.json|\*\.safetensors)"):
         find(str(folder), jobs=jobs)
 
 
@@ -64,12 +64,12 @@ def test_what_a_person_sets_lies_over_the_jobs_settings(jobs: Path) -> None:
     assert (changed.context, changed.source.system_prompt, changed.judge.executors) == (100, "", 7)
     assert (changed.rollout.tool, changed.source.prompt_prefix) == ("jupyter_code", served.source.prompt_prefix)
     assert adjusted(served) == served
-    with pytest.raises(NoModel, match="--context 100000"):
+    with pytest.raises(ModelNotFound, match="--context 100000"):
         adjusted(served, context=100_000)
 
 
 def test_the_engine_reads_calls_of_other_tools_and_has_the_servers_context(jobs: Path) -> None:
-    served = adjusted(find("done", jobs=jobs), context=200, accelerator=Accelerator(vendor="none"))
+    served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec(vendor="none"))
     argv = served.engine(port=1).argv
     assert argv[argv.index("--max-model-len") + 1] == "200"
     assert argv[argv.index("--tool-call-parser") + 1] == "hermes"

@@ -5,9 +5,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from rstar2_train.rollout.chat_format import TOOLS, Protocol
+from rstar2_train.rollout.chat_format import TOOLS, ChatFormat
 from rstar2_train.serving.errors import ApiError
-from rstar2_train.serving.request import TEMPERATURE, Question, prompt_ids
+from rstar2_train.serving.request import TEMPERATURE, ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.schema import tools_section
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM
@@ -16,8 +16,8 @@ CONTEXT = 1024
 USER = {"role": "user", "content": QUESTION}
 
 
-def question(**fields: object) -> Question:
-    return Question.model_validate({"model": "m", "messages": [USER], **fields})
+def question(**fields: object) -> ChatRequest:
+    return ChatRequest.model_validate({"model": "m", "messages": [USER], **fields})
 
 
 def refused(**fields: object) -> ApiError:
@@ -103,13 +103,13 @@ def test_the_engine_is_given_only_what_was_understood() -> None:
     }
 
 
-def test_a_first_question_is_what_a_rollout_begins_with(protocol: Protocol) -> None:
+def test_a_first_question_is_what_a_rollout_begins_with(protocol: ChatFormat) -> None:
     assert prompt_ids([USER], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
     parts = [{"type": "text", "text": QUESTION[:5]}, {"type": "text", "text": QUESTION[5:]}]
     assert prompt_ids([{"role": "user", "content": parts}], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
 
 
-def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: Protocol) -> None:
+def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: ChatFormat) -> None:
     content = FIRST_TURN + outputs_text(FIRST_REPLY) + LAST_TURN
     told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
@@ -118,14 +118,14 @@ def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: Protoco
     assert prompt_ids(shown, protocol, context=CONTEXT) == whole.token_ids
 
 
-def test_the_prefix_stands_before_the_first_question_alone(protocol: Protocol) -> None:
-    prefixed = Protocol(protocol.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
+def test_the_prefix_stands_before_the_first_question_alone(protocol: ChatFormat) -> None:
+    prefixed = ChatFormat(protocol.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
     text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed, context=CONTEXT))
     assert text.count("PRE ") == 1 and text.index("PRE ") < text.index(QUESTION)
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_behind_a_clients_own_system_message_comes_the_tool(protocol: Protocol, role: str) -> None:
+def test_behind_a_clients_own_system_message_comes_the_tool(protocol: ChatFormat, role: str) -> None:
     own = f"Be brief.\n\n{tools_section([TOOLS[protocol.tool]])}"
     shown = protocol.conversation_ids([{"role": "system", "content": own}, USER])
     assert prompt_ids([{"role": role, "content": "Be brief."}, USER], protocol, context=CONTEXT) == shown
@@ -143,19 +143,19 @@ def test_behind_a_clients_own_system_message_comes_the_tool(protocol: Protocol, 
         ([{"content": "x"}], "messages[0].role None"),
     ],
 )
-def test_messages_that_cannot_be_shown_are_refused(protocol: Protocol, messages: list, words: str) -> None:
+def test_messages_that_cannot_be_shown_are_refused(protocol: ChatFormat, messages: list, words: str) -> None:
     with pytest.raises(ApiError, match=re.escape(words)) as error:
         prompt_ids(messages, protocol, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(protocol: Protocol) -> None:
+def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(protocol: ChatFormat) -> None:
     with pytest.raises(ApiError, match=r"messages\[0\].content holds half a surrogate pair") as error:
         prompt_ids([{"role": "user", "content": "half \ud800"}], protocol, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(protocol: Protocol) -> None:
+def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(protocol: ChatFormat) -> None:
     long = "x" * (CONTEXT * protocol.longest_token)
     with pytest.raises(ApiError, match=f"takes {CONTEXT} tokens; the messages have .* characters: shorten") as error:
         prompt_ids([{"role": "user", "content": long}], protocol, context=CONTEXT)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.serving.text import Piece, Splitter, outputs_text, printable, split_turns
+from rstar2_train.serving.text import StreamSplitter, TextPiece, outputs_text, printable, split_turns
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN
 
 WHOLE = f"<reason>let me see</reason>\n{FIRST_TURN}{outputs_text(FIRST_REPLY)}so: {LAST_TURN}"
@@ -13,8 +13,8 @@ OUTPUT = st.text(alphabet="ab\n<>/ ").filter(lambda text: "</tool_response>" not
 
 def split(*texts: str) -> list[tuple[str, str]]:
     """Kinds and texts, neighbouring pieces of a kind joined up to where they close; empty ones left out."""
-    splitter, joined, current = Splitter(), [], ""
-    pieces: list[Piece] = [piece for text in texts for piece in splitter.feed(text)] + list(splitter.end())
+    splitter, joined, current = StreamSplitter(), [], ""
+    pieces: list[TextPiece] = [piece for text in texts for piece in splitter.feed(text)] + list(splitter.end())
     for piece in pieces:
         current += piece.text
         if piece.closes:
@@ -61,7 +61,7 @@ def test_pieces_do_not_depend_on_how_the_text_came(size: int) -> None:
 
 
 def test_what_is_no_tag_is_shown_at_once_and_half_a_tag_is_waited_for() -> None:
-    splitter = Splitter()
+    splitter = StreamSplitter()
     assert [piece.text for piece in splitter.feed("a < b")] == ["a < b"]
     assert [piece.text for piece in splitter.feed(" and <tool_")] == [" and "]
     assert [piece.text for piece in splitter.feed("s")] == ["<tool_s"]

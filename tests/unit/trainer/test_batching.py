@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.trainer.batching import MicroBatch, grpo_updates, sft_rows, share_out
-from rstar2_train.trainer.types import Sequence, TrainSequence
+from rstar2_train.trainer.types import TokenizedExample, TrainSequence
 
 
 def rollout(*, prompt: int = 3, mask: list[int], advantage: float = 1.0, first: int = 100) -> TrainSequence:
@@ -31,16 +31,20 @@ def tokens(batches: list[MicroBatch]) -> list[tuple[int, float]]:
 
 
 def test_sft_weights_are_a_mean_over_learned_tokens_and_the_first_token_is_not_one() -> None:
-    rows = sft_rows([Sequence([5, 6, 7], [1, 1, 0]), Sequence([8, 9], [0, 1])])
+    rows = sft_rows([TokenizedExample([5, 6, 7], [1, 1, 0]), TokenizedExample([8, 9], [0, 1])])
     assert [row.learned.tolist() for row in rows] == [[False, True, False], [False, True]]
     assert [row.weight for row in rows] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
     ("sequences", "message"),
-    [([], "no token"), ([Sequence([1, 2], [1, 0])], "no token"), ([Sequence([1, 2], [1])], "sequence 0: 2 tokens")],
+    [
+        ([], "no token"),
+        ([TokenizedExample([1, 2], [1, 0])], "no token"),
+        ([TokenizedExample([1, 2], [1])], "sequence 0: 2 tokens"),
+    ],
 )
-def test_bad_sft_batches_are_refused(sequences: list[Sequence], message: str) -> None:
+def test_bad_sft_batches_are_refused(sequences: list[TokenizedExample], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sft_rows(sequences)
 
@@ -58,7 +62,9 @@ def test_each_target_is_predicted_from_the_token_before_it() -> None:
 
 def test_positions_are_flat_over_padded_rows() -> None:
     batch = share_out(
-        sft_rows([Sequence([1, 2], [0, 1]), Sequence([3, 4, 5, 6], [0, 0, 0, 1])]), ranks=1, tokens_per_micro_batch=8
+        sft_rows([TokenizedExample([1, 2], [0, 1]), TokenizedExample([3, 4, 5, 6], [0, 0, 0, 1])]),
+        ranks=1,
+        tokens_per_micro_batch=8,
     )[0][0]
     assert batch.ids.tolist() == [[3, 4, 5, 6], [1, 2, 0, 0]]
     assert batch.positions.tolist() == [2, 4]
@@ -124,7 +130,8 @@ def test_bad_groups_are_refused(groups: list[list[TrainSequence]], message: str)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=40), st.integers(1, 5), st.integers(2, 200))
 def test_every_token_is_in_exactly_one_micro_batch(lengths: list[int], ranks: int, budget: int) -> None:
     sequences = [
-        Sequence([100 * n + k for k in range(length)], [1] * length) for n, length in enumerate(lengths, start=1)
+        TokenizedExample([100 * n + k for k in range(length)], [1] * length)
+        for n, length in enumerate(lengths, start=1)
     ]
     rows = sft_rows(sequences)
     shares = share_out(rows, ranks=ranks, tokens_per_micro_batch=budget)
@@ -144,7 +151,7 @@ def test_every_token_is_in_exactly_one_micro_batch(lengths: list[int], ranks: in
 
 
 def test_ranks_get_like_shares() -> None:
-    rows = sft_rows([Sequence([1] * length, [1] * length) for length in range(2, 102)])
+    rows = sft_rows([TokenizedExample([1] * length, [1] * length) for length in range(2, 102)])
     shares = share_out(rows, ranks=4, tokens_per_micro_batch=512)
     sizes = [sum(len(batch.targets) for batch in share) for share in shares]
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)

@@ -9,7 +9,7 @@ import pytest
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.checkpoint import CheckpointInvalid, Manifest, checkpoint_path, verify, write_folder
+from rstar2_train.trainer.checkpoint import CheckpointInvalid, CheckpointManifest, checkpoint_path, verify, write_folder
 from rstar2_train.trainer.sharded_state import seal
 
 
@@ -19,7 +19,9 @@ def write(directory: Path, step: int, content: bytes = b"weights") -> Path:
     with write_folder(target, durable=True) as folder:
         (folder / "part").write_bytes(content)
         files = {"part": seal(folder / "part")}
-        checkpoint.write_manifest(folder, Manifest(step=step, extra={"cursor": [3, "x"]}, ranks=1, files=files))
+        checkpoint.write_manifest(
+            folder, CheckpointManifest(step=step, extra={"cursor": [3, "x"]}, ranks=1, files=files)
+        )
     return target
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rstar2_train.api.contracts import Attempt, write_model
+from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
@@ -163,7 +163,7 @@ def test_report_of_a_job_that_was_killed_in_its_first_stage(tmp_path: Path) -> N
     job, _ = check(read_manifest(SMOKE))
     assert job is not None
     write_model(state.job_file, job)
-    write_model(state.stage("sft").attempt_file, Attempt(attempt=1, uid="u"))
+    write_model(state.stage("sft").attempt_file, AttemptRecord(attempt=1, uid="u"))
     code, output = rstar2("report", "smoke", "--state", str(tmp_path), "--json")
     assert code == 0
     rows = json.loads(output)["stages"]

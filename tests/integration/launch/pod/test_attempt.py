@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rstar2_train.api.contracts import Attempt, ExitCode, Outcome, Progress
+from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Progress
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import located
+from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from tests.support.api_server import ApiServer
 
@@ -58,7 +58,7 @@ class Pods:
         self.words = folder / "termination-log"
         self.words.touch()
         self._folder = folder
-        job, _ = located(source_job(), str(self.state.root))
+        job, _ = resolved_sources(source_job(), str(self.state.root))
         (folder / "job.json").write_text(job.model_dump_json(exclude_none=True))
         (folder / "source.json").write_text(source_job().model_dump_json(exclude_none=True))
         self.started: list[subprocess.Popen[bytes]] = []
@@ -141,7 +141,7 @@ def test_prepare_makes_what_is_generated_and_tells_the_operator(pods: Pods) -> N
     assert pods.run("prepare") == ExitCode.DONE
     told = Outcome.model_validate_json(pods.api.data["prepare.json"])
     assert (told.outcome, told.reason) == ("completed", "Completed")
-    job, _ = located(source_job(), str(pods.state.root))
+    job, _ = resolved_sources(source_job(), str(pods.state.root))
     assert (Path(job.spec.model.source) / "config.json").exists()
     assert job.spec.stages[0].sft is not None and Path(job.spec.stages[0].sft.data).exists()
     assert "generated://tiny-smoke/base" in pods.state.manifest_file.read_text()
@@ -154,7 +154,7 @@ def test_a_pod_that_is_asked_to_end_suspends_the_attempt(pods: Pods) -> None:
         assert head.poll() is None and worker.poll() is None, pods.log.read_text()[-5000:]
         assert time.monotonic() < deadline, pods.log.read_text()[-5000:]
         time.sleep(0.2)
-    assert pods.state.stage("sft").attempt() == Attempt(attempt=1, uid=UID)
+    assert pods.state.stage("sft").attempt() == AttemptRecord(attempt=1, uid=UID)
     worker.send_signal(signal.SIGTERM)
     assert pods.wait(head) == ExitCode.SUSPENDED
     assert pods.wait(worker) == ExitCode.DONE
@@ -189,7 +189,7 @@ def test_an_older_attempt_may_not_write_any_more(pods: Pods) -> None:
     before = pods.outcome()
     assert pods.wait(pods.attempt(1)[0]) == ExitCode.RETRYABLE
     assert "attempt 2 has taken over from 1" in pods.words.read_text()
-    assert pods.outcome() == before and pods.state.stage("sft").attempt() == Attempt(attempt=2, uid=UID)
+    assert pods.outcome() == before and pods.state.stage("sft").attempt() == AttemptRecord(attempt=2, uid=UID)
     pods.started[-2].terminate()  # its worker waits for a head that never comes
     assert pods.wait(pods.started[-2]) == ExitCode.DONE
 
@@ -204,7 +204,7 @@ def test_a_job_that_is_made_again_goes_on_from_its_storage(pods: Pods) -> None:
     worker.terminate()
     assert pods.wait(worker) == ExitCode.DONE
     assert (pods.outcome().outcome, pods.outcome().attempt) == ("completed", 1)
-    assert pods.state.stage("sft").attempt() == Attempt(attempt=1, uid="another")
+    assert pods.state.stage("sft").attempt() == AttemptRecord(attempt=1, uid="another")
 
 
 def test_report_ends_the_run(pods: Pods) -> None:

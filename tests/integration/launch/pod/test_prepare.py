@@ -16,7 +16,7 @@ import pytest
 
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.sources import located
+from rstar2_train.api.sources import resolved_sources
 
 COMMIT = hashlib.sha1(b"commit").hexdigest()
 WEIGHTS = os.urandom(300_000)
@@ -133,7 +133,7 @@ def prepare(folder: Path, wanted: AgenticRLJob, hub: Hub, *, state: Path | None 
     """Exit code and last words of the program."""
     state, words = state or folder / "state", folder / "words"
     words.touch()
-    found, _ = located(wanted, str(state))
+    found, _ = resolved_sources(wanted, str(state))
     (folder / "job.json").write_text(found.model_dump_json(exclude_none=True))
     (folder / "source.json").write_text(wanted.model_dump_json(exclude_none=True))
     command = [sys.executable, "-m", "rstar2_train.launch.pod", "prepare", "--job", str(folder / "job.json")]

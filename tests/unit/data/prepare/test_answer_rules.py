@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.data.prepare.answer_rules import SampledAnswers, checked_integer
-from rstar2_train.data.prepare.records import Removed
+from rstar2_train.data.prepare.records import RemovedRow
 from rstar2_train.data.readers import DataError
 
 
@@ -33,8 +33,8 @@ from rstar2_train.data.readers import DataError
 )
 def test_only_whole_numbers_of_a_sensible_size_are_answers(answer: str, result: str) -> None:
     checked = checked_integer(answer, max_digits=20)
-    assert (checked.rule if isinstance(checked, Removed) else checked) == result
-    assert not isinstance(checked, Removed) or len(checked.why) < 100
+    assert (checked.rule if isinstance(checked, RemovedRow) else checked) == result
+    assert not isinstance(checked, RemovedRow) or len(checked.why) < 100
 
 
 def _sampled(folder: Path, *rows: object) -> Path:
@@ -51,9 +51,11 @@ def test_two_sampled_answers_confirm_a_label(tmp_path: Path) -> None:
     ]
     sampled = SampledAnswers(_sampled(tmp_path, *rows), agree=2)
     assert sampled.check("twice", "7") is None
-    assert sampled.check("once", "7") == Removed("unverified", "the label is 7; sampled at least 2 times: no integer")
-    assert sampled.check("other", "7") == Removed("unverified", "the label is 7; sampled at least 2 times: 8")
-    assert sampled.check("absent", "7") == Removed("not-sampled", "no row with this id")
+    assert sampled.check("once", "7") == RemovedRow(
+        "unverified", "the label is 7; sampled at least 2 times: no integer"
+    )
+    assert sampled.check("other", "7") == RemovedRow("unverified", "the label is 7; sampled at least 2 times: 8")
+    assert sampled.check("absent", "7") == RemovedRow("not-sampled", "no row with this id")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rstar2_train.data.prepare.decontaminate import GRAM, Benchmarks, Overlap
 from rstar2_train.data.prepare.near_duplicates import NearDuplicates
-from rstar2_train.data.prepare.normalize import words
+from rstar2_train.data.prepare.normalize import normalized_words
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from rstar2_train.data.prepare.normalize import words
     ],
 )
 def test_words_do_not_depend_on_the_typesetting(text: str, expected: str) -> None:
-    assert " ".join(words(text)) == expected
+    assert " ".join(normalized_words(text)) == expected
 
 
 def _words(rng: random.Random, count: int) -> list[str]:
@@ -51,10 +51,10 @@ def test_eight_shared_words_are_found_wherever_they_stand_and_seven_are_not() ->
 
 def test_a_short_benchmark_problem_overlaps_with_the_same_words_only() -> None:
     benchmarks = Benchmarks()
-    benchmarks.add(words("What is two plus two?"), "b:1")
-    assert benchmarks.overlap(words("What is two plus two?")) == Overlap("what is two plus two", "b:1")
-    assert benchmarks.overlap(words("What is two plus three?")) is None
-    assert benchmarks.overlap(words("Now what is two plus two and so on?")) is None
+    benchmarks.add(normalized_words("What is two plus two?"), "b:1")
+    assert benchmarks.overlap(normalized_words("What is two plus two?")) == Overlap("what is two plus two", "b:1")
+    assert benchmarks.overlap(normalized_words("What is two plus three?")) is None
+    assert benchmarks.overlap(normalized_words("Now what is two plus two and so on?")) is None
 
 
 def _jaccard(one: list[str], other: list[str]) -> float:
@@ -95,7 +95,7 @@ def test_near_duplicates_are_those_of_the_definition(problems: list[tuple[list[s
 
 
 def test_of_near_duplicates_the_first_stays_and_other_numbers_or_answers_are_other_problems() -> None:
-    text = words("How many ways are there to seat 6 guests around a round table with two of them apart?")
+    text = normalized_words("How many ways are there to seat 6 guests around a round table with two of them apart?")
     near = NearDuplicates(similarity=0.7)
     near.add(text, "12")
     near.add([*text, "please"], "12")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.data.prepare.call_syntax import Unreadable, bracket_calls, glaive_call
+from rstar2_train.data.prepare.call_syntax import CallSyntaxError, bracket_calls, glaive_call
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.records import RULES, Removed
+from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.rollout.chat_format import DEFAULT_SYSTEM_PROMPT, Protocol
+from rstar2_train.rollout.chat_format import DEFAULT_SYSTEM_PROMPT, ChatFormat
 from rstar2_train.tools.parser import parse_calls
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, tools_section
 
@@ -64,7 +64,7 @@ TULU = {"id": "x", "messages": [{"role": "user", "content": "Hi"}, {"role": "ass
 
 def _messages(layout: str, row: dict[str, Any]) -> list[dict[str, str]]:
     converted = LAYOUTS[layout].convert(row, "f:1")
-    assert not isinstance(converted, Removed), converted
+    assert not isinstance(converted, RemovedRow), converted
     messages: list[dict[str, str]] = converted["messages"]
     return messages
 
@@ -166,7 +166,7 @@ def _toolace_call(text: str) -> dict[str, Any]:
 )
 def test_what_a_demonstration_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
     removed = LAYOUTS[layout].convert(row, "f:1")
-    assert isinstance(removed, Removed) and removed.rule == rule and rule in RULES
+    assert isinstance(removed, RemovedRow) and removed.rule == rule and rule in RULES
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,14 @@ def test_calls_in_brackets() -> None:
     assert call.name == "a.b c/d"
     assert call.arguments == {"x": "it, (is)", "y": None, "z": {"k": [1, -2.5]}, "from": 'é"', "e": False}
     for text in ("[f(x=open('/etc/passwd'))]", "[f(x=1) + 2]", "[f(x=b'1')]", "[f(x='1]"):
-        with pytest.raises(Unreadable):
+        with pytest.raises(CallSyntaxError):
             bracket_calls(text)
 
 
 def test_a_call_of_glaive_may_have_its_arguments_as_an_object_or_none() -> None:
     assert glaive_call('{"name": "f", "arguments": {"a": 1}}').arguments == {"a": 1}
     assert glaive_call('{"name": "f"}').arguments == {}
-    with pytest.raises(Unreadable, match="arguments of 'f'"):
+    with pytest.raises(CallSyntaxError, match="arguments of 'f'"):
         glaive_call("""{"name": "f", "arguments": '{"a": }'}""")
 
 
@@ -210,7 +210,7 @@ def test_the_loss_is_on_what_assistants_wrote_and_on_nothing_else(tmp_path: Path
     conversations = [_messages(layout, row) for layout, row in rows]
     texts = [message["content"] for messages in conversations for message in messages]
     write_policy(tmp_path / "base", texts=texts, seed=0)
-    protocol = Protocol.load(tmp_path / "base")
+    protocol = ChatFormat.load(tmp_path / "base")
     for messages in conversations:
         encoded = protocol.conversation(messages)
         learned = protocol.decode([token for token, mask in zip(encoded.token_ids, encoded.mask, strict=True) if mask])

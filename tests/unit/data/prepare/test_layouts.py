@@ -9,7 +9,7 @@ import pytest
 
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import converted
-from rstar2_train.data.prepare.records import RULES, Removed
+from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
 from rstar2_train.rewards.verify import score
 
@@ -117,7 +117,7 @@ def test_rows_of_each_layout(layout: str, row: dict[str, Any], expected: dict[st
 )
 def test_what_a_row_alone_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
     removed = converted(LAYOUTS[layout], row, "f:1", max_digits=20)
-    assert isinstance(removed, Removed) and removed.rule == rule and rule in RULES
+    assert isinstance(removed, RemovedRow) and removed.rule == rule and rule in RULES
 
 
 def test_the_choices_of_gpqa_are_shuffled_alike_for_everyone_and_the_letter_is_that_of_the_right_one() -> None:

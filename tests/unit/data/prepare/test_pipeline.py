@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rstar2_train.data.prepare import pipeline as prepare_module
-from rstar2_train.data.prepare.config import Settings
+from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.pipeline import Prepared, Source, decontaminate, prepare
+from rstar2_train.data.prepare.pipeline import DatasetSource, PreparedDataset, decontaminate, prepare
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.readers import DataError
 from rstar2_train.rewards.instructions import Instruction, of_gold
@@ -35,11 +35,11 @@ def _write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def _source(layout: str, *files: Path) -> Source:
-    return Source(LAYOUTS[layout], files)
+def _source(layout: str, *files: Path) -> DatasetSource:
+    return DatasetSource(LAYOUTS[layout], files)
 
 
-def _sources(folder: Path) -> list[Source]:
+def _sources(folder: Path) -> list[DatasetSource]:
     """Two layouts, and a row for each rule."""
     dapo = [{"prompt": _text(index), "solution": str(index)} for index in range(4)]
     dapo += [dapo[0], {"prompt": BENCHMARK, "solution": "1200"}, {"prompt": "x", "solution": "9" * 30}]
@@ -58,16 +58,16 @@ def _sources(folder: Path) -> list[Source]:
     ]
 
 
-def _prepare(folder: Path, sampled: Path | None = None, **more: Any) -> Prepared:
+def _prepare(folder: Path, sampled: Path | None = None, **more: Any) -> PreparedDataset:
     against = [_write(folder / "bench.jsonl", {"question": BENCHMARK, "answer": "1200"})]
     return prepare(_sources(folder), out=folder / "out", against=against, sampled=sampled, **more)
 
 
-def _removed(prepared: Prepared) -> dict[str, int]:
+def _removed(prepared: PreparedDataset) -> dict[str, int]:
     return {rule: entry["rows"]["all"] for rule, entry in prepared.report["removed"].items()}
 
 
-def _bytes(prepared: Prepared) -> tuple[bytes, bytes, str]:
+def _bytes(prepared: PreparedDataset) -> tuple[bytes, bytes, str]:
     return prepared.file.read_bytes(), (prepared.file.parent / "report.json").read_bytes(), prepared.file.parent.name
 
 
@@ -113,7 +113,7 @@ def test_sampled_answers_confirm_the_labels_that_are_in_doubt(tmp_path: Path) ->
     assert [problem.answer for problem in read_problems(prepared.file)] == ["0", "1", "2", "3", "5"]
     assert _removed(prepared) == {**CANDIDATES, "unverified": 1, "not-sampled": 1}
     stricter = _prepare(tmp_path, _write(tmp_path / "more.jsonl", *rows, {"id": candidates["7"], "answers": ["7"] * 3}),
-                        settings=Settings(agree=3))  # fmt: skip
+                        settings=PrepareSettings(agree=3))  # fmt: skip
     assert [problem.answer for problem in read_problems(stricter.file)] == ["0", "1", "2", "3", "7"]
 
 
@@ -127,7 +127,7 @@ def test_the_same_input_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
     first, second = _prepare(tmp_path / "a"), _prepare(tmp_path / "b" / "c")
     assert _bytes(first) == _bytes(second) and not second.reused
     assert str(tmp_path) not in _bytes(first)[1].decode()
-    other = _prepare(tmp_path / "a", settings=Settings(similarity=1.0))
+    other = _prepare(tmp_path / "a", settings=PrepareSettings(similarity=1.0))
     assert other.file.parent != first.file.parent and "near-duplicate" not in _removed(other)
 
 
@@ -274,8 +274,8 @@ def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
         (lambda f: prepare([_source("problems", f)], out=f.parent), "no row is left of 1: not-an-integer 1"),
         (lambda f: prepare([_source("tulu3", f)], out=f.parent), r"f\.jsonl:1: no messages; layout tulu3 is"),
         (lambda f: prepare([_source("problems", f)], out=f.parent, against=[f.parent / "g"]), "g: no such file"),
-        (lambda f: Settings(similarity=0), "--similarity is 0"),
-        (lambda f: Settings(agree=0), r"--agree \(0\) must be at least 1"),
+        (lambda f: PrepareSettings(similarity=0), "--similarity is 0"),
+        (lambda f: PrepareSettings(agree=0), r"--agree \(0\) must be at least 1"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_nothing(

@@ -9,10 +9,10 @@ import pytest
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.inference.server import longest_sequence
-from rstar2_train.launch.evaluation.evaluate import Evaluation, plan_evaluation
-from rstar2_train.launch.evaluation.filter import Filtering, kept_path, plan_filtering, report_path
-from rstar2_train.launch.evaluation.plan import Wanted, fit
-from rstar2_train.launch.local.preflight import CannotRun, read_job, vendor
+from rstar2_train.launch.evaluation.evaluate import EvaluationRun, plan_evaluation
+from rstar2_train.launch.evaluation.filter import FilterRun, kept_path, plan_filtering, report_path
+from rstar2_train.launch.evaluation.plan import EvalRequest, fit
+from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
 
@@ -35,20 +35,20 @@ def benchmark(tmp_path: Path) -> Path:
     return file
 
 
-def wanted(model: Path, state: Path, **changes: Any) -> Wanted:
+def wanted(model: Path, state: Path, **changes: Any) -> EvalRequest:
     given = {
         "model": str(model), "endpoint": "", "engine_token": "", "tokenizer": None, "manifest": TINY, "settings": {},
         "accelerator": None, "state": state,
     }  # fmt: skip
-    return Wanted(**(given | changes))
+    return EvalRequest(**(given | changes))
 
 
-def plan(model: Path, benchmark: Path, **changes: Any) -> Evaluation:
+def plan(model: Path, benchmark: Path, **changes: Any) -> EvaluationRun:
     names = changes.pop("benchmarks", [str(benchmark)])
     return plan_evaluation(wanted(model, benchmark.parent, **changes), names, data=Path())
 
 
-def filtering(model: Path, problems: Path, **changes: Any) -> Filtering:
+def filtering(model: Path, problems: Path, **changes: Any) -> FilterRun:
     return plan_filtering(wanted(model, problems.parent, **changes), problems)
 
 
@@ -138,7 +138,7 @@ def test_where_the_kept_problems_go(given: str | None, kept: str, report: str) -
 def test_a_filter_that_could_drop_nothing_is_refused(
     model: Path, benchmark: Path, settings: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(CannotRun, match=says):
+    with pytest.raises(PreflightError, match=says):
         filtering(model, benchmark, settings=settings)
 
 
@@ -155,7 +155,7 @@ def test_problems_that_cannot_be_used_are_named_by_line(
 ) -> None:
     file = tmp_path / "problems.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(CannotRun, match=says):
+    with pytest.raises(PreflightError, match=says):
         filtering(model, file)
 
 
@@ -165,7 +165,7 @@ def test_the_budget_fits_the_context() -> None:
     assert fit(sampling, prompt=20, named="p", context=None) == (sampling, "")
     clipped, note = fit(sampling, prompt=20, named="p", context=119)
     assert clipped.max_response_tokens == 99 and "(p) needs 20" in note
-    with pytest.raises(CannotRun, match="problem p: its prompt takes 20 tokens, and the model no more than 20"):
+    with pytest.raises(PreflightError, match="problem p: its prompt takes 20 tokens, and the model no more than 20"):
         fit(sampling, prompt=20, named="p", context=20)
 
 
@@ -185,13 +185,13 @@ def test_what_cannot_be_is_said_before_anything_is_started(
     model: Path, benchmark: Path, changes: dict[str, Any], says: str
 ) -> None:
     before = sorted(benchmark.parent.iterdir())
-    with pytest.raises(CannotRun, match=says):
+    with pytest.raises(PreflightError, match=says):
         plan(changes.pop("model", model), benchmark, **changes)
     assert sorted(benchmark.parent.iterdir()) == before
 
 
 def test_more_benchmarks_than_a_stage_may_have_are_refused(model: Path, benchmark: Path) -> None:
-    with pytest.raises(CannotRun, match="--benchmark: List should have at most 32 items"):
+    with pytest.raises(PreflightError, match="--benchmark: List should have at most 32 items"):
         plan(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
 
 

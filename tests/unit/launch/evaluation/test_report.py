@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.launch.evaluation import evaluate
-from rstar2_train.launch.local.preflight import CannotRun
+from rstar2_train.launch.local.preflight import PreflightError
 
 
 @pytest.mark.parametrize("where", ["file", "/proc/nope"])
 def test_a_place_that_cannot_hold_a_report_is_named(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CannotRun, match=f"no report can be written into .*{where}: "):
+    with pytest.raises(PreflightError, match=f"no report can be written into .*{where}: "):
         evaluate.check_out(tmp_path / where)
 
 
@@ -25,7 +25,7 @@ def test_the_trial_leaves_nothing(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_leaves_the_older_one_whole(tmp_path: Path) -> None:
     (tmp_path / evaluate.REPORT).write_text("old")
     evaluate.check_out(tmp_path)
-    with pytest.raises(CannotRun, match="No space left"), evaluate._aside(tmp_path) as new:
+    with pytest.raises(PreflightError, match="No space left"), evaluate._aside(tmp_path) as new:
         (new / evaluate.TRAJECTORIES).write_text("new")
         Path("/dev/full").write_text("x" * 10_000)
     assert [file.name for file in tmp_path.iterdir()] == [evaluate.REPORT]

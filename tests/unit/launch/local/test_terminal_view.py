@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rstar2_train.api.contracts import Attempt, CheckpointRef, Outcome, Progress, write_model
+from rstar2_train.api.contracts import AttemptRecord, CheckpointRef, Outcome, Progress, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.terminal_view import StageView, View, clock, line, read_view, render, sparkline, watch
@@ -101,7 +101,7 @@ def test_the_next_attempt_runs_although_the_last_one_ended(state: JobState) -> N
 
 def test_an_earlier_attempts_outcome_is_not_shown_beside_the_present_ones_figures(state: JobState) -> None:
     end(state, "rl-1", "failed", "Crashed", step=10)  # the second attempt's
-    write_model(state.stage("rl-1").attempt_file, Attempt(attempt=3, uid=None))
+    write_model(state.stage("rl-1").attempt_file, AttemptRecord(attempt=3, uid=None))
     assert next(stage for stage in view_of(state).stages if stage.name == "rl-1").outcome is None
 
 

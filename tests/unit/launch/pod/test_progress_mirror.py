@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rstar2_train.api.contracts import PROGRESS_KEY, Attempt, Outcome, Progress, outcome_key, write_model
+from rstar2_train.api.contracts import PROGRESS_KEY, AttemptRecord, Outcome, Progress, outcome_key, write_model
 from rstar2_train.api.state_dir import JobState, read_attempt
 from rstar2_train.launch.pod import progress_mirror
-from rstar2_train.launch.pod.attempt import claim
-from rstar2_train.launch.pod.progress_mirror import due, last_words
+from rstar2_train.launch.pod.attempt import acquire_attempt
+from rstar2_train.launch.pod.progress_mirror import due, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
 
 TOLD = Progress(stage="rl", attempt=1, phase="Training", step=3, updated_at=100.0)
@@ -68,11 +68,11 @@ async def test_a_progress_that_cannot_be_read_is_logged_once_and_the_next_one_to
         await asyncio.sleep(0)
 
     monkeypatch.setattr(progress_mirror, "asyncio", SimpleNamespace(sleep=look))
-    state, attempt, told = JobState(tmp_path), Attempt(attempt=1), Told()
+    state, attempt, told = JobState(tmp_path), AttemptRecord(attempt=1), Told()
     Tracker(tmp_path, job="demo").close()
     write_model(state.stage("rl").attempt_file, attempt)
     state.progress_file.write_text('{"stage": "rl", "attempt": 1, "metrics": {"loss": NaN}}')
-    one = progress_mirror.Mirror(told, state, stage="rl", attempt=attempt)  # type: ignore[arg-type]
+    one = progress_mirror.ProgressMirror(told, state, stage="rl", attempt=attempt)  # type: ignore[arg-type]
     following = asyncio.create_task(one.follow())
     changed = asyncio.create_task(told.changed.wait())
     await asyncio.wait({following, changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,26 +90,30 @@ async def test_a_progress_that_cannot_be_read_is_logged_once_and_the_next_one_to
 @pytest.mark.parametrize(
     ("there", "mine", "taken"),
     [
-        (None, Attempt(attempt=1, uid="a"), True),
-        (Attempt(attempt=1, uid="a"), Attempt(attempt=2, uid="a"), True),
-        (Attempt(attempt=2, uid="a"), Attempt(attempt=2, uid="a"), True),  # its pod was started anew
-        (Attempt(attempt=3, uid="a"), Attempt(attempt=2, uid="a"), False),
-        (Attempt(attempt=3, uid="a"), Attempt(attempt=1, uid="b"), True),  # the job was deleted and made again
-        (Attempt(attempt=3), Attempt(attempt=1, uid="b"), True),
+        (None, AttemptRecord(attempt=1, uid="a"), True),
+        (AttemptRecord(attempt=1, uid="a"), AttemptRecord(attempt=2, uid="a"), True),
+        (AttemptRecord(attempt=2, uid="a"), AttemptRecord(attempt=2, uid="a"), True),  # its pod was started anew
+        (AttemptRecord(attempt=3, uid="a"), AttemptRecord(attempt=2, uid="a"), False),
+        (
+            AttemptRecord(attempt=3, uid="a"),
+            AttemptRecord(attempt=1, uid="b"),
+            True,
+        ),  # the job was deleted and made again
+        (AttemptRecord(attempt=3), AttemptRecord(attempt=1, uid="b"), True),
     ],
 )
-def test_claim(tmp_path: Path, there: Attempt | None, mine: Attempt, taken: bool) -> None:
+def test_claim(tmp_path: Path, there: AttemptRecord | None, mine: AttemptRecord, taken: bool) -> None:
     file = tmp_path / "attempt.json"
     if there is not None:
         file.write_text(there.model_dump_json(exclude_none=True))
-    why_not = claim(file, mine)
+    why_not = acquire_attempt(file, mine)
     assert (why_not == "") is taken
     assert read_attempt(file) == (mine if taken else there)
 
 
 def test_last_words_are_for_a_kubelet_only(tmp_path: Path) -> None:
-    last_words("nobody reads this", tmp_path / "absent")
+    write_termination_message("nobody reads this", tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     (tmp_path / "log").touch()
-    last_words("x" * 5000, tmp_path / "log")
+    write_termination_message("x" * 5000, tmp_path / "log")
     assert (tmp_path / "log").read_text() == "x" * 4096

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.launch.pod import ray_cluster
-from rstar2_train.launch.pod.ray_cluster import Cluster
+from rstar2_train.launch.pod.ray_cluster import RayCluster
 
-CLUSTER = Cluster(head="job-sft-2-0.job-trainer", port=6379, address="10.0.0.7", slots=8, gpus=8)
+CLUSTER = RayCluster(head="job-sft-2-0.job-trainer", port=6379, address="10.0.0.7", slots=8, gpus=8)
 
 
 def test_the_head_is_index_0_under_the_services_name() -> None:
