@@ -20,7 +20,7 @@ import pytest
 from rstar2_train.api.state_dir import JobState
 from tests.cluster import training
 from tests.cluster.cluster import Cluster
-from tests.support.whole import assert_whole, steps_done_twice
+from tests.support.state_assertions import assert_whole, steps_done_twice
 
 SECONDS = 2400
 STEPS = {"rl-1": 8, "rl-2": 4, "rl-3": 5}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.support.patches import AFFINITY, CACHE, PATCH_FAULTS, patch, two
+from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, patch, two
 
 GOOD: dict[str, Any] = {
     "apiVersion": "rstar2.dev/v1alpha1",

@@ -19,7 +19,7 @@ from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
-from tests.support.relay import (
+from tests.support.engine_proxy import (
     GOLD,
     HELD,
     SAMPLES,

@@ -9,7 +9,7 @@ from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
 from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
-from tests.support.relay import (
+from tests.support.engine_proxy import (
     GOLD,
     HELD,
     SAMPLES,

@@ -8,7 +8,7 @@ from rstar2_train.api.issue import InvalidJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.stages import GRPODefaults, ResampleSpec, resolve_grpo
 from rstar2_train.api.validation import check, load
-from tests.support.examples import MANIFESTS
+from tests.support.example_manifests import MANIFESTS
 from tests.support.manifests import FAULTS, FINE, GOOD, changed
 
 

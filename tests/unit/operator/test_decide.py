@@ -7,7 +7,7 @@ import pytest
 from rstar2_operator.decide.diagnostics import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
-from tests.support.simulated import Cluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import Cluster, at_first_stage, kinds, manifest
 
 
 def test_a_job_begins_with_its_storage_and_nothing_else_runs() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rstar2_operator import names
 from rstar2_train.api.contracts import Outcome
-from tests.support.simulated import SECRET, Cluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import SECRET, Cluster, at_first_stage, kinds, manifest
 
 
 @pytest.mark.parametrize("lost", ["status", "progress"])

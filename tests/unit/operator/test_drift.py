@@ -16,7 +16,7 @@ from rstar2_operator.drift import KINDS, as_applied, drifted
 from rstar2_operator.observed import ObservedJob
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.validation import check
-from tests.support.simulated import manifest
+from tests.support.simulated_cluster import manifest
 
 Body = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rstar2_operator import drift, names, status_writer
-from tests.support.apiserver import Operator, answer
-from tests.support.simulated import manifest
+from tests.support.fake_kube_api import Operator, answer
+from tests.support.simulated_cluster import manifest
 
 
 @pytest.fixture(autouse=True)

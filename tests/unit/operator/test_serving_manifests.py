@@ -17,7 +17,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
 from rstar2_train.cli.main import parser
-from tests.support.simulated import manifest
+from tests.support.simulated_cluster import manifest
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = Path("examples/qwen3-14b.yaml")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.orchestrator import trainer_session
-from tests.support.attempt import Begin, Group, begin_attempt
+from tests.support.stage_attempt import Begin, Group, begin_attempt
 
 
 @pytest.fixture

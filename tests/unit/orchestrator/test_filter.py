@@ -19,7 +19,7 @@ from rstar2_train.orchestrator.stages import filter as stage
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.tracker import journal_file
-from tests.support.attempt import Begin
+from tests.support.stage_attempt import Begin
 
 Pairs = Sequence[tuple[Problem, int]]
 PROBLEMS = 5

@@ -19,7 +19,7 @@ from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer import checkpoint
-from tests.support.attempt import Begin, Group
+from tests.support.stage_attempt import Begin, Group
 
 
 class Engines:

@@ -12,7 +12,7 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.orchestrator.context import SuspendRequested
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.rollout.collector import PromptTooLong
-from tests.support.attempt import Begin
+from tests.support.stage_attempt import Begin
 
 NOBODY = "http://127.0.0.1:9"
 

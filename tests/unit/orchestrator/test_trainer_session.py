@@ -14,7 +14,7 @@ from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.types import OptimizerConfig
-from tests.support.attempt import Begin, Group
+from tests.support.stage_attempt import Begin, Group
 
 FALLING = [0.5, 0.5, 0.9, 0.5, 0.8, 0.8, 0.1, 0.1]
 """Mean reward of each step; step 3 alone has the highest, the checkpoint of step 4 made the best two steps."""

@@ -14,7 +14,7 @@ from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
-from tests.support.disk import small_disk
+from tests.support.full_disk import small_disk
 
 ROOT = Path(__file__).parents[4]
 SMOKE = ROOT / "examples" / "smoke.yaml"

@@ -17,8 +17,8 @@ from rstar2_train.api.contracts import ExitCode, Progress
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.preflight import LOW_BYTES
-from tests.support.disk import small_disk
-from tests.support.whole import assert_whole
+from tests.support.full_disk import small_disk
+from tests.support.state_assertions import assert_whole
 
 ROOT = Path(__file__).parents[4]
 SMOKE = ROOT / "examples" / "smoke.yaml"

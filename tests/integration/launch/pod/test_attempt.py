@@ -23,7 +23,7 @@ from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Progres
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
-from tests.support.api_server import ApiServer
+from tests.support.fake_configmap_server import ApiServer
 
 pytestmark = pytest.mark.timeout(3000)
 UID = "11111111-2222-3333-4444-555555555555"

@@ -15,7 +15,7 @@ from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import TrainState
-from tests.support.simulated import manifest
+from tests.support.simulated_cluster import manifest
 
 
 class Group:
