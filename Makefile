@@ -45,9 +45,9 @@ e2e: setup ## on a real Kubernetes that it boots (root): chart, CRD, operator, a
 e2e-full: setup ## examples/tiny.yaml undisturbed on that Kubernetes, compared with a local run: about an hour
 	@RSTAR2_IDLE_SECONDS=180 $(BIN)/pytest -s tests/cluster/test_operator_idle.py tests/cluster/full_e2e.py
 
-# The cluster for the tests (tests/cluster): a real Kubernetes node in namespaces of its own. NAME=... for another one.
+# The cluster for the tests (tests/kube_node): a real Kubernetes node in namespaces of its own. NAME=... for another one.
 .PHONY: cluster-up cluster-down cluster-status cluster-shell images
-CLUSTER = $(BIN)/python -m tests.cluster $(if $(NAME),--name $(NAME))
+CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 cluster-up: setup ## boot a real one-node Kubernetes (root); builds what it is made of the first time: some ten minutes
 	@$(CLUSTER) up

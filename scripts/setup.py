@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "rstar2-setup.json"
 LOCK_FILE = ROOT / "requirements.lock"
-GO_MODULE = ROOT / "tests" / "cluster" / "tools" / "gvisor"
+GO_MODULE = ROOT / "tests" / "kube_node" / "tools" / "gvisor"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rstar2"
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))

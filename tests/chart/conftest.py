@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scripts.setup import CannotSetUp
-from tests.cluster.binaries import BINARIES, PROMTOOL, Binary, ready
+from tests.kube_node.binaries import BINARIES, PROMTOOL, Binary, ready
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
 

@@ -17,7 +17,7 @@ import pytest
 from rstar2_train.evaluation.records import JobReport
 from scripts.setup import ROOT
 from tests.cluster import training
-from tests.cluster.cluster import Cluster
+from tests.kube_node.cluster import Cluster
 
 SECONDS = 7200
 SPREAD = 0.05

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scripts.setup import CACHE, ROOT, only_one, step
-from tests.cluster import images
-from tests.cluster.machine import NoCluster, environment
+from tests.kube_node import images
+from tests.kube_node.requirements import NoCluster, environment
 
 NAMES = ("operator", "judge")
 BUILD_BASE = "rstar2.test/build-base:2"
@@ -32,10 +32,10 @@ LAYERS_KEPT = 30
 NEXT = """\
 The operator on the test cluster, after `make cluster-up`; the last three in the shell of `make cluster-shell`:
 
-  .venv/bin/python -m tests.cluster load {archives}
+  .venv/bin/python -m tests.kube_node load {archives}
   make cluster-shell
   helm upgrade --install rstar2 helm/rstar2 --namespace rstar2 --create-namespace --wait {values}
-  .venv/bin/python -m tests.cluster job tiny.yaml | kubectl apply -f -
+  .venv/bin/python -m tests.kube_node job tiny.yaml | kubectl apply -f -
   kubectl get arl -w
 """
 OF_PIP = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -63,7 +63,7 @@ def archive(name: str) -> Path:
 def values() -> tuple[str, ...]:
     """Values of the chart (`--set`) with which all that it starts is on the node: nothing is pulled.
 
-    The images of trainer and engines are too large to build here; `python -m tests.cluster job` gives their pods this
+    The images of trainer and engines are too large to build here; `python -m tests.kube_node job` gives their pods this
     machine's Python.
     """
     operator, _, tag = reference("operator").rpartition(":")

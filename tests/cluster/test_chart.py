@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, CommandFailed
-from tests.cluster.nodespace import wait_for
+from tests.kube_node.cluster import Cluster, CommandFailed
+from tests.kube_node.namespaces import wait_for
 
 CHART = str(Path(__file__).parents[2] / "helm" / "rstar2")
 DEFINITION = "crd/agenticrljobs.rstar2.dev"

@@ -15,7 +15,7 @@ import pytest
 
 from rstar2_train.api.crd import CRD_FILE
 from rstar2_train.api.loader import read_manifest
-from tests.cluster.cluster import Cluster, CommandFailed
+from tests.kube_node.cluster import Cluster, CommandFailed
 from tests.support.example_manifests import MANIFESTS
 from tests.support.manifests import CHANGES, FAULTS, FINE, GOOD, changed
 

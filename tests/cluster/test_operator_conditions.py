@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import training
-from tests.cluster.cluster import Cluster
+from tests.kube_node.cluster import Cluster
 
 Object = dict[str, Any]
 SECONDS = 10

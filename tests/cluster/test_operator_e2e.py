@@ -19,7 +19,7 @@ import pytest
 
 from rstar2_train.api.state_dir import JobState
 from tests.cluster import training
-from tests.cluster.cluster import Cluster
+from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_whole, steps_done_twice
 
 SECONDS = 2400

@@ -6,7 +6,7 @@ import os
 import time
 
 from tests.cluster import training
-from tests.cluster.cluster import Cluster
+from tests.kube_node.cluster import Cluster
 
 SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "60"))
 

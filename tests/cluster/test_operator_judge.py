@@ -14,8 +14,8 @@ import yaml
 from rstar2_operator import names
 from scripts.setup import ROOT
 from tests.cluster import training
-from tests.cluster.cluster import Cluster
-from tests.cluster.pods import restricted
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.pods import restricted
 from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
 
 READY_SECONDS = 180

@@ -29,9 +29,10 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.serving.text import outputs_text
-from tests.cluster import images, project_images, training, volumes
-from tests.cluster.cluster import Cluster
-from tests.cluster.pods import pod, restricted
+from tests.cluster import project_images, training
+from tests.kube_node import images, volumes
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.pods import pod, restricted
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, memorising_model, random_model, why_not
 
 JOB = "smoke"

@@ -15,9 +15,10 @@ from typing import Any
 
 from rstar2_train.api.loader import read_manifest
 from scripts.setup import ROOT, VENV
-from tests.cluster import project_images, volumes
-from tests.cluster.cluster import Cluster
-from tests.cluster.pods import pod, restricted, service
+from tests.cluster import project_images
+from tests.kube_node import volumes
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.pods import pod, restricted, service
 
 Object = dict[str, Any]
 MLFLOW = "mlflow"

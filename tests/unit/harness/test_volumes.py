@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster import volumes
+from tests.kube_node import volumes
 
 CLAIM = {
     "metadata": {

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import binaries, components, nodespace, volumes
-from tests.cluster.layout import CLUSTERS, Layout, default_name
-from tests.cluster.machine import NoCluster, environment
+from tests.kube_node import binaries, components, namespaces, volumes
+from tests.kube_node.layout import CLUSTERS, Layout, default_name
+from tests.kube_node.requirements import NoCluster, environment
 
 Object = dict[str, Any]
 
@@ -97,7 +97,7 @@ class Cluster:
         source = stdin.open("rb") if stdin else subprocess.DEVNULL
         try:
             done = subprocess.run(
-                [*nodespace.enter(layout), *command],
+                [*namespaces.enter(layout), *command],
                 stdin=source,
                 capture_output=True,
                 text=True,
@@ -143,7 +143,7 @@ class Cluster:
         fresh = layout.folder / "services.new"
         fresh.write_text(json.dumps(wanted, indent=1))
         fresh.replace(layout.folder / "services.json")
-        pid = nodespace.init_pid(layout)
+        pid = namespaces.init_pid(layout)
         if pid is None:
             raise NoCluster(f"Cluster {layout.name} does not run: make cluster-up")
         os.kill(pid, signal.SIGHUP)
@@ -174,7 +174,7 @@ def attach(name: str | None = None) -> Cluster:
             raise NoCluster(f"The cluster of RSTAR2_KUBECONFIG={existing} does not answer: {done.stderr.strip()}")
         return cluster
     layout = recorded(name or default_name())
-    if layout is None or nodespace.init_pid(layout) is None:
+    if layout is None or namespaces.init_pid(layout) is None:
         raise NoCluster(f"No cluster {name or default_name()} runs here: make cluster-up")
     return Cluster(layout.kubeconfig, layout)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.layout import DOMAIN, HOST_NAME
-from tests.cluster.nodespace import wait_for
-from tests.cluster.pods import pod, service
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.layout import DOMAIN, HOST_NAME
+from tests.kube_node.namespaces import wait_for
+from tests.kube_node.pods import pod, service
 
 SERVE = ("python3", "-m", "http.server", "8080", "--directory", "/tmp")
 PORT = 8080

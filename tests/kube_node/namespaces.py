@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.layout import CLUSTERS, NODE, Layout
-from tests.cluster.machine import NAMESPACES, NoCluster, environment
+from tests.kube_node.layout import CLUSTERS, NODE, Layout
+from tests.kube_node.requirements import NAMESPACES, NoCluster, environment
 
 CGROUPS = Path("/sys/fs/cgroup")
 INIT = Path(__file__).with_name("init.py")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import binaries
-from tests.cluster.cluster import Cluster
-from tests.cluster.components import kubeconfig
+from tests.kube_node import binaries
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.components import kubeconfig
 
 MARK = "kwok.x-k8s.io/node"
 LABELS = {"type": "kwok"}

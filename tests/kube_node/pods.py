@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.images import BASE
+from tests.kube_node.images import BASE
 
 Object = dict[str, Any]
 FOREVER = ("sleep", "infinity")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import fake_nodes, volumes
-from tests.cluster.cluster import Cluster, CommandFailed
-from tests.cluster.nodespace import wait_for
-from tests.cluster.pods import pod
+from tests.kube_node import fake_nodes, volumes
+from tests.kube_node.cluster import Cluster, CommandFailed
+from tests.kube_node.namespaces import wait_for
+from tests.kube_node.pods import pod
 
 
 def test_a_runc_pod_runs_and_its_log_can_be_read(cluster: Cluster, namespace: str) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.setup import CACHE, only_one, step
-from tests.cluster import binaries
-from tests.cluster.components import PAUSE
-from tests.cluster.machine import NoCluster, environment
+from tests.kube_node import binaries
+from tests.kube_node.components import PAUSE
+from tests.kube_node.requirements import NoCluster, environment
 
 COREDNS = "rstar2.test/coredns:1"
 BASE = "rstar2.test/base:1"

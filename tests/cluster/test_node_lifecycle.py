@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from scripts.setup import ROOT
-from tests.cluster import boot, nodespace
-from tests.cluster.cluster import Cluster, CommandFailed, attach
-from tests.cluster.fixtures import PREFIX, remove_orphans, session_name
-from tests.cluster.layout import NODE, Layout
-from tests.cluster.machine import NoCluster
-from tests.cluster.nodespace import wait_for
-from tests.cluster.pods import pod
+from tests.kube_node import boot, namespaces
+from tests.kube_node.cluster import Cluster, CommandFailed, attach
+from tests.kube_node.fixtures import PREFIX, remove_orphans, session_name
+from tests.kube_node.layout import NODE, Layout
+from tests.kube_node.namespaces import wait_for
+from tests.kube_node.pods import pod
+from tests.kube_node.requirements import NoCluster
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def test_two_clusters_stand_side_by_side_and_one_goes_without_a_trace(cluster: C
 
 def test_a_cluster_whose_first_process_was_killed_is_cleaned_up(second: Cluster) -> None:
     layout = second.own()
-    pid = nodespace.init_pid(layout)
+    pid = namespaces.init_pid(layout)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_for("the end", lambda: nodespace.init_pid(layout) is None, 30)
+    wait_for("the end", lambda: namespaces.init_pid(layout) is None, 30)
     assert layout.folder.exists()
     boot.down(layout.name)
     assert boot.leftovers(layout) == []
@@ -94,11 +94,11 @@ def test_the_audit_log_names_who_wrote_what(cluster: Cluster, namespace: str) ->
 
 CHECK = """
 import os
-from tests.cluster import machine
+from tests.kube_node import requirements
 {before}
 try:
-    machine.check()
-except machine.NoCluster as problem:
+    requirements.check()
+except requirements.NoCluster as problem:
     print(problem)
 """
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tests.cluster.layout import API_SERVICE, DOMAIN, NODE, Layout
+from tests.kube_node.layout import API_SERVICE, DOMAIN, NODE, Layout
 
 LIFETIME = datetime.timedelta(days=30)
 

@@ -1,9 +1,9 @@
-"""The node's agent: what a network plugin and a volume provisioner would do on a real cluster.
+"""Node agent: enforces NetworkPolicies and provisions volumes, as a network plugin and a provisioner would.
 
-Runs inside the cluster's namespaces as a service (`python -m tests.cluster.agent KUBECONFIG`) and follows the API
-server: NetworkPolicies, pods and namespaces become nftables rules (policies.py) a moment after they change; a claim of
-the default StorageClass gets a folder and a volume, and loses both when its volume is released (volumes.py). When the
-API server goes away it ends, and init.py starts it again.
+Runs inside the cluster's namespaces as a service (`python -m tests.kube_node.agent KUBECONFIG`) and watches the API
+server. NetworkPolicies, pods and namespaces become nftables rules (network_policies.py) shortly after each change. A
+claim of the default StorageClass gets a folder and a volume; both are deleted when the volume is released (volumes.py).
+The agent exits when the API server is unreachable, and init.py restarts it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.cluster import policies, volumes
-from tests.cluster.layout import INSIDE
+from tests.kube_node import network_policies, volumes
+from tests.kube_node.layout import INSIDE
 
 Object = dict[str, Any]
 FOLLOWED = {
@@ -97,7 +97,7 @@ class Agent:
     async def enforce(self) -> None:
         """Put the policies into force, in one transaction, when that changes any rule."""
         seen = self.follower
-        rules = policies.ruleset(seen.of("policies"), seen.of("pods"), seen.of("namespaces"))
+        rules = network_policies.ruleset(seen.of("policies"), seen.of("pods"), seen.of("namespaces"))
         if rules != self.applied:
             await asyncio.to_thread(subprocess.run, ["nft", "-f", "-"], input=rules.encode(), check=True)
             self.applied = rules

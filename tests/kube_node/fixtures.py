@@ -1,6 +1,6 @@
 """Fixtures for every test that needs a cluster: one cluster for the whole session, a namespace for each test.
 
-`from tests.cluster.fixtures import cluster, namespace` in a conftest makes them available there. The cluster is, in
+`from tests.kube_node.fixtures import cluster, namespace` in a conftest makes them available there. The cluster is, in
 this order: the one of RSTAR2_KUBECONFIG, the one that `make cluster-up` left running, or one that is booted for the
 session and torn down after it.
 """
@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from scripts.setup import say
-from tests.cluster import boot, machine, training
-from tests.cluster.cluster import Cluster, attach
-from tests.cluster.layout import CLUSTERS
-from tests.cluster.machine import NoCluster
-from tests.cluster.pods import restricted
+from tests.cluster import training
+from tests.kube_node import boot, requirements
+from tests.kube_node.cluster import Cluster, attach
+from tests.kube_node.layout import CLUSTERS
+from tests.kube_node.pods import restricted
+from tests.kube_node.requirements import NoCluster
 
 PREFIX = "test-"
 """Of the names of the tests' own clusters; the process that booted it follows."""
@@ -48,7 +49,7 @@ def cluster() -> Iterator[Cluster]:
     except NoCluster as absent:
         reason = str(absent)
     try:
-        machine.check()
+        requirements.check()
     except NoCluster as problem:
         pytest.skip(f"{reason}; {problem}")
     remove_orphans()

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster up|down|status|shell|node|kubectl|load|job`: what `make cluster-...` calls."""
+"""`python -m tests.kube_node up|down|status|shell|node|kubectl|load|job`: what `make cluster-...` calls."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 from scripts.setup import ROOT, say
-from tests.cluster import boot, components, nodespace, training
-from tests.cluster.cluster import Cluster, CommandFailed, attach
-from tests.cluster.layout import CLUSTERS, default_name
-from tests.cluster.machine import NoCluster
+from tests.cluster import training
+from tests.kube_node import boot, components, namespaces
+from tests.kube_node.cluster import Cluster, CommandFailed, attach
+from tests.kube_node.layout import CLUSTERS, default_name
+from tests.kube_node.requirements import NoCluster
 
 ACTIONS = ("up", "down", "status", "shell", "node", "kubectl", "load", "job")
 
@@ -42,7 +43,7 @@ def shell(cluster: Cluster) -> None:
 
 def node(cluster: Cluster, command: list[str]) -> None:
     """Replace this process by a command, or a shell, on the node."""
-    line = [*nodespace.enter(cluster.own()), *(command or ["bash", "--norc"])]
+    line = [*namespaces.enter(cluster.own()), *(command or ["bash", "--norc"])]
     os.execvpe(line[0], line, {**components.service([])["env"], "TERM": os.environ.get("TERM", "dumb")})
 
 
@@ -57,7 +58,7 @@ def job(cluster: Cluster, rest: list[str]) -> training.Object:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.kube_node", description=__doc__)
     parser.add_argument("--name", default=None, help="the cluster's name (default: RSTAR2_CLUSTER, else this clone's)")
     parser.add_argument("action", choices=ACTIONS)
     parser.add_argument(

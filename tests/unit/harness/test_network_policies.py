@@ -1,14 +1,14 @@
 """NetworkPolicies turned into nftables rules: whom a rule names, which ports, and who is isolated at all.
 
 The text is judged by what it allows (`allowed` reads the chains back); that the kernel takes it, and that packets obey
-it, is seen on a real cluster in tests/cluster/test_network.py.
+it, is seen on a real cluster in tests/cluster/test_node_network.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cluster import policies
+from tests.kube_node import network_policies
 
 SPACES = [
     {"metadata": {"name": "a", "labels": {"team": "red"}}},
@@ -37,7 +37,7 @@ def policy(selector: dict, namespace: str = "a", **spec: object) -> dict:
 
 def chain(name: str, *rules: dict, pods: list[dict] = WORLD) -> list[str] | None:
     """The rules of a chain; None when the pod is not isolated in that direction."""
-    lines = [line.strip() for line in policies.ruleset(list(rules), pods, SPACES).splitlines()]
+    lines = [line.strip() for line in network_policies.ruleset(list(rules), pods, SPACES).splitlines()]
     if f"chain {name} {{" not in lines:
         return None
     start = lines.index(f"chain {name} {{") + 1
@@ -48,7 +48,7 @@ SERVER = {"matchLabels": {"role": "server"}}
 
 
 def test_without_policies_nothing_is_isolated() -> None:
-    text = policies.ruleset([], WORLD, SPACES)
+    text = network_policies.ruleset([], WORLD, SPACES)
     assert "vmap" not in text and "drop" not in text
 
 
@@ -119,5 +119,5 @@ def test_policies_add_up_and_stay_in_their_namespace() -> None:
 def test_pods_that_ended_or_use_the_nodes_network_are_left_out() -> None:
     ended = {**pod("10.0.0.8", role="server"), "status": {"podIP": "10.0.0.8", "phase": "Succeeded"}}
     on_node = {**pod("10.0.0.9", role="server"), "spec": {"hostNetwork": True, "containers": []}}
-    text = policies.ruleset([policy(SERVER, policyTypes=["Ingress"])], [*WORLD, ended, on_node], SPACES)
+    text = network_policies.ruleset([policy(SERVER, policyTypes=["Ingress"])], [*WORLD, ended, on_node], SPACES)
     assert "10.0.0.8" not in text and "10.0.0.9" not in text and "10.0.0.2" in text

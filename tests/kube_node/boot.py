@@ -16,10 +16,10 @@ from pathlib import Path
 from string import Template
 
 from scripts.setup import CACHE, only_one, say
-from tests.cluster import binaries, certificates, components, images, machine, nodespace
-from tests.cluster.cluster import Cluster, recorded
-from tests.cluster.layout import CLUSTERS, DNS_SERVICE, DOMAIN, HOST_NAME, NODE, SUBNETS, Layout, default_name
-from tests.cluster.machine import NoCluster
+from tests.kube_node import binaries, certificates, components, images, namespaces, requirements
+from tests.kube_node.cluster import Cluster, recorded
+from tests.kube_node.layout import CLUSTERS, DNS_SERVICE, DOMAIN, HOST_NAME, NODE, SUBNETS, Layout, default_name
+from tests.kube_node.requirements import NoCluster
 
 BOOT_SECONDS = 300.0  # for each wait; a busy machine is slow
 MANY_STARTS = 15  # some end once or twice because what they need is not there yet
@@ -28,7 +28,7 @@ LOG_LINES = 15
 
 def prepare() -> dict[str, Path]:
     """Everything that can be made before a boot; the archives to load."""
-    machine.check()
+    requirements.check()
     binaries.ensure()
     return {name: images.archive(name) for name in images.MAKERS}
 
@@ -42,7 +42,7 @@ def up(name: str | None = None) -> Cluster:
     CLUSTERS.mkdir(parents=True, exist_ok=True)
     with only_one(CACHE / "cluster-boot.lock", "booting a cluster"):
         standing = recorded(name)
-        if standing and nodespace.init_pid(standing):
+        if standing and namespaces.init_pid(standing):
             return Cluster(standing.kubeconfig, standing)
         down(name)
         started = time.monotonic()
@@ -60,7 +60,7 @@ def reserve(name: str) -> Layout:
     """Take a free subnet and write the folder."""
     with only_one(CACHE / "clusters.lock", "choosing a subnet"):
         records = [json.loads(path.read_text())["subnet"] for path in CLUSTERS.glob("*/cluster.json")]
-        layout = Layout(name, nodespace.free_subnet({*records, *nodespace.taken_subnets()}, SUBNETS))
+        layout = Layout(name, namespaces.free_subnet({*records, *namespaces.taken_subnets()}, SUBNETS))
         layout.folder.mkdir(mode=0o711)
         layout.record.write_text(json.dumps({"subnet": layout.subnet}))
     for file, content in components.files(layout).items():
@@ -73,7 +73,7 @@ def reserve(name: str) -> Layout:
 
 def boot(layout: Layout, archives: dict[str, Path]) -> Cluster:
     """From a written folder to a node that is Ready, with DNS."""
-    nodespace.make(layout)
+    namespaces.make(layout)
     cluster = Cluster(layout.kubeconfig, layout)
     cluster.inside("nft", "-f", str(components.INSIDE / "nat.nft"))
     all_services = components.services(layout)
@@ -121,7 +121,7 @@ def wait(layout: Layout, what: str, service: str, ready: Callable[[], bool]) -> 
         return ready()
 
     try:
-        nodespace.wait_for(what, ready_or_hopeless, BOOT_SECONDS, every=0.2)
+        namespaces.wait_for(what, ready_or_hopeless, BOOT_SECONDS, every=0.2)
     except NoCluster as problem:
         log = layout.folder / "logs" / f"{service}.log"
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else ["(no log)"]
@@ -136,7 +136,7 @@ def down(name: str | None = None) -> bool:
     name = name or default_name()
     layout = recorded(name) or Layout(name)
     there = layout.folder.exists()
-    nodespace.end(layout)
+    namespaces.end(layout)
     if there:
         shutil.rmtree(layout.folder)
     return there
@@ -144,14 +144,14 @@ def down(name: str | None = None) -> bool:
 
 def leftovers(layout: Layout) -> list[str]:
     """What of a cluster is still on this machine; empty after `down`."""
-    found = [str(path) for path in nodespace.cgroup_folders(layout.cgroup) if path.exists()]
-    found += [f"process {pid}" for pid in sorted(nodespace.cgroup_processes(layout.cgroup))]
+    found = [str(path) for path in namespaces.cgroup_folders(layout.cgroup) if path.exists()]
+    found += [f"process {pid}" for pid in sorted(namespaces.cgroup_processes(layout.cgroup))]
     found += [str(layout.folder)] if layout.folder.exists() else []
     found += [layout.veth] if Path("/sys/class/net", layout.veth).exists() else []
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [line for line in mounts if str(layout.folder) in line]
     tables = subprocess.run(
-        ["nft", "list", "tables"], capture_output=True, text=True, env=machine.environment(), check=True
+        ["nft", "list", "tables"], capture_output=True, text=True, env=requirements.environment(), check=True
     )
     found += [line for line in tables.stdout.splitlines() if "kube-proxy" in line or "rstar2" in line]
     return found
