@@ -20,6 +20,7 @@ from rstar2_train.api.job import JobSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.journal import Event, Journal, read, read_at
@@ -71,8 +72,8 @@ class SampleCache:
         """`whole`: keep the trajectories too; else only how they ended, in a thousandth of the space."""
         self._path = path
         self._whole = whole
-        self._at: dict[tuple[str, int], int] = {}
-        self._lost: dict[tuple[str, int], Trajectory] = {}
+        self._at: dict[SampleKey, int] = {}
+        self._lost: dict[SampleKey, Trajectory] = {}
         self._problems: dict[str, Problem] = {}
 
     def __enter__(self) -> Self:
@@ -84,28 +85,25 @@ class SampleCache:
     ) -> None:
         self._journal.close()
 
-    def finished(
-        self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], SampleResult]:
-        """What is there of `samples` samples of each problem, by problem id and number.
+    def load(self, request: SampleRequest) -> dict[SampleKey, SampleResult]:
+        """Return the saved samples of the request.
 
-        `prompts`: token ids by problem id. A problem's `slice` and `hard` are taken from `problems`: they may have
-        been changed since. A line that a killed process left unfinished is no sample.
+        `slice` and `hard` come from the request's problems, because the data file may have changed since. A line that a
+        killed process left unfinished is skipped.
         """
-        self._problems = {problem.id: problem for problem in problems}
-        wanted = {
-            sample_cache_key(problem.id, prompts[problem.id], problem.answer, sample): problem
-            for problem in problems
-            for sample in range(samples)
+        self._problems = {problem.id: problem for problem in request.problems}
+        problems = {
+            sample_cache_key(problem.id, request.prompts[problem.id], problem.answer, sample): problem
+            for problem, sample in request.pairs
         }
-        found = {}
+        results = {}
         for event, start, _ in read(self._path):
-            problem = wanted.get(event["sample"]) if event is not None else None
+            problem = problems.get(event["sample"]) if event is not None else None
             if event is not None and problem is not None:
-                scored = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
-                found[problem.id, scored.sample] = scored
-                self._at[problem.id, scored.sample] = start
-        return found
+                result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
+                results[problem.id, result.sample] = result
+                self._at[problem.id, result.sample] = start
+        return results
 
     def add(self, trajectory: Trajectory) -> SampleResult:
         """Keep a sample that has ended; on return a kill -9 cannot take it back. Returns its record.
@@ -126,7 +124,7 @@ class SampleCache:
         return scored
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """Those of all samples that were `finished` or added since, in the order of problems; read one by one."""
+        """Yield the trajectories of all loaded and added samples, in problem order; one is in memory at a time."""
         order = {name: at for at, name in enumerate(self._problems)}
         for key in sorted(self._at | self._lost, key=lambda key: (order[key[0]], key[1])):
             if key in self._at:

@@ -1,10 +1,13 @@
-"""Asks a model what is not kept yet, and keeps each sample as it ends: the core of `rstar2 eval`, `rstar2 filter` and
-the stages Filter and Evaluate, which differ in what they make of the records that come back.
+"""Generates the missing samples of a measurement and saves each one as it finishes.
+
+Shared by `rstar2 eval`, `rstar2 filter` and the stages Filter and Evaluate. They differ in the `SampleStore` that saves
+the samples and in the use of the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rstar2_train.data.problems import Problem
@@ -12,51 +15,66 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.rollout.collector import MAX_LOST_FRACTION, RolloutContext, ask
 from rstar2_train.rollout.trajectory import Trajectory
 
+SampleKey = tuple[str, int]
+"""Problem id and sample number, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """The samples of one measurement: `samples` samples of each problem."""
+
+    problems: Sequence[Problem]
+    """Problems with distinct ids."""
+    prompts: Mapping[str, list[int]]
+    """Token ids of the prompt, by problem id."""
+    samples: int
+    """Samples per problem."""
+
+    @property
+    def pairs(self) -> list[tuple[Problem, int]]:
+        """Every problem with each of its sample numbers, in the order of `problems`."""
+        return [(problem, sample) for problem in self.problems for sample in range(self.samples)]
+
 
 class SampleStore(Protocol):
-    """Where samples are kept as they end: `samples.Samples`, or the slices of a Filter stage."""
+    """Saves samples as they finish: `sample_cache.SampleCache`, or the slices of a Filter stage."""
 
-    def finished(
-        self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], SampleResult]:
-        """What is there of `samples` samples of each problem, by problem id and number."""
+    def load(self, request: SampleRequest) -> dict[SampleKey, SampleResult]:
+        """Return the saved samples of the request."""
         ...
 
     def add(self, trajectory: Trajectory) -> SampleResult:
-        """Keep a sample that has ended; returns its record."""
+        """Save a finished sample and return its result."""
         ...
 
 
 async def sample_missing(
-    problems: Sequence[Problem],
+    request: SampleRequest,
     *,
-    prompts: Mapping[str, list[int]],
-    count: int,
-    have: Mapping[tuple[str, int], SampleResult],
-    samples: SampleStore,
-    sampler: RolloutContext,
-    on_done: Callable[[SampleResult], None],
+    saved: Mapping[SampleKey, SampleResult],
+    store: SampleStore,
+    context: RolloutContext,
+    on_sample: Callable[[SampleResult], None],
 ) -> list[SampleResult]:
-    """`count` samples of each problem, in the order of `problems` and of their numbers; those of `have` are not asked.
+    """Sample the pairs of `request` that are not in `saved`, and return the results of all pairs in request order.
 
-    `prompts`: token ids by problem id. `have`: what `samples.finished` returned for them. `on_done`: called with each
-    new sample once it is kept. A trajectory is not held after its end. Raises as `rollout.collect.ask` does, and
-    OSError when a sample cannot be kept.
+    `saved`: the return value of `store.load(request)`. `on_sample`: called with each new sample after `store` saved it.
+    A trajectory is released as soon as it is saved. Raises as `rollout.collector.ask` does, and OSError when a
+    sample cannot be saved.
     """
-    rows = dict(have)
-    wanted = [(problem, sample) for problem in problems for sample in range(count)]
+    results = dict(saved)
 
-    def keep(trajectory: Trajectory) -> None:
-        rows[trajectory.prompt_id, trajectory.sample] = scored = samples.add(trajectory)
-        on_done(scored)
+    def save(trajectory: Trajectory) -> None:
+        results[trajectory.prompt_id, trajectory.sample] = result = store.add(trajectory)
+        on_sample(result)
 
-    missing = [(problem, sample) for problem, sample in wanted if (problem.id, sample) not in have]
-    await ask(missing, prompts=prompts, sampler=sampler, on_done=keep)
-    return [rows[problem.id, sample] for problem, sample in wanted]
+    missing = [(problem, sample) for problem, sample in request.pairs if (problem.id, sample) not in saved]
+    await ask(missing, prompts=request.prompts, sampler=context, on_done=save)
+    return [results[problem.id, sample] for problem, sample in request.pairs]
 
 
 def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> str:
-    """What to say when infrastructure lost so many samples that the rest says nothing; else empty. Pure."""
+    """Return an error message if more than `MAX_LOST_FRACTION` of the samples were lost, else "". Pure."""
     lost = [row for row in rows if row.failed]
     if len(lost) <= MAX_LOST_FRACTION * len(rows):
         return ""

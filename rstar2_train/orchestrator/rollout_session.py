@@ -19,7 +19,7 @@ from rstar2_train.api.contracts import Reason, StageFailed
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.sampling import SampleStore, sample_missing, too_many_lost
+from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
@@ -102,28 +102,27 @@ class RolloutSession:
         self,
         problems: Sequence[Problem],
         *,
-        count: int,
+        samples: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        samples: SampleStore,
+        store: SampleStore,
     ) -> list[SampleResult]:
-        """`count` samples of each problem, in order; those that `samples` has are not asked, the others kept there.
+        """Return `samples` samples of each problem, in order. Samples that `store` lacks are generated and saved there.
 
-        Raises Suspend when asked to stop, and OSError when the disk is full; what was sampled is kept.
+        Raises SuspendRequested on a stop request, and OSError when the disk is full; finished samples stay saved.
         """
         prompts = {problem.id: self._protocol.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems}
-        have = await asyncio.to_thread(samples.finished, problems, prompts, samples=count)
-        tell = self._counter(len(have), len(problems) * count, every=count)
+        request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
+        saved = await asyncio.to_thread(store.load, request)
+        count = self._counter(len(saved), len(problems) * samples, every=samples)
 
-        def on_done(_: SampleResult) -> None:
+        def on_sample(_: SampleResult) -> None:
             self._ctx.check_current()
-            tell()
+            count()
 
-        sampler = self._sampler(sampling, seed)
+        context = self._sampler(sampling, seed)
         rows = await self._until_stopped(
-            sample_missing(
-                problems, prompts=prompts, count=count, have=have, samples=samples, sampler=sampler, on_done=on_done
-            )
+            sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)
         )
         _check_lost(rows)
         return rows

@@ -79,7 +79,7 @@ async def measure_problems(
     }
     with SampleCache(folder.samples / f"{cache_key(settings)}.jsonl") as kept:
         rows = await rollouts.measure(
-            problems, count=samples, sampling=sampling, seed=(ctx.seed, SEED_NAME), samples=kept
+            problems, samples=samples, sampling=sampling, seed=(ctx.seed, SEED_NAME), store=kept
         )
         lost = sum(row.failed for row in rows)
         if lost:

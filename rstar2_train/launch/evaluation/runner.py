@@ -18,7 +18,7 @@ from typing import Any
 from rstar2_train.api.contracts import write_model
 from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.sampling import sample_missing, too_many_lost
+from rstar2_train.evaluation.sampling import SampleKey, SampleRequest, sample_missing, too_many_lost
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
@@ -32,7 +32,7 @@ from rstar2_train.utils.terminal import ending_signals
 VERSION = "asked"
 """What our own engines call the weights."""
 
-Have = Mapping[tuple[str, int], SampleResult]
+SavedSamples = Mapping[SampleKey, SampleResult]
 
 
 class StopRequested(Exception):
@@ -88,13 +88,13 @@ def run_plan(
     """
     with preflight.locked(plan.state), SampleCache(plan.state.root / "samples.jsonl", whole=whole) as samples:
         end_leftovers(plan.state.children_file)
-        have = samples.finished(plan.problems, plan.prompts, samples=plan.samples)
-        total = len(plan.problems) * plan.samples
-        shown.begin(len(have), total)
-        if len(have) == total:
-            rows, seconds = [have[one.id, sample] for one in plan.problems for sample in range(plan.samples)], 0.0
+        request = SampleRequest(problems=plan.problems, prompts=plan.prompts, samples=plan.samples)
+        saved = samples.load(request)
+        shown.begin(len(saved), len(request.pairs))
+        if len(saved) == len(request.pairs):
+            rows, seconds = [saved[problem.id, sample] for problem, sample in request.pairs], 0.0
         else:
-            rows, seconds = asyncio.run(_SamplingRun(plan, elsewhere, shown, samples).main(have))
+            rows, seconds = asyncio.run(_SamplingRun(plan, elsewhere, shown, samples).main(request, saved))
         why = too_many_lost(rows)
         if why:
             raise TooManyLost(why)
@@ -110,14 +110,17 @@ class _SamplingRun:
         self._shown = shown
         self._samples = samples
 
-    async def main(self, have: Have) -> tuple[list[SampleResult], float]:
-        """All rows, those of `have` among them, and for how long was sampled. Stops its children in every case."""
+    async def main(self, request: SampleRequest, saved: SavedSamples) -> tuple[list[SampleResult], float]:
+        """Return the results of all samples, saved ones included, and the seconds of sampling.
+
+        The child processes are always stopped.
+        """
         plan = self._plan
         supervisor = Supervisor(logs=plan.state.logs, register=plan.state.children_file, say=self._shown.say)
         stop = asyncio.Event()
         for signum in ending_signals():
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-        asking = asyncio.create_task(self._ask(supervisor, have))
+        asking = asyncio.create_task(self._ask(supervisor, request, saved))
         stopping = asyncio.create_task(stop.wait())
         try:
             ends: set[asyncio.Future[Any]] = {asking, stopping, supervisor.given_up}
@@ -133,7 +136,9 @@ class _SamplingRun:
             await asyncio.gather(asking, stopping, return_exceptions=True)
             await supervisor.stop()
 
-    async def _ask(self, supervisor: Supervisor, have: Have) -> tuple[list[SampleResult], float]:
+    async def _ask(
+        self, supervisor: Supervisor, request: SampleRequest, saved: SavedSamples
+    ) -> tuple[list[SampleResult], float]:
         plan, elsewhere, spec = self._plan, self._elsewhere, self._plan.job.spec
         ports = Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas)
         services = Services(spec.judge, plan.state, ports)
@@ -150,7 +155,7 @@ class _SamplingRun:
         ):
             await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
             started = time.monotonic()
-            sampler = RolloutContext(
+            context = RolloutContext(
                 pool=pool,
                 judge=judge,
                 protocol=plan.protocol,
@@ -160,13 +165,7 @@ class _SamplingRun:
                 seed=plan.seed,
             )
             rows = await sample_missing(
-                plan.problems,
-                prompts=plan.prompts,
-                count=plan.samples,
-                have=have,
-                samples=self._samples,
-                sampler=sampler,
-                on_done=self._shown.done,
+                request, saved=saved, store=self._samples, context=context, on_sample=self._shown.done
             )
             return rows, time.monotonic() - started
 

@@ -9,16 +9,16 @@ for any model and file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import FilterStage
-from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_text
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.rollout_session import RolloutSession
@@ -70,27 +70,24 @@ class FilterSlices:
         if self._open:
             self._write()
 
-    def finished(
-        self, problems: Sequence[Problem], prompts: Mapping[str, Sequence[int]], *, samples: int
-    ) -> dict[tuple[str, int], SampleResult]:
-        """What earlier attempts have written of `samples` samples of each problem, by problem id and number.
+    def load(self, request: SampleRequest) -> dict[SampleKey, SampleResult]:
+        """Return the samples of the request that earlier attempts wrote.
 
-        What infrastructure lost, and what was sampled for another text or answer, is to be asked again.
+        Skips lost samples and samples of another prompt or answer; these are sampled again.
         """
-        self._samples = samples
-        wanted = {problem.id: (list(prompts[problem.id]), problem.answer) for problem in problems}
-        found = {}
+        self._samples = request.samples
+        prompts = {problem.id: (list(request.prompts[problem.id]), problem.answer) for problem in request.problems}
+        results = {}
         for _, file in trajectory_store.step_files(self._folder):
             for row in trajectory_store.stream(file, _COLUMNS):
                 name, sample = row["prompt_id"], row["sample"]
-                scored = SampleResult(name, sample, row["verdict"])
                 lost = row["stop"] == "infrastructure" or row["verdict"] == "internal"
-                if wanted.get(name) == (row["prompt_ids"], row["gold"]) and sample < samples and not lost:
-                    found[name, sample] = scored
-        for scored in found.values():
-            self._count(scored)
-        self.written = len(found)
-        return found
+                if prompts.get(name) == (row["prompt_ids"], row["gold"]) and sample < request.samples and not lost:
+                    results[name, sample] = SampleResult(name, sample, row["verdict"])
+        for result in results.values():
+            self._count(result)
+        self.written = len(results)
+        return results
 
     def add(self, trajectory: Trajectory) -> SampleResult:
         """Take a sample that has ended; writes a slice that is full. Raises OSError when the disk is."""
@@ -139,10 +136,10 @@ async def run(ctx: StageContext) -> Outcome:
         with FilterSlices(ctx.folder.trajectories, may_write=ctx.check_current, on_slice=tell) as slices:
             rows = await rollouts.measure(
                 problems,
-                count=settings.samples,
+                samples=settings.samples,
                 sampling=settings.sampling,
                 seed=(ctx.seed, SEED_NAME),
-                samples=slices,
+                store=slices,
             )
         _tell(ctx, settings, slices, total)
     kept = kept_problems(problems, count_solved(problems, rows, drop_solved=settings.drop_solved))

@@ -9,10 +9,12 @@ import pytest
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sample_cache_key
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.evaluation.sampling import SampleRequest
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
 PROBLEMS = [Problem(id="b/1", problem="1+1", answer="2"), Problem(id="b/2", problem="2+2", answer="4")]
 PROMPTS = {"b/1": [1, 2, 3], "b/2": [1, 2, 4]}
+BOTH = SampleRequest(problems=PROBLEMS, prompts=PROMPTS, samples=2)
 
 
 def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> Trajectory:
@@ -32,7 +34,7 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
 
 def kept(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
     with SampleCache(path) as store:
-        return store.finished(problems, prompts, samples=samples)
+        return store.load(SampleRequest(problems=problems, prompts=prompts, samples=samples))
 
 
 def test_what_was_added_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_trajectories_come_back_one_by_one_in_the_problems_order(tmp_path: Path)
         for row in early:
             store.add(row)
     with SampleCache(tmp_path / "s") as store:
-        store.finished(PROBLEMS, PROMPTS, samples=2)
+        store.load(BOTH)
         for row in (*late, lost):
             assert store.add(row) == SampleResult.of(row)
         assert list(store.trajectories()) == [lost, early[1], *late, early[0]]
@@ -126,7 +128,7 @@ def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
     found = kept(tmp_path / "s", [relabelled])["b/1", 0]
     assert (found.slice, found.hard) == ("L7", True)
     with SampleCache(tmp_path / "s") as store:
-        store.finished([relabelled], PROMPTS, samples=1)
+        store.load(SampleRequest(problems=[relabelled], prompts=PROMPTS, samples=1))
         (trajectory,) = store.trajectories()
     assert (trajectory.slice, trajectory.hard) == ("L7", True)
 
@@ -139,9 +141,9 @@ def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, 
         store.add(sample(PROBLEMS[0], 1))
     path.write_bytes(path.read_bytes()[:-cut])
     with SampleCache(path) as store:
-        assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0)}
+        assert set(store.load(BOTH)) == {("b/1", 0)}
         store.add(sample(PROBLEMS[1], 0))
-        assert set(store.finished(PROBLEMS, PROMPTS, samples=2)) == {("b/1", 0), ("b/2", 0)}
+        assert set(store.load(BOTH)) == {("b/1", 0), ("b/2", 0)}
 
 
 def test_addresses_tell_apart_what_differs() -> None:

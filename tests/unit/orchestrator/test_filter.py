@@ -54,12 +54,12 @@ class Engines:
         pass
 
     async def measure(
-        self, problems: Sequence[Problem], *, count: int, samples: SampleStore, **_: object
+        self, problems: Sequence[Problem], *, samples: int, store: SampleStore, **_: object
     ) -> list[SampleResult]:
         prompts = {problem.id: [65] for problem in problems}
-        have = samples.finished(problems, prompts, samples=count)
+        request = sampling.SampleRequest(problems=problems, prompts=prompts, samples=samples)
         return await sampling.sample_missing(
-            problems, prompts=prompts, count=count, have=have, samples=samples, sampler=Any, on_done=lambda _: None
+            request, saved=store.load(request), store=store, context=Any, on_sample=lambda _: None
         )
 
 
