@@ -142,39 +142,32 @@ class ChatFormat:
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     @classmethod
-    def of(cls, folder: Path | str, source: ModelSource, *, tool: ToolName) -> ChatFormat:
-        """The protocol of a job's model on the tokenizer in `folder`: with the job's prompts and chat template."""
-        return cls.load(
-            folder,
-            system_prompt=source.system_prompt,
-            prompt_prefix=source.prompt_prefix,
-            chat_template=Path(source.chat_template) if source.chat_template else None,
-            tool=tool,
-        )
+    def load(cls, folder: Path | str, source: ModelSource | None = None, *, tool: ToolName = TOOL_NAME) -> ChatFormat:
+        """Return the chat format of a Hugging Face model folder.
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path | str,
-        *,
-        system_prompt: str | None = None,
-        prompt_prefix: str | None = None,
-        chat_template: Path | None = None,
-        tool: ToolName = TOOL_NAME,
-    ) -> ChatFormat:
-        """The protocol of a Hugging Face model folder; `chat_template` is a Jinja file that replaces its own."""
-        # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each driver.
+        `source`: the job's prompts and chat template (a Jinja file that replaces the folder's own); default: the
+        built-in prompts and the folder's template. `tool`: the tool that the built-in system prompt describes.
+
+        Raises ChatFormatError when the tokenizer or the template cannot be used; the message names the folder.
+        """
+        # Not AutoTokenizer: it imports torch and every generation helper, 5 s of CPU at the start of each process.
         from transformers import PreTrainedTokenizerFast
 
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-        template = chat_template.read_text(encoding="utf-8") if chat_template else None
-        if template is None and tokenizer.chat_template is None:
-            raise ChatFormatError(
-                f"{folder} has no chat template: add chat_template.jinja or set spec.model.chatTemplate"
+        file = source.chat_template if source else None
+        try:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+            template = Path(file).read_text(encoding="utf-8") if file else None
+            if template is None and tokenizer.chat_template is None:
+                raise ChatFormatError("no chat template: add chat_template.jinja or set spec.model.chatTemplate")
+            return cls(
+                tokenizer,
+                system_prompt=source.system_prompt if source else None,
+                prompt_prefix=source.prompt_prefix if source else None,
+                chat_template=template,
+                tool=tool,
             )
-        return cls(
-            tokenizer, system_prompt=system_prompt, prompt_prefix=prompt_prefix, chat_template=template, tool=tool
-        )
+        except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
+            raise ChatFormatError(f"{folder}: the tokenizer cannot be used: {error}") from error
 
     # -- text to tokens -------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class ServingModel:
 
     def protocol(self) -> ChatFormat:
         """How its conversations become tokens. Raises ProtocolError, and OSError for files that are not there."""
-        return ChatFormat.of(self.folder, self.source, tool=self.rollout.tool)
+        return ChatFormat.load(self.folder, self.source, tool=self.rollout.tool)
 
     def engine(self, *, port: int) -> EngineCommand:
         """Command line of its engine, which reads the calls of a client's own tools too. Raises ValueError."""

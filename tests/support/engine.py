@@ -75,7 +75,7 @@ def conversation() -> list[dict[str, str]]:
 
 def load_protocol(folder: Path) -> ChatFormat:
     """The protocol of the test's job."""
-    return ChatFormat.load(folder, system_prompt=SYSTEM, prompt_prefix="")
+    return ChatFormat.load(folder, engine_job().spec.model)
 
 
 def random_model(folder: Path, *, seed: int) -> Path:

@@ -54,9 +54,9 @@ def find_model(
 def load_protocol(folder: Path, base: AgenticRLJob) -> ChatFormat:
     """The tool protocol of the job, on the tokenizer in `folder`. Raises PreflightError."""
     try:
-        return ChatFormat.of(folder, base.spec.model, tool=base.spec.rollout.tool)
-    except (ChatFormatError, OSError, ValueError) as error:
-        raise PreflightError(f"{folder}: its tokenizer cannot be used: {error}") from error
+        return ChatFormat.load(folder, base.spec.model, tool=base.spec.rollout.tool)
+    except ChatFormatError as error:
+        raise PreflightError(str(error)) from error
 
 
 def _served(name: str, *, endpoint: str, token: str) -> ServedModel:

@@ -14,7 +14,7 @@ from rstar2_train.evaluation.benchmarks import BenchmarkFile, read_benchmarks
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.rollout_session import RolloutSession
-from rstar2_train.orchestrator.stages.sft import load_protocol
+from rstar2_train.orchestrator.sessions import load_chat_format
 from rstar2_train.orchestrator.validation import measure_problems, measure_validation, wants_validation
 
 
@@ -27,7 +27,7 @@ async def run(ctx: StageContext) -> Outcome:
         named = list(read_benchmarks(BenchmarkFile(one.name, Path(one.data)) for one in settings.benchmarks))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-    async with RolloutSession(ctx, load_protocol(ctx, source.model)) as rollouts:
+    async with RolloutSession(ctx, load_chat_format(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):
             await measure_validation(ctx, rollouts, source.stage, step=None)

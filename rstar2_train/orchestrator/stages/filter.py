@@ -22,7 +22,7 @@ from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.rollout_session import RolloutSession
-from rstar2_train.orchestrator.stages.sft import load_protocol
+from rstar2_train.orchestrator.sessions import load_chat_format
 from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
@@ -122,7 +122,7 @@ async def run(ctx: StageContext) -> Outcome:
     problems = load_problems(settings.data)
     total = -(-len(problems) * settings.samples // SLICE_ROLLOUTS)
     ctx.report(total_steps=total)
-    async with RolloutSession(ctx, load_protocol(ctx, source.model)) as rollouts:
+    async with RolloutSession(ctx, load_chat_format(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
         if source.stage is not None and wants_validation(ctx, source.stage):
             await measure_validation(ctx, rollouts, source.stage, step=None)

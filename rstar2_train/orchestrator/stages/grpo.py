@@ -23,7 +23,7 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import final_version, inherits_optimizer, initial_policy, step_version
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.selection import select, stored_groups
-from rstar2_train.orchestrator.stages.sft import load_protocol
+from rstar2_train.orchestrator.sessions import load_chat_format
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.orchestrator.triggers import Decision, StepRecord, decide
 from rstar2_train.orchestrator.validation import load_problems, measure_validation, wants_validation
@@ -48,7 +48,7 @@ async def run(ctx: StageContext) -> Outcome:
         settings = settings.model_copy(update={"warmup_steps": 0})  # the optimiser's moments are there already
     async with contextlib.AsyncExitStack() as stack:
         training = await stack.enter_async_context(TrainerSession(ctx, optimizer, source, inherit=inherit))
-        protocol = await asyncio.to_thread(load_protocol, ctx, source.model)
+        protocol = await asyncio.to_thread(load_chat_format, ctx, source.model)
         problems = usable_problems(ctx, settings, protocol)
         rollouts = await stack.enter_async_context(RolloutSession(ctx, protocol))
         step = 0

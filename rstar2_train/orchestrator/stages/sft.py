@@ -14,6 +14,7 @@ from rstar2_train.data.problems import Conversation, DataError, read_conversatio
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
+from rstar2_train.orchestrator.sessions import load_chat_format
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer import lr_schedule
@@ -89,14 +90,9 @@ def _demonstrations(ctx: StageContext, settings: SFTStage, model: Path) -> Demon
     """The stage's data. Raises StageFailed when it cannot be learned from."""
     try:
         rows = list(read_conversations(Path(settings.data)))
-        return DemonstrationBatches(rows, protocol=load_protocol(ctx, model), settings=settings, seed=ctx.seed)
+        return DemonstrationBatches(rows, protocol=load_chat_format(ctx, model), settings=settings, seed=ctx.seed)
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-
-
-def load_protocol(ctx: StageContext, model: Path) -> ChatFormat:
-    """The tool protocol of the job, on a model's tokenizer."""
-    return ChatFormat.of(model, ctx.job.spec.model, tool=ctx.job.spec.rollout.tool)
 
 
 def _rate(settings: SFTStage, step: int, total: int) -> float:

@@ -16,6 +16,7 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.roles import ModelSource
 from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
 from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, complaint, demonstrate
@@ -126,7 +127,7 @@ def test_demonstrations_without_flaws_are_right_and_the_real_ones_mostly_wrong()
 
 
 def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
-    protocol = ChatFormat.load(tiny / "base", system_prompt=SYSTEM_PROMPT, prompt_prefix="")
+    protocol = ChatFormat.load(tiny / "base", ModelSource(source="m", system_prompt=SYSTEM_PROMPT, prompt_prefix=""))
     return lambda row: len(protocol.conversation(row.messages).token_ids)
 
 

@@ -78,7 +78,7 @@ def slowest_first_last(pairs: Pairs) -> Iterator[Trajectory]:
 def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StageContext]:
     """Makes attempts of a stage that writes twelve samples at a time."""
     monkeypatch.setattr(stage, "RolloutSession", Engines)
-    monkeypatch.setattr(stage, "load_protocol", lambda *_: None)
+    monkeypatch.setattr(stage, "load_chat_format", lambda *_: None)
     monkeypatch.setattr(stage, "SLICE_ROLLOUTS", 12)
     monkeypatch.setattr(sampling, "ask", ask_all)
     monkeypatch.setattr(Engines, "asked", [], raising=False)

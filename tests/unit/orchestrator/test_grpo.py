@@ -71,7 +71,7 @@ def rollout(problem: Problem, sample: int) -> Trajectory:
 def stage(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StageContext]:
     """Makes attempts of a stage of four steps."""
     monkeypatch.setattr(grpo, "RolloutSession", Engines)
-    monkeypatch.setattr(grpo, "load_protocol", lambda *_: Words())
+    monkeypatch.setattr(grpo, "load_chat_format", lambda *_: Words())
     monkeypatch.setattr(Engines, "on_push", staticmethod(lambda _: None), raising=False)
     monkeypatch.setattr(Engines, "pushed", [], raising=False)
     (tmp_path / "rl.jsonl").write_text(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rstar2_train.api.roles import ModelSource
 from rstar2_train.rollout.chat_format import (
     DEFAULT_PROMPT_PREFIX,
     DEFAULT_SYSTEM_PROMPT,
@@ -43,7 +44,7 @@ def test_the_built_in_prompt_names_tags_and_tool(model_folder: Path) -> None:
 
 
 def test_an_empty_system_prompt_means_none(model_folder: Path) -> None:
-    bare = ChatFormat.load(model_folder, system_prompt="", prompt_prefix="")
+    bare = ChatFormat.load(model_folder, ModelSource(source="m", system_prompt="", prompt_prefix=""))
     assert bare.decode(bare.prompt_ids("x")) == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
     assert ChatFormat.load(model_folder).prompt_ids("x", as_is=True) == bare.prompt_ids("x")
 
@@ -162,3 +163,8 @@ def test_importing_the_room_loads_neither_torch_nor_transformers() -> None:
     loaded = "{'torch', 'transformers'} & set(sys.modules)"
     script = f"import sys, rstar2_train.tools.parser, {', '.join(modules)}\nassert not {loaded}"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_load_without_tokenizer_names_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ChatFormatError, match=f"{tmp_path}: the tokenizer cannot be used"):
+        ChatFormat.load(tmp_path)

@@ -178,7 +178,7 @@ def test_the_budget_fits_the_context() -> None:
         ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
         ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
         ({"endpoint": "http://127.0.0.1:1"}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
-        ({"tokenizer": Path("/nowhere")}, "/nowhere: its tokenizer cannot be used"),
+        ({"tokenizer": Path("/nowhere")}, "/nowhere: the tokenizer cannot be used"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_started(
