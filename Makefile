@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := scripts/setup.py
-CHECKS := lint types imports unit integration chart e2e
+CHECKS := lint types imports docs unit integration chart e2e
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test $(CHECKS) e2e-full format crds lock bench-judge bench-verify bench-learning bench-data clean
@@ -63,6 +63,13 @@ cluster-shell: setup ## a shell whose kubectl and helm speak to it
 
 images: setup ## build the operator's and the judge's images (root; buildah), and say how they get onto the cluster
 	@$(BIN)/python -m tests.cluster.project_images
+
+.PHONY: docs docs-serve
+docs: setup ## build the documentation site into build/site; fails on a broken link, a missing page or anchor
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "docs: open build/site/index.html"
+
+docs-serve: setup ## show the documentation site at http://127.0.0.1:8000 and rebuild it after each change
+	@$(BIN)/python -m mkdocs serve
 
 format: setup ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -1,7 +1,7 @@
 """What the tiny job learns, measured: three seeds of the whole curriculum, and GRPO-RoC against plain GRPO.
 
-`make bench-learning` writes `bench/results/learning.json` and the plots in docs/. Each run is `rstar2 run` on a
-manifest of examples/ with the seed changed and the held-out set sampled in full (480 problems, 4 samples each).
+`make bench-learning` writes `bench/results/learning.json` and the plots in docs/pictures/. Each run is `rstar2 run` on
+a manifest of examples/ with the seed changed and the held-out set sampled in full (480 problems, 4 samples each).
 Finished runs are kept under `.rstar2/bench/`, so that an interrupted bench goes on where it stopped.
 """
 
@@ -103,7 +103,7 @@ def _result(job: JobState, example: str, *, seed: int, mode: str) -> dict[str, A
 
 
 def plot(results: dict[str, Any], docs: Path) -> None:
-    """The plots of docs/: slices over the stages, and the error curves of both modes."""
+    """The plots of docs/pictures/: slices over the stages, and the error curves of both modes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -160,7 +160,7 @@ def main() -> None:
     for example, seed, mode in wanted:
         if arguments.again or not _has(results, example, seed, mode):
             _put(results, curriculum(seed, state) if example == "tiny" else comparison(seed, mode, state))
-    plot(results, ROOT / "docs")
+    plot(results, ROOT / "docs" / "pictures")
 
 
 def _has(results: dict[str, Any], example: str, seed: int, mode: str) -> bool:
