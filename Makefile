@@ -86,8 +86,9 @@ bench-learning: setup ## three seeds with GRPO-RoC and with plain GRPO: writes b
 bench-data: setup ## planted overlaps and near duplicates among 100,000 problems: writes bench/results/data.json
 	@$(BIN)/python -m bench.data
 
-crds: setup ## write crds/, the chart's copy and examples/serve.yaml again from rstar2_train/api and the operator
+crds: setup ## write crds/, the chart's copy, docs/manifest.md and examples/serve.yaml again from rstar2_train/api and the operator
 	@$(BIN)/python -m rstar2_train.api.crd
+	@$(BIN)/python -m scripts.docs.manifest_page
 	@$(BIN)/python -m rstar2_operator.serving_manifests --out examples/serve.yaml examples/qwen3-14b.yaml
 
 # Versions already in the lock stay; `make lock UPGRADE=--upgrade` takes newer ones. The marker that every line would

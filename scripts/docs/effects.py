@@ -1,0 +1,96 @@
+"""When a change of each manifest field of a running job takes effect: one column of docs/manifest.md. Pure.
+
+A test compares the table with the builders of the operator, another with the transition rules of the API.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+NOW = "immediately"
+ENGINE = "when an engine starts"
+ATTEMPT = "next attempt"
+STAGE = "next attempt of the stage"
+FETCH = "before the first stage"
+NEVER = "immutable"
+REJECTED = "rejected"
+
+LEGEND = {
+    NOW: "The operator acts on the change when it sees it. No pod is replaced.",
+    "immediately, replaces PODS": "The pods of the named roles are replaced, a few at a time. "
+    "Calls and rollouts in flight are repeated.",
+    ENGINE: "Suspend and resume the job, or run `kubectl rollout restart deployment/NAME-rollout`.",
+    ATTEMPT: "With the next stage, after a restart, or after you suspend and resume the job.",
+    STAGE: "A stage that has not started uses the new value. The running stage uses it from its next attempt. "
+    "A stage that has succeeded does not run again.",
+    FETCH: "The value is read while the storage is prepared, and never again.",
+    NEVER: "The API server rejects the change. Create a job with another name.",
+    REJECTED: "The field is reserved. A job that sets it is rejected.",
+}
+"""Value of the column -> explanation. PODS stands for the roles."""
+
+
+def replaces(*roles: str, and_attempt: bool = False) -> str:
+    """The value for a field that changes the pods of `roles`; `and_attempt`: the trainer's too, at its next attempt."""
+    later = f"; trainer: {ATTEMPT}" if and_attempt else ""
+    return f"{NOW}, replaces {', '.join(roles)}{later}"
+
+
+SERVING = ("rollout", "judge", "executor", "redis")
+EFFECTS: tuple[tuple[str, str], ...] = (
+    ("spec.suspend", NOW),
+    ("spec.queueName", REJECTED),
+    ("spec.priorityClassName", replaces(*SERVING, and_attempt=True)),
+    ("spec.seed", NEVER),
+    ("spec.model.source", NEVER),
+    ("spec.model.instruct", NOW),
+    ("spec.model.*", ATTEMPT),
+    ("spec.storage.size", NOW),
+    ("spec.storage.reclaim", NOW),
+    ("spec.storage.*", NEVER),
+    ("spec.accelerator.rdma.*", ATTEMPT),
+    ("spec.accelerator.*", replaces("rollout", and_attempt=True)),
+    ("spec.stages[[]].type", NEVER),
+    ("spec.stages[[]].*", STAGE),
+    ("spec.grpo.*", ATTEMPT),
+    ("spec.validation.*", ATTEMPT),
+    ("spec.checkpoint.*", ATTEMPT),
+    ("spec.trainer.*", ATTEMPT),
+    ("spec.rollout.replicas", NOW),
+    ("spec.rollout.tensorParallel", replaces("rollout")),
+    ("spec.rollout.image", replaces("rollout")),
+    ("spec.rollout.resources.*", replaces("rollout")),
+    ("spec.rollout.engineArgs", ENGINE),
+    ("spec.rollout.tool", replaces("executor", and_attempt=True)),
+    ("spec.rollout.*", ATTEMPT),
+    ("spec.judge.replicas", NOW),
+    ("spec.judge.executors", NOW),
+    ("spec.judge.cpuPerExecutor", replaces("executor")),
+    ("spec.judge.image", replaces("judge", "executor")),
+    ("spec.judge.limits.memoryMiB", replaces("executor", and_attempt=True)),
+    ("spec.judge.limits.*", ATTEMPT),
+    ("spec.judge.isolation", replaces("judge", "executor")),
+    ("spec.judge.runtimeClassName", replaces("executor")),
+    ("spec.redis.storage", NEVER),
+    ("spec.redis.*", replaces("redis")),
+    ("spec.tracking.*", ATTEMPT),
+    ("spec.failurePolicy.*", NOW),
+    ("spec.deadlines.*", NOW),
+    ("spec.ttlSecondsAfterFinished", NOW),
+    ("spec.retain.*", ATTEMPT),
+    ("spec.secretRefs.hubToken", FETCH),
+    ("spec.secretRefs.proxy", FETCH),
+    ("spec.secretRefs.ca", REJECTED),
+    ("spec.secretRefs.registryPrefix", replaces(*SERVING, and_attempt=True)),
+    ("spec.runtimePatches[[]].manager", NOW),
+    ("spec.runtimePatches[[]].*", f"{NOW}, replaces the roles of the patch; trainer: {ATTEMPT}"),
+)
+"""Pattern of a field's path, as fnmatch has it -> when a change takes effect; the first match decides."""
+
+
+def effect(path: str) -> str:
+    """When a change of the field takes effect. Raises KeyError for a field that the table does not have."""
+    for pattern, value in EFFECTS:
+        if fnmatchcase(path, pattern) or fnmatchcase(path, pattern.removesuffix(".*")):
+            return value
+    raise KeyError(f"{path} is missing in EFFECTS of scripts/docs/effects.py: say when a change takes effect")

@@ -1,0 +1,222 @@
+"""Writes docs/manifest.md from the models in rstar2_train/api: one row per field. `make crds` runs it.
+
+The rows come from the same schema as the CRD, so both have the same types, defaults and bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.cel import RULES, TRANSITIONS
+from rstar2_train.api.crd import COLUMNS, build_schema
+from rstar2_train.api.stages import GRPOSettings
+from scripts.docs.effects import LEGEND, effect
+
+PAGE = Path(__file__).parents[2] / "docs" / "manifest.md"
+Schema = Mapping[str, Any]
+
+SECTIONS = (
+    "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].filter", "spec.stages[].evaluate",
+    "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trainer", "spec.rollout", "spec.judge",
+    "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking", "spec.failurePolicy", "spec.deadlines",
+    "spec.retain", "spec.secretRefs", "spec.runtimePatches[]", "spec.runtimePatches[].affinity",
+)  # fmt: skip
+"""Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""
+SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
+"""Object -> object with the same fields, which are not repeated."""
+_DEFAULT = re.compile(r" Default: \S+\.$")
+"""What the CRD adds to the description of a field of spec.grpo; here it has a column."""
+HEAD = """\
+# Manifest reference
+
+<!-- Generated from rstar2_train/api by `make crds`; do not edit. -->
+
+Every field of an `AgenticRLJob` (`rstar2.dev/v1alpha1`, short name `arl`). Only `spec.model.source` and `spec.stages`
+are required. An unset field has the default of its row; the defaults of training and sampling are the paper's.
+
+- `rstar2 validate FILE` lists every error of a manifest at once: the field, its value, and the allowed values.
+- `kubectl explain arl.spec.grpo` shows the same descriptions in a terminal.
+- Complete manifests: [examples](examples.md).
+
+Numbers that are learning rates, probabilities or temperatures are decimals. Amounts of CPU, memory and storage are
+Kubernetes quantities, such as `500m` or `16Gi`. `[]` in a path stands for each entry of a list.
+
+## When a change takes effect { #effects }
+
+You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change* says when the new value is
+used. [Changing a running job](kubernetes.md#changing-a-running-job) explains the cost.
+
+| Change | Meaning |
+|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """One field of the manifest."""
+
+    path: str
+    kind: str
+    """Type and bounds."""
+    default: str
+    description: str
+
+
+def render() -> str:
+    """The text of docs/manifest.md. Pure."""
+    root = build_schema()["properties"]
+    parts = [HEAD + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())]
+    parts.append(_section("spec", root["spec"], "## spec { #spec }"))
+    for path in SECTIONS:
+        level = "###" if path.count(".") > 1 else "##"
+        parts.append(_section(path, _node(root, path), f"{level} {path} {{ #{anchor(path)} }}"))
+    for path, other in SAME_AS.items():
+        text = f"The fields of [{other}](#{anchor(other)}), each optional. A value here overrides that of `{other}`."
+        parts.append(f"### {path} {{ #{anchor(path)} }}\n\n{text}\n")
+    parts.append(_rules())
+    parts.append(_status(root["status"]))
+    return "\n".join(parts)
+
+
+def rows(path: str, node: Schema) -> Iterator[FieldRow]:
+    """The rows of an object's own section: its fields, and those of objects in it that have no section. Pure."""
+    required = node.get("required", ())
+    for name, child in node["properties"].items():
+        here = f"{path}.{name}"
+        inner = child.get("items", child)
+        entry = f"{here}[]" if "items" in child else here
+        if "properties" not in inner:
+            yield FieldRow(here, _kind(child), _default(here, child, name in required), child.get("description", ""))
+        elif entry not in SECTIONS and entry not in SAME_AS:
+            if "items" in child:
+                yield FieldRow(here, _kind(child), _default(here, child, name in required), child["description"])
+            yield from rows(entry, inner)
+
+
+def anchor(path: str) -> str:
+    """Anchor of an object's section."""
+    return path.replace("[]", "").replace(".", "-")
+
+
+def _section(path: str, node: Schema, heading: str) -> str:
+    below = [name for name in (*SECTIONS, *SAME_AS) if name.removesuffix("[]").rpartition(".")[0] == path]
+    lines = [heading, ""]
+    if path != "spec":
+        lines += [_text(node.get("description", "")), ""]
+    if below:
+        lines += [
+            "Objects in it: " + ", ".join(f"[{name.rpartition('.')[2]}](#{anchor(name)})" for name in below) + ".",
+            "",
+        ]
+    lines += ["| Field | Description | Type and bounds | Default | Change |", "|---|---|---|---|---|"]
+    for row in rows(path, node):
+        short = row.path.removeprefix(f"{path}.")
+        cells = (f"`{short}`", _text(_DEFAULT.sub("", row.description)), row.kind, row.default, effect(row.path))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _rules() -> str:
+    lines = ["## Rules between fields { #rules }", ""]
+    lines += ["`kubectl apply` and `rstar2 validate` reject a manifest that breaks one of these rules.", ""]
+    lines += ["| At | Rule |", "|---|---|"]
+    lines += [f"| `{rule.at or '(the object)'}` | {_text(rule.message)} |" for rule in RULES if rule not in TRANSITIONS]
+    return "\n".join(lines) + "\n"
+
+
+def _status(node: Schema) -> str:
+    lines = [
+        "## status { #status }",
+        "",
+        "Written by the operator.",
+        "",
+        "| Field | Description | Type |",
+        "|---|---|---|",
+    ]
+    for row in rows("status", node):
+        lines.append(f"| `{row.path.removeprefix('status.')}` | {_text(row.description)} | {row.kind} |")
+    lines += ["", "Columns of `kubectl get arl` (those marked *wide* only with `-o wide`):", ""]
+    lines += ["| Column | Field | Meaning |", "|---|---|---|"]
+    for name, _, path, priority, text in COLUMNS:
+        lines.append(f"| {name}{' (*wide*)' if priority else ''} | `{path.removeprefix('.')}` | {_text(text)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _node(root: Schema, path: str) -> Schema:
+    node: Schema = {"properties": root}
+    for part in path.split("."):
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            description = node.get("description", "")
+            node = {**node["items"], "description": node["items"].get("description", description)}
+    return node
+
+
+def _kind(node: Schema) -> str:
+    if node.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    if "enum" in node:
+        values = node["enum"]
+        return f"always `{values[0]}`" if len(values) == 1 else "one of " + ", ".join(f"`{value}`" for value in values)
+    name = str(node.get("type", "any value"))
+    kind = {"boolean": "true or false", "number": "decimal", "array": "list", "object": "map"}.get(name, name)
+    if kind == "list" and "properties" not in node["items"]:
+        kind = f"list of {_kind(node['items'])}"
+    if kind == "map" and "additionalProperties" in node:
+        kind = f"map of {_kind(node['additionalProperties'])}"
+    if node.get("format") == "date-time":
+        kind = "time"
+    return ", ".join([kind, *_bounds(node)])
+
+
+def _bounds(node: Schema) -> Iterator[str]:
+    if "minimum" in node:
+        yield f"{'>' if node.get('exclusiveMinimum') else '≥'} {_number(node['minimum'])}"
+    if "maximum" in node:
+        yield f"{'<' if node.get('exclusiveMaximum') else '≤'} {_number(node['maximum'])}"
+    if "maxLength" in node and node.get("type") == "string" and "format" not in node:
+        yield f"≤ {_number(node['maxLength'])} characters"
+    if "minItems" in node:
+        yield f"≥ {node['minItems']} entries"
+    if "maxItems" in node:
+        yield f"≤ {node['maxItems']} entries"
+    if "maxProperties" in node:
+        yield f"≤ {node['maxProperties']} entries"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else f"{value:g}"
+
+
+def _default(path: str, node: Schema, required: bool) -> str:
+    if required:
+        return "required"
+    value = node.get("default", _effective_default(path))
+    if value is None or value in ("", [], {}):
+        return "unset"
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ", ".join(f"`{one}`" for one in value)
+    return f"`{json.dumps(value) if not isinstance(value, str) else value}`"
+
+
+def _effective_default(path: str) -> Any:
+    """Fields of spec.grpo have no default in the schema: a stage overrides only what it sets."""
+    fields = {str(field.alias): field.default for field in GRPOSettings.model_fields.values()}
+    value = fields.get(path.removeprefix("spec.grpo.")) if path.startswith("spec.grpo.") else None
+    return None if path == "spec.grpo.steps" else value if isinstance(value, int | float | str) else None
+
+
+def _text(text: str) -> str:
+    """One line of a table: no bars; angle brackets as text; code as it is written for `kubectl explain`."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
+    print(f"wrote {PAGE.name}", file=sys.stderr)

@@ -1,0 +1,55 @@
+"""What the documentation names exists: files, symbols, anchors, and the manifests that it shows are valid."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+import yaml
+
+from rstar2_train.api.validation import check
+from scripts.docs import repository
+
+ROOT = repository.ROOT
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / path for path in repository.PAGES)]
+
+
+def test_pages_name_existing_paths_and_symbols() -> None:
+    """A rename of a file or of a function takes the documents along."""
+    stale = [
+        f"{page.relative_to(ROOT)}:{line}: {problem}"
+        for page in PAGES
+        for line, problem in repository.stale_references(page.read_text("utf-8"))
+    ]
+    assert not stale
+
+
+def test_pages_link_to_existing_files_and_anchors() -> None:
+    """`make docs` checks the links of the site; this one also those that only GitHub shows."""
+    broken = []
+    for page in PAGES:
+        for line, target in repository.links(page.read_text("utf-8")):
+            path, _, anchor = target.partition("#")
+            file = Path(posixpath.normpath(page.parent / path)) if path else page
+            if ":" in target or file.relative_to(ROOT).as_posix() == "docs/examples.md":
+                continue
+            if not file.exists() and file.name not in repository.PAGES.values():
+                broken.append(f"{page.name}:{line}: {target}")
+            elif anchor and file.suffix == ".md" and file.exists():
+                if anchor not in repository.anchors(file.read_text("utf-8")):
+                    broken.append(f"{page.name}:{line}: {target}: no such anchor")
+    assert not broken
+
+
+def test_pages_show_valid_manifests() -> None:
+    """Each AgenticRLJob in a fenced block passes `rstar2 validate`."""
+    found = 0
+    for page in PAGES:
+        for block in re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL):
+            if "kind: AgenticRLJob" not in block:
+                continue
+            found += 1
+            job, issues = check(yaml.safe_load(block))
+            assert job is not None, [str(issue) for issue in issues]
+    assert found
