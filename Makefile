@@ -30,6 +30,9 @@ types: setup ## mypy: strict for the pure rooms, ordinary for the others
 imports: setup ## import-linter: which room may import which
 	@$(BIN)/lint-imports
 
+language: setup ## the words, the names and the docstrings that CONTRIBUTING.md asks for (tests/language)
+	@$(BIN)/pytest tests/language
+
 unit: setup ## tests of the pure code: seconds
 	@$(BIN)/pytest tests/unit
 

@@ -1,0 +1,67 @@
+"""No text of the repository uses a phrase of avoid.yaml, and the list itself is sound."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.language import sources, words
+from tests.language.pending import pending
+
+
+@pytest.mark.parametrize("path", [path for path in sources.texts() if path not in pending("words")])
+def test_text_uses_standard_words(path: str) -> None:
+    """The messages name the place, the phrase and the words to use; CONTRIBUTING.md has the style guide."""
+    assert [str(place) for place in words.places(path)] == []
+
+
+@pytest.mark.parametrize("phrase", words.phrases(), ids=lambda phrase: phrase.regex.pattern[:30])
+def test_phrase_matches_its_examples(phrase: words.Phrase) -> None:
+    """Each phrase finds all of its `matches`, also across a line break, and none of its `passes`."""
+    for example in phrase.matches:
+        wrapped = example.replace(" ", "\n        # ")
+        for text in (example, wrapped):
+            assert any(place.use == phrase.use for place in words.search("file", text)), text
+    for example in phrase.passes:
+        assert phrase.regex.search(sources.as_prose(example)) is None, example
+
+
+@pytest.mark.parametrize("exemption", words.exemptions(), ids=lambda exemption: exemption.path)
+def test_exemption_is_needed(exemption: words.Exemption) -> None:
+    """Each exemption covers a file, and without it at least one of its files would break the list."""
+    covered = [path for path in sources.texts() if exemption.covers(path)]
+    assert covered, "no such file"
+    assert exemption.reason
+    if exemption.binding:
+        used = [place.match for path in covered for place in words.bindings(path, sources.tree(path))]
+        assert f"`{exemption.binding}`" in used
+        return
+    content = {path: sources.texts()[path] for path in covered}
+    assert any(exemption.blank(text) != text for text in content.values()), "the text or section is missing"
+    hidden = [
+        path
+        for path, text in content.items()
+        if len(list(words.search(path, text))) > len(list(words.search(path, exemption.blank(text))))
+    ]
+    assert hidden, "the exempted text breaks no rule"
+
+
+def test_bindings_reports_every_way_to_bind_a_name() -> None:
+    """Variables, attributes, parameters, functions, classes, loops, handlers and imports are all searched."""
+    source = """
+told = 1
+self.told = 1
+def f(told, *, other): ...
+def told(): ...
+class Told: ...
+for told in (): ...
+[1 for told in ()]
+import x as told
+try: ...
+except E as told: ...
+with x as _told: ...
+print(told, self.told)
+"""
+    lines = [place.line for place in words.bindings("file", ast.parse(source))]
+    assert sorted(lines) == list(range(2, 10)) + [11, 12]
