@@ -22,14 +22,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "manifest.md"
 Schema = Mapping[str, Any]
 
 SECTIONS = (
-    "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].filter", "spec.stages[].evaluate",
+    "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter", "spec.stages[].evaluate",
     "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trainer", "spec.rollout", "spec.judge",
     "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking", "spec.failurePolicy", "spec.deadlines",
     "spec.retain", "spec.secretRefs", "spec.runtimePatches[]", "spec.runtimePatches[].affinity",
 )  # fmt: skip
 """Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""
 SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
-"""Object -> object with the same fields, which are not repeated."""
+"""Section -> section with the same fields, which are not repeated."""
 _DEFAULT = re.compile(r" Default: \S+\.$")
 """What the CRD adds to the description of a field of spec.grpo; here it has a column."""
 HEAD = """\
@@ -47,7 +47,7 @@ are required. An unset field has the default of its row; the defaults of trainin
 Numbers that are learning rates, probabilities or temperatures are decimals. Amounts of CPU, memory and storage are
 Kubernetes quantities, such as `500m` or `16Gi`. `[]` in a path stands for each entry of a list.
 
-## When a change takes effect { #effects }
+## When a change takes effect
 
 You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change* says when the new value is
 used. [Changing a running job](kubernetes.md#changing-a-running-job) explains the cost.
@@ -72,13 +72,17 @@ def render() -> str:
     """The text of docs/manifest.md. Pure."""
     root = build_schema()["properties"]
     parts = [HEAD + "".join(f"| {value} | {meaning} |\n" for value, meaning in LEGEND.items())]
-    parts.append(_section("spec", root["spec"], "## spec { #spec }"))
+    parts.append(_section("spec", root["spec"], "## spec"))
     for path in SECTIONS:
-        level = "###" if path.count(".") > 1 else "##"
-        parts.append(_section(path, _node(root, path), f"{level} {path} {{ #{anchor(path)} }}"))
-    for path, other in SAME_AS.items():
-        text = f"The fields of [{other}](#{anchor(other)}), each optional. A value here overrides that of `{other}`."
-        parts.append(f"### {path} {{ #{anchor(path)} }}\n\n{text}\n")
+        heading = f"{'###' if path.count('.') > 1 else '##'} {path}"
+        if path in SAME_AS:
+            other = SAME_AS[path]
+            text = (
+                f"The fields of [{other}](#{anchor(other)}), each optional. A value here overrides that of `{other}`."
+            )
+            parts.append(f"{heading}\n\n{text}\n")
+        else:
+            parts.append(_section(path, _node(root, path), heading))
     parts.append(_rules())
     parts.append(_status(root["status"]))
     return "\n".join(parts)
@@ -93,19 +97,19 @@ def rows(path: str, node: Schema) -> Iterator[FieldRow]:
         entry = f"{here}[]" if "items" in child else here
         if "properties" not in inner:
             yield FieldRow(here, _kind(child), _default(here, child, name in required), child.get("description", ""))
-        elif entry not in SECTIONS and entry not in SAME_AS:
+        elif entry not in SECTIONS:
             if "items" in child:
                 yield FieldRow(here, _kind(child), _default(here, child, name in required), child["description"])
             yield from rows(entry, inner)
 
 
 def anchor(path: str) -> str:
-    """Anchor of an object's section."""
-    return path.replace("[]", "").replace(".", "-")
+    """Anchor of an object's section, as MkDocs and GitHub make it of the heading."""
+    return path.replace("[]", "").replace(".", "").lower()
 
 
 def _section(path: str, node: Schema, heading: str) -> str:
-    below = [name for name in (*SECTIONS, *SAME_AS) if name.removesuffix("[]").rpartition(".")[0] == path]
+    below = [name for name in SECTIONS if name.removesuffix("[]").rpartition(".")[0] == path]
     lines = [heading, ""]
     if path != "spec":
         lines += [_text(node.get("description", "")), ""]
@@ -123,7 +127,7 @@ def _section(path: str, node: Schema, heading: str) -> str:
 
 
 def _rules() -> str:
-    lines = ["## Rules between fields { #rules }", ""]
+    lines = ["## Rules between fields", ""]
     lines += ["`kubectl apply` and `rstar2 validate` reject a manifest that breaks one of these rules.", ""]
     lines += ["| At | Rule |", "|---|---|"]
     lines += [f"| `{rule.at or '(the object)'}` | {_text(rule.message)} |" for rule in RULES if rule not in TRANSITIONS]
@@ -132,7 +136,7 @@ def _rules() -> str:
 
 def _status(node: Schema) -> str:
     lines = [
-        "## status { #status }",
+        "## status",
         "",
         "Written by the operator.",
         "",

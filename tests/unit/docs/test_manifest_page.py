@@ -49,7 +49,7 @@ def test_manifest_page_is_up_to_date() -> None:
 def test_manifest_page_has_each_field() -> None:
     """Every field of the schema has one row; spec.stages[].grpo refers to spec.grpo."""
     rows = []
-    for section in ("spec", *manifest_page.SECTIONS):
+    for section in ("spec", *(name for name in manifest_page.SECTIONS if name not in manifest_page.SAME_AS)):
         node = SPEC if section == "spec" else manifest_page._node({"spec": SPEC}, section)
         rows += [row.path for row in manifest_page.rows(section, node)]
     assert len(rows) == len(set(rows))
