@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from rstar2_train.rewards.verdict import Verdict
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import LostTo, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class SampleResult:
     """Tokens after the prompt, tool output included."""
     error: str = ""
     """What failed, when infrastructure lost it."""
+    lost_to: LostTo | None = None
+    """Service whose failure lost it; None if it is not lost."""
 
     @property
     def correct(self) -> bool:
@@ -63,4 +65,5 @@ class SampleResult:
             call_errors=trajectory.call_errors,
             response_tokens=trajectory.response_tokens,
             error=trajectory.error,
+            lost_to=trajectory.lost_to,
         )

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.rollout.collector import MAX_LOST_FRACTION, RolloutContext, ask
+from rstar2_train.rollout.collector import MAX_LOST_FRACTION, collect_trajectories
+from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 
 SampleKey = tuple[str, int]
@@ -59,8 +60,8 @@ async def sample_missing(
     """Sample the pairs of `request` that are not in `saved`, and return the results of all pairs in request order.
 
     `saved`: the return value of `store.load(request)`. `on_sample`: called with each new sample after `store` saved it.
-    A trajectory is released as soon as it is saved. Raises as `rollout.collector.ask` does, and OSError when a
-    sample cannot be saved.
+    A trajectory is released as soon as it is saved. Raises as `collect_trajectories` does, and OSError when a sample
+    cannot be saved.
     """
     results = dict(saved)
 
@@ -69,7 +70,7 @@ async def sample_missing(
         on_sample(result)
 
     missing = [(problem, sample) for problem, sample in request.pairs if (problem.id, sample) not in saved]
-    await ask(missing, prompts=request.prompts, sampler=context, on_done=save)
+    await collect_trajectories(missing, prompts=request.prompts, context=context, on_done=save)
     return [results[problem.id, sample] for problem, sample in request.pairs]
 
 

@@ -87,7 +87,7 @@ class StageContext:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stopping.set)
 
-    def rollouts_done(self, done: int, total: int) -> None:
+    def report_rollouts(self, done: int, total: int) -> None:
         """Show how many rollouts of the present batch have ended; written at most twice a second."""
         if done < total and time.time() - self.progress.updated_at < 0.5:
             return

@@ -1,13 +1,12 @@
-"""The sampling side of a stage: engines brought to the step's weights, the judge, and groups of scored trajectories.
+"""The rollout side of a stage attempt: the engines at the step's weight version, the judge, and scored trajectories.
 
-Shared by the GRPO, Filter and Evaluate drivers. A trajectory that infrastructure lost is marked so, never scored 0;
-when too many of a batch are lost, the attempt ends as retryable rather than train on what is left.
+Shared by the GRPO, Filter and Evaluate stages. A rollout that infrastructure lost is marked as lost, never scored 0. If
+too many rollouts of a batch are lost, the attempt fails as retryable instead of training on the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -20,39 +19,44 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
+from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import PromptTooLong, RolloutContext, collect
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.collector import PromptTooLong, collect_groups
+from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.utils.auth import secret
 from rstar2_train.utils.dns import addresses, split_address
 
 Result = TypeVar("Result")
 KEPT_VERSIONS = 2
-"""Weight folders kept: the engines' present one, and the one before."""
+"""Number of weight folders kept: the engines' current version and the previous one."""
+_FAILURE_REASONS: dict[LostTo | None, Reason] = {"judge": "JudgeUnavailable", "engine": "EngineUnavailable"}
 
 
 class RolloutSession:
-    """Engines and judge of one stage attempt."""
+    """Engines and judge of one stage attempt. Use as `async with`."""
 
-    def __init__(self, ctx: StageContext, protocol: ChatFormat) -> None:
+    def __init__(self, ctx: StageContext, chat_format: ChatFormat) -> None:
         spec, service = ctx.job.spec, ctx.endpoints.engine_service
         if service:
             split_address(service)
         self._ctx = ctx
-        self._protocol = protocol
+        self._chat_format = chat_format
         self._pool = EnginePool(
             ctx.endpoints.engines,
-            token=os.environ.get("RSTAR2_ENGINE_TOKEN", ""),
+            token=secret(TOKEN_VARIABLE) or "",
             find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
         )
         self._judge = JudgeClient(
             ctx.endpoints.judge,
-            token=os.environ.get("RSTAR2_JUDGE_TOKEN"),
+            token=secret("RSTAR2_JUDGE_TOKEN"),
             patience_seconds=self._pool.times.patience,
         )
 
@@ -67,33 +71,36 @@ class RolloutSession:
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
 
-    async def push(self, group: TrainerGroup, version: str) -> None:
-        """Export the trainer's weights and make the engines serve them as `version`."""
+    async def push_weights(self, group: TrainerGroup, version: str) -> None:
+        """Export the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does."""
         folder = self._ctx.state.weights / version
         await asyncio.to_thread(group.export, folder, durable=False)
         await self.push_folder(folder, version)
         await asyncio.to_thread(_prune, self._ctx.state.weights, keep=folder)
 
     async def push_folder(self, folder: Path, version: str) -> None:
-        """Make the engines serve the model in `folder` as `version`; at least one has confirmed it on return.
+        """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
 
-        Raises Suspend when asked to stop: where no engine comes up, that may be the reason.
+        Raises SuspendRequested on a stop request, StageFailed when no engine is available or the model is rejected.
         """
         try:
-            await self._until_stopped(self._pool.update_weights(folder, version))
+            await self._unless_stopped(self._pool.update_weights(folder, version))
         except EngineUnavailable as error:
             raise StageFailed("EngineUnavailable", str(error), retryable=True) from error
         except EngineRejected as error:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
 
-    async def sample(
+    async def sample_groups(
         self, problems: Sequence[Problem], *, samples: int, sampling: Sampling, seed: tuple[int | str, ...]
     ) -> list[list[Trajectory]]:
-        """`samples` scored trajectories of each problem, in the problems' order. Raises Suspend when asked to stop."""
-        count = self._counter(0, len(problems) * samples, every=samples)
-        sampler = self._sampler(sampling, seed)
-        groups = await self._until_stopped(
-            collect(problems, samples=samples, sampler=sampler, on_done=lambda _: count())
+        """Return `samples` scored trajectories per problem, in the order of `problems`.
+
+        Raises SuspendRequested on a stop request, StageFailed when too many rollouts are lost.
+        """
+        count = self._progress_counter(0, len(problems) * samples, every=samples)
+        context = self._rollout_context(sampling, seed)
+        groups = await self._unless_stopped(
+            collect_groups(problems, samples=samples, context=context, on_done=lambda _: count())
         )
         _check_lost([trajectory for group in groups for trajectory in group])
         return groups
@@ -107,58 +114,54 @@ class RolloutSession:
         seed: tuple[int | str, ...],
         store: SampleStore,
     ) -> list[SampleResult]:
-        """Return `samples` samples of each problem, in order. Samples that `store` lacks are generated and saved there.
+        """Return `samples` samples per problem, in order. Samples that `store` lacks are generated and saved there.
 
-        Raises SuspendRequested on a stop request, and OSError when the disk is full; finished samples stay saved.
+        Raises SuspendRequested on a stop request, StageFailed when too many samples are lost, and OSError when the disk
+        is full; finished samples stay saved.
         """
-        prompts = {problem.id: self._protocol.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems}
+        prompts = {
+            problem.id: self._chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems
+        }
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         saved = await asyncio.to_thread(store.load, request)
-        count = self._counter(len(saved), len(problems) * samples, every=samples)
+        count = self._progress_counter(len(saved), len(problems) * samples, every=samples)
 
         def on_sample(_: SampleResult) -> None:
             self._ctx.check_current()
             count()
 
-        context = self._sampler(sampling, seed)
-        rows = await self._until_stopped(
+        context = self._rollout_context(sampling, seed)
+        results = await self._unless_stopped(
             sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)
         )
-        _check_lost(rows)
-        return rows
+        _check_lost(results)
+        return results
 
-    def _sampler(self, sampling: Sampling, seed: tuple[int | str, ...]) -> RolloutContext:
+    def _rollout_context(self, sampling: Sampling, seed: tuple[int | str, ...]) -> RolloutContext:
         spec = self._ctx.job.spec
-        return RolloutContext(
-            pool=self._pool,
-            judge=self._judge,
-            protocol=self._protocol,
-            sampling=sampling,
-            rollout=spec.rollout,
-            limits=spec.judge.limits,
-            seed=seed,
-        )
+        agent = Agent(chat_format=self._chat_format, sampling=sampling, rollout=spec.rollout, limits=spec.judge.limits)
+        return RolloutContext(agent=agent, pool=self._pool, judge=self._judge, seed=seed)
 
-    def _counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:
-        """What to call when a rollout has ended: shows how many have, after each `every`."""
+    def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:
+        """Return a function that counts one finished rollout, and reports the progress after each `every` rollouts."""
 
         def count() -> None:
             nonlocal done
             done += 1
             if done % max(1, every) == 0:
-                self._ctx.rollouts_done(done, total)
+                self._ctx.report_rollouts(done, total)
 
         return count
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, unless the driver is asked to stop before: then it is cancelled, and Suspend raised.
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of `work`. A stop request cancels `work` and raises SuspendRequested.
 
-        Raises StageFailed for a prompt that is too long: another attempt would find it as long.
+        Raises StageFailed for a prompt that is too long: another attempt would fail as well.
         """
         working = asyncio.create_task(work)
-        stop = asyncio.create_task(self._ctx.stopping.wait())
-        await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        stopping = asyncio.create_task(self._ctx.stopping.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if not working.done():
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -169,20 +172,22 @@ class RolloutSession:
             raise StageFailed("BadData", str(error), retryable=False) from error
 
 
-def _check_lost(rows: Sequence[Trajectory] | Sequence[SampleResult]) -> None:
-    why = too_many_lost(rows)
-    if why:
-        reason: Reason = "JudgeUnavailable" if "judge" in why.lower() else "EngineUnavailable"
-        raise StageFailed(reason, why, retryable=True)
+def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None:
+    """Raise StageFailed when infrastructure lost too many rollouts; the first lost one decides the reason."""
+    message = too_many_lost(rollouts)
+    if message:
+        lost_to = next(rollout.lost_to for rollout in rollouts if rollout.failed)
+        raise StageFailed(_FAILURE_REASONS.get(lost_to, "EngineUnavailable"), message, retryable=True)
 
 
 async def _find_engines(service: str) -> frozenset[str] | None:
-    found = await addresses(service)
-    return None if found is None else frozenset(f"http://{address}" for address in found)
+    """Return the base URLs of the engines behind a service; None if the lookup failed."""
+    hosts = await addresses(service)
+    return None if hosts is None else frozenset(f"http://{host}" for host in hosts)
 
 
 def _prune(weights: Path, *, keep: Path) -> None:
-    """Delete all but the newest weight folders."""
+    """Delete all weight folders except the newest `KEPT_VERSIONS` and `keep`."""
     folders = sorted((path for path in weights.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for folder in folders[:-KEPT_VERSIONS]:
         if folder != keep:

@@ -12,45 +12,27 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
-from typing import Protocol as Interface
+from typing import Any, Protocol
 
 from rstar2_train.api.roles import JudgeLimits, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
+from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
-from rstar2_train.tools.types import CallStatus
 
 CHARACTERS_PER_TOKEN = 4
 
 
-class ToolResult(Interface):
-    """What is read of a finished tool call."""
-
-    @property
-    def status(self) -> CallStatus: ...
-    @property
-    def stdout(self) -> str: ...
-    @property
-    def stderr(self) -> str: ...
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def queue_seconds(self) -> float: ...
-    @property
-    def run_seconds(self) -> float: ...
-
-
-class ToolExecutor(Interface):
+class ToolExecutor(Protocol):
     """Runs a program: a judge client, or what stands before one."""
 
-    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, ToolResult]:
+    def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, CallResult]:
         """Run it. Raises when the infrastructure fails; a program's own failure is a result."""
 
 
-class TokenGenerator(Interface):
+class TokenGenerator(Protocol):
     """Samples the next turn."""
 
     def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[Generation]:
@@ -61,7 +43,7 @@ class TokenGenerator(Interface):
 class Agent:
     """What all trajectories of a collection share."""
 
-    protocol: ChatFormat
+    chat_format: ChatFormat
     sampling: Sampling
     rollout: RolloutSpec
     limits: JudgeLimits
@@ -101,7 +83,7 @@ class Agent:
                 )
             )
             ids += turn.token_ids
-            text = self.protocol.model_text(turn.token_ids)
+            text = self.chat_format.model_text(turn.token_ids)
             written.append(text)
             shown.append(text)
             stop = await self._answer(
@@ -141,13 +123,13 @@ class Agent:
         trajectory.calls += done
         if on_calls is not None:
             await on_calls(done)
-        reply = self.protocol.tool_turn_text([call.response for call in done])
-        reply_ids = self.protocol.encode(reply)
+        reply = self.chat_format.tool_turn_text([call.response for call in done])
+        reply_ids = self.chat_format.encode(reply)
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
         ids += reply_ids
-        shown += [self.protocol.end_of_turn, reply]
+        shown += [self.chat_format.end_of_turn, reply]
         return None
 
     async def _call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:

@@ -1,8 +1,8 @@
-"""Collects the rollouts of a step: every problem so many times, under one version of the weights, scored.
+"""Collects rollouts: runs many trajectories concurrently under one weight version and returns them scored.
 
-`collect` for a step of training, which needs whole groups; `ask` for a measurement, which keeps each sample elsewhere
-as it ends. Admission (`inference/scheduler.py`) says which of the waiting trajectories run. What infrastructure lost is
-marked as such and comes back with the rest: whoever reads it excludes it.
+`collect_groups` serves a training step, which needs whole groups. `collect_trajectories` serves a measurement, which
+saves each sample as it finishes. The admission queue (`inference/scheduler.py`) decides which trajectories run. A
+trajectory that infrastructure lost is marked and returned with the others; the caller excludes it.
 """
 
 from __future__ import annotations
@@ -11,109 +11,78 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 
-from rstar2_train.api.roles import JudgeLimits, RolloutSpec
-from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
-from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
-from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rewards.extract import count_answers
-from rstar2_train.rewards.grade import grade
-from rstar2_train.rollout.agent import Agent, ToolExecutor
-from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.agent import ToolExecutor
+from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import FailoverGenerator, InfrastructureError
-from rstar2_train.rollout.jupyter_tool import JupyterTool, SessionOpener
+from rstar2_train.rollout.jupyter_tool import JupyterTool
+from rstar2_train.rollout.scoring import score_trajectory
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tools.parser import JUPYTER
+from rstar2_train.tools.schema import JUPYTER
 
 MAX_LOST_FRACTION = 0.25
-"""Share of a batch's rollouts that infrastructure may lose; beyond it the rest says too little."""
-AT_ONCE = 16384
-"""Trajectories that run or wait for admission: a step of the paper's, and more than its engines run at a time."""
+"""Largest fraction of rollouts that may be lost to infrastructure before the batch is rejected."""
+MAX_CONCURRENT = 16384
+"""Trajectories that run or wait for an engine at the same time: one step of the paper, more than its engines run."""
 
 
 class PromptTooLong(ValueError):
-    """A prompt with the whole budget is longer than any sequence that the engines take."""
+    """A prompt and the response budget together exceed the engines' longest sequence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutContext:
-    """What all trajectories of one collection share."""
-
-    pool: EnginePool
-    """Its present version must sample all of it; pushing another one meanwhile loses what still runs."""
-    judge: SessionOpener
-    """Runs the tool calls and verifies answers; patient, and raises JudgeUnavailable when the judge stays away."""
-    protocol: ChatFormat
-    sampling: Sampling
-    rollout: RolloutSpec
-    limits: JudgeLimits
-    seed: tuple[int | str, ...]
-    """Names the collection, such as (job seed, stage, step); with prompt, sample and turn it seeds a request."""
-
-
-async def collect(
+async def collect_groups(
     problems: Sequence[Problem],
     *,
     samples: int,
-    sampler: RolloutContext,
+    context: RolloutContext,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> list[list[Trajectory]]:
-    """`samples` trajectories of each problem, a list a problem in the order of `problems`, whose ids are distinct.
+    """Return `samples` trajectories per problem, one list per problem, in the order of `problems` (distinct ids).
 
-    `on_done`: called with each trajectory as it ends, scored. Raises as `ask` does.
+    `on_done`: called with each trajectory after it is scored. Raises as `collect_trajectories` does.
     """
-    rows: dict[tuple[str, int], Trajectory] = {}
+    finished: dict[tuple[str, int], Trajectory] = {}
 
-    def take(trajectory: Trajectory) -> None:
-        rows[trajectory.prompt_id, trajectory.sample] = trajectory
+    def add(trajectory: Trajectory) -> None:
+        finished[trajectory.prompt_id, trajectory.sample] = trajectory
         if on_done is not None:
             on_done(trajectory)
 
-    await ask(
+    chat_format = context.agent.chat_format
+    await collect_trajectories(
         [(problem, sample) for problem in problems for sample in range(samples)],
-        prompts={one.id: sampler.protocol.prompt_ids(one.problem, as_is=one.as_is) for one in problems},
-        sampler=sampler,
-        on_done=take,
+        prompts={problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems},
+        context=context,
+        on_done=add,
     )
-    return [[rows[problem.id, sample] for sample in range(samples)] for problem in problems]
+    return [[finished[problem.id, sample] for sample in range(samples)] for problem in problems]
 
 
-async def ask(
+async def collect_trajectories(
     pairs: Sequence[tuple[Problem, int]],
     *,
     prompts: Mapping[str, list[int]],
-    sampler: RolloutContext,
+    context: RolloutContext,
     on_done: Callable[[Trajectory], None],
 ) -> None:
-    """One trajectory of each pair of problem and sample number, handed to `on_done` as it ends and not held here.
+    """Run one trajectory per pair of problem and sample number; pass each to `on_done` when scored, then release it.
 
-    `prompts`: token ids by problem id. Begun in the order of `pairs`. Raises EngineRejected when an engine refuses a
-    request (a defect), PromptTooLong for a prompt that leaves an engine none, ValueError when no weights were pushed,
-    and what `on_done` raises. Then, as when it is cancelled, every request is stopped.
+    `prompts`: token ids by problem id. Trajectories start in the order of `pairs`.
+
+    Raises EngineRejected when an engine rejects a request (a defect), PromptTooLong for a prompt that leaves no space
+    for the response, and any error of `on_done`. An error or a cancellation stops all requests.
     """
-    if sampler.pool.version is None:
-        raise ValueError("no weights were pushed to the engines: call pool.update_weights first")
-    work = _Collection(
-        agent=Agent(
-            protocol=sampler.protocol, sampling=sampler.sampling, rollout=sampler.rollout, limits=sampler.limits
-        ),
-        pool=sampler.pool,
-        version=sampler.pool.version,
-        judge=sampler.judge,
-        seed=sampler.seed,
-    )
-    for name in dict.fromkeys(problem.id for problem, _ in pairs):
-        work.check_room(name, len(prompts[name]))
-    left = iter(pairs)
+    for prompt_id in dict.fromkeys(problem.id for problem, _ in pairs):
+        _check_length(prompt_id, len(prompts[prompt_id]), context)
+    remaining = iter(pairs)
 
-    async def run_some() -> None:
-        for problem, sample in left:
-            on_done(await work.one(problem, prompts[problem.id], sample))
+    async def run_remaining() -> None:
+        for problem, sample in remaining:
+            on_done(await _rollout(problem, prompts[problem.id], sample, context))
 
-    tasks = [asyncio.create_task(run_some()) for _ in range(min(AT_ONCE, len(pairs)))]
+    tasks = [asyncio.create_task(run_remaining()) for _ in range(min(MAX_CONCURRENT, len(pairs)))]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -122,85 +91,56 @@ async def ask(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Collection:
-    """What all trajectories of one call share."""
-
-    agent: Agent
-    pool: EnginePool
-    version: str
-    judge: SessionOpener
-    seed: tuple[int | str, ...]
-
-    def check_room(self, prompt_id: str, prompt_tokens: int) -> None:
-        """Raise NoRoom unless the prompt and the whole budget fit an engine's longest sequence."""
-        budget = self.agent.sampling.max_response_tokens
-        longest = self.pool.max_model_len
-        if longest is not None and prompt_tokens + budget > longest:
-            raise PromptTooLong(
-                f"problem {prompt_id}: {prompt_tokens} prompt tokens and maxResponseTokens {budget} are more than the "
-                f"engines' {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
-            )
-
-    async def one(self, problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
-        """One trajectory, run and scored, or marked as lost."""
-        sampling = self.agent.sampling
-        trajectory = Trajectory(
-            prompt_id=problem.id,
-            sample=sample,
-            prompt_ids=prompt_ids,
-            gold=problem.answer,
-            slice=problem.slice,
-            hard=problem.hard,
+def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -> None:
+    """Raise PromptTooLong unless the prompt and the whole budget fit the engines' longest sequence."""
+    budget = context.agent.sampling.max_response_tokens
+    longest = context.pool.max_model_len
+    if longest is not None and prompt_tokens + budget > longest:
+        raise PromptTooLong(
+            f"problem {prompt_id}: {prompt_tokens} prompt tokens plus maxResponseTokens {budget} exceed the engines' "
+            f"max-model-len {longest}: raise max-model-len in rollout.engineArgs, or lower the budget"
         )
-        ticket = self.pool.admission.enter(tokens=len(prompt_ids) + sampling.max_response_tokens)
-        try:
-            seat = FailoverGenerator(
-                pool=self.pool,
-                ticket=ticket,
-                sampling=sampling,
-                version=self.version,
-                stop_ids=self.agent.protocol.stop_ids,
-                seed=(*self.seed, problem.id, sample),
-            )
-            await seat.wait()
-            started = time.monotonic()
-            trajectory.started_at = time.time()
-            async with self._tool() as tool:
-                written = await self.agent.run(trajectory, generate=seat, executor=tool)
-            trajectory.seconds = time.monotonic() - started
-        except (InfrastructureError, JudgeUnavailable) as error:
-            _lose(trajectory, error)
-        finally:
-            ticket.leave()
-        if not trajectory.failed:
-            await self._score(trajectory, written)
-        return trajectory
-
-    def _tool(self) -> AbstractAsyncContextManager[ToolExecutor]:
-        """What runs a trajectory's calls: the judge itself, or a session of its own."""
-        return JupyterTool(self.judge) if self.agent.rollout.tool == JUPYTER else nullcontext(self.judge)
-
-    async def _score(self, trajectory: Trajectory, written: str) -> None:
-        """Counts, verdict and penalties. A trajectory that a limit cut off has not answered (reward 0)."""
-        trajectory.answer_tags, trajectory.tags_balanced = count_answers(written)
-        trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)
-        trajectory.p_format = format_penalty(
-            answers=trajectory.answer_tags, turns=trajectory.turns, balanced=trajectory.tags_balanced
-        )
-        if trajectory.truncated:
-            return
-        last_turn = self.agent.protocol.model_text(trajectory.segments[-1].token_ids)
-        try:
-            score = await grade(written, last_turn, trajectory.gold, judge=self.judge)
-        except JudgeUnavailable as error:
-            _lose(trajectory, error)
-            return
-        assert score.verdict is not None
-        trajectory.verdict, trajectory.answer, trajectory.reward = score.verdict, score.answer, score.reward
 
 
-def _lose(trajectory: Trajectory, error: InfrastructureError | JudgeUnavailable) -> None:
-    """Mark a trajectory as lost, and to what."""
-    role = "judge" if isinstance(error, JudgeUnavailable) else "engine"
-    trajectory.stop, trajectory.verdict, trajectory.error = "infrastructure", "internal", f"{role}: {error}"
+async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context: RolloutContext) -> Trajectory:
+    """Run and score one trajectory, or mark it as lost."""
+    trajectory = Trajectory(
+        prompt_id=problem.id,
+        sample=sample,
+        prompt_ids=prompt_ids,
+        gold=problem.answer,
+        slice=problem.slice,
+        hard=problem.hard,
+    )
+    try:
+        model_text = await _generate(trajectory, context)
+        # The engine slot is released: the next trajectory starts while this one is scored.
+        await score_trajectory(trajectory, model_text, chat_format=context.agent.chat_format, judge=context.judge)
+    except InfrastructureError as error:
+        trajectory.mark_lost("engine", error)
+    except JudgeUnavailable as error:
+        trajectory.mark_lost("judge", error)
+    return trajectory
+
+
+async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
+    """Run the agent loop in an engine slot; return the text that the model wrote."""
+    tokens = len(trajectory.prompt_ids) + context.agent.sampling.max_response_tokens
+    ticket = context.pool.admission.enter(tokens=tokens)
+    try:
+        seed = (*context.seed, trajectory.prompt_id, trajectory.sample)
+        generator = FailoverGenerator(context, ticket, seed)
+        await generator.wait_for_engine()
+        started = time.monotonic()
+        trajectory.started_at = time.time()
+        async with _tool(context) as tool:
+            model_text = await context.agent.run(trajectory, generate=generator, executor=tool)
+        trajectory.seconds = time.monotonic() - started
+        return model_text
+    finally:
+        ticket.leave()
+
+
+def _tool(context: RolloutContext) -> AbstractAsyncContextManager[ToolExecutor]:
+    """Return the executor of one trajectory's calls: the judge itself, or a session of the judge."""
+    return JupyterTool(context.judge) if context.agent.rollout.tool == JUPYTER else nullcontext(context.judge)

@@ -8,38 +8,24 @@ cannot be had again without running cells twice, so the trajectory is lost to in
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol as Interface
 
 from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
-from rstar2_train.rollout.agent import ToolExecutor
 
 STARTED_AGAIN = "(the notebook was started again: what earlier cells defined is gone)\n"
-
-
-class CellSession(Interface):
-    """A session of the judge."""
-
-    async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
-        """Run a cell."""
-
-
-class SessionOpener(ToolExecutor, Interface):
-    """A judge client: single calls, and sessions."""
-
-    def session(self) -> AbstractAsyncContextManager[CellSession]:
-        """A session; entering it raises JudgeUnavailable when the judge stays away."""
 
 
 class JupyterTool:
     """Runs a trajectory's calls in one session. Use as an async context manager."""
 
-    def __init__(self, judge: SessionOpener) -> None:
+    def __init__(self, judge: JudgeClient) -> None:
         self._judge = judge
-        self._session: CellSession | None = None
+        self._session: JudgeSession | None = None
         self._held = AsyncExitStack()
         """What ends the session."""
         self._begun = False

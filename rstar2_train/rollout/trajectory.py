@@ -1,7 +1,7 @@
-"""A trajectory: what one rollout was made of, from the prompt's tokens to the verdict on its answer.
+"""The record of one rollout: the prompt's tokens, the turns, the tool calls and the verdict.
 
-The record that every later room reads (reward, resampling, update, tracking, analysis). Token ids are those that the
-engine sampled; they are never re-tokenised. Imports nothing but the standard library and the verdicts' names.
+Scoring, resampling, the update, tracking and analysis read it. Token ids are those that the engine sampled; they are
+never tokenised again. Imports only the standard library and two type names.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
+LostTo = Literal["engine", "judge"]
 
 
 @dataclass(slots=True)
 class Segment:
-    """A run of tokens by one author. Only `model` segments are trained on."""
+    """Consecutive tokens of one author. Only `model` segments are trained on."""
 
     kind: SegmentKind
     token_ids: list[int]
     logprobs: list[float] = field(default_factory=list)
     """Log-probabilities of `token_ids` under the engine's sampling policy; empty for tool segments."""
     weight_version: str = ""
-    """Version of the weights that sampled it; empty for tool segments."""
+    """Weight version that sampled it; empty for tool segments."""
     seconds: float = 0.0
-    """Wall time of its generation, or of the tool calls behind it."""
+    """Wall time of the generation, or of the tool calls."""
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """One tool call of a turn, and how it ended, as the judge's trusted side saw it."""
+    """One tool call of a turn, with the status that the judge's trusted side reported."""
 
     turn: int
     name: str
@@ -40,13 +41,13 @@ class ToolCall:
     stdin: str
     status: CallStatus
     response: str
-    """The text that the model was shown."""
+    """Text that the model received."""
     queue_seconds: float = 0.0
     run_seconds: float = 0.0
 
     @property
     def is_error(self) -> bool:
-        """Counts into p_err (eq. 4): every status but ok. `internal` never reaches the model: it is retried."""
+        """Whether the call counts as a tool error in p_err (eq. 4): every status except `ok`."""
         return self.status != "ok"
 
 
@@ -67,48 +68,60 @@ class Trajectory:
     tags_balanced: bool = True
     """Whether every `<answer>` was closed, in order."""
     text: str = ""
-    """Decoded model and tool text, for people."""
+    """Decoded model and tool text, for display."""
     answer: str | None = None
     gold: str = ""
     verdict: Verdict = "no_answer"
     reward: float = 0.0
-    """1 when the answer is right, else 0 (eq. 3)."""
+    """1 if the answer is correct, else 0 (eq. 3)."""
     p_err: float = 0.0
+    """Tool-error penalty (eq. 4)."""
     p_format: float = 0.0
+    """Answer-format penalty (eq. 5)."""
     kept: bool = False
     kept_reason: str = ""
-    """Why Resample-on-Correct kept or dropped it, in a word or two."""
+    """Why Resample-on-Correct kept or dropped it (`grpo_roc.resample.RolloutSelection.reasons`)."""
     slice: str = ""
-    """The problem's own group name (for example its level)."""
+    """Label of the problem's subset, such as its level."""
     hard: bool = False
     started_at: float = 0.0
-    """Unix time at which its first request was sent; 0 when not known."""
+    """Unix time of the first request; 0 if unknown."""
     seconds: float = 0.0
     error: str = ""
-    """What failed, when `stop` is infrastructure."""
+    """The infrastructure failure of a lost rollout."""
+    lost_to: LostTo | None = None
+    """Service whose failure lost the rollout; None if it is not lost, or in a file from before this field."""
 
     @property
     def failed(self) -> bool:
-        """Lost to infrastructure: excluded before the split, never scored 0."""
+        """Whether the rollout is lost to infrastructure: excluded before resampling, never scored 0."""
         return self.stop == "infrastructure" or self.verdict == "internal"
 
     @property
     def truncated(self) -> bool:
-        """Stopped by a limit before it answered."""
+        """Whether a limit stopped it before it answered."""
         return self.stop in ("length", "max_turns", "tool_overflow")
 
     @property
     def response_tokens(self) -> int:
-        """Tokens after the prompt, tool output included."""
+        """Number of tokens after the prompt, tool output included."""
         return sum(len(segment.token_ids) for segment in self.segments)
 
     @property
     def call_errors(self) -> int:
-        """Tool calls that failed."""
+        """Number of tool errors."""
         return sum(call.is_error for call in self.calls)
 
+    def mark_lost(self, lost_to: LostTo, error: Exception) -> None:
+        """Mark the rollout as lost to a failure of the engines or the judge."""
+        self.stop, self.verdict = "infrastructure", "internal"
+        self.lost_to, self.error = lost_to, f"{lost_to}: {error}"
+
     def response(self) -> tuple[list[int], list[int], list[float]]:
-        """Token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked), all of equal length."""
+        """Return token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked).
+
+        The three lists have equal length.
+        """
         ids: list[int] = []
         mask: list[int] = []
         logprobs: list[float] = []

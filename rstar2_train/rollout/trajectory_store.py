@@ -39,6 +39,7 @@ _TYPES: dict[str, pa.DataType] = {
     "CallStatus": pa.string(),
     "StopReason": pa.string(),
     "Verdict": pa.string(),
+    "LostTo | None": pa.string(),
 }
 
 

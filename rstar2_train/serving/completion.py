@@ -99,7 +99,7 @@ class Completion:
             tell=tell,
         )
         agent = Agent(
-            protocol=protocol,
+            chat_format=protocol,
             sampling=self.sampling,
             rollout=house.served.rollout,
             limits=house.served.judge.limits,

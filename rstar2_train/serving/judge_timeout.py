@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rstar2_train.api.roles import JudgeLimits
-from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rollout.agent import ToolExecutor, ToolResult
+from rstar2_train.judge.types import CallResult, JudgeUnavailable
+from rstar2_train.rollout.agent import ToolExecutor
 
 LOOK_SECONDS = 2.0
 """Between two looks at a judge that has not answered yet."""
@@ -30,7 +30,7 @@ class JudgeWithTimeout:
         self._status = status
         self._patience = patience_seconds
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> ToolResult:
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         """Run it. Raises JudgeUnavailable; waiting in the queue of a judge that is well does not count."""
         call = asyncio.ensure_future(self._executor.run(code, stdin, limits=limits))
         try:

@@ -25,7 +25,8 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.plan import SamplingPlan
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Ports, Services, start_engines, start_judge
-from rstar2_train.rollout.collector import RolloutContext
+from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.utils.supervisor import Supervisor, end_leftovers
 from rstar2_train.utils.terminal import ending_signals
 
@@ -155,15 +156,10 @@ class _SamplingRun:
         ):
             await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
             started = time.monotonic()
-            context = RolloutContext(
-                pool=pool,
-                judge=judge,
-                protocol=plan.protocol,
-                sampling=plan.sampling,
-                rollout=spec.rollout,
-                limits=spec.judge.limits,
-                seed=plan.seed,
+            agent = Agent(
+                chat_format=plan.protocol, sampling=plan.sampling, rollout=spec.rollout, limits=spec.judge.limits
             )
+            context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=plan.seed)
             rows = await sample_missing(
                 request, saved=saved, store=self._samples, context=context, on_sample=self._shown.done
             )

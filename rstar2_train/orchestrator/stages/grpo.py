@@ -54,7 +54,7 @@ async def run(ctx: StageContext) -> Outcome:
         step = 0
         if training.resumes:
             step = await training.begun()
-            await rollouts.push(training.group, step_version(ctx.stage, step))
+            await rollouts.push_weights(training.group, step_version(ctx.stage, step))
         else:
             await rollouts.push_folder(source.model, step_version(ctx.stage, 0))
         if step == 0 and source.stage is not None and wants_validation(ctx, source.stage):
@@ -73,7 +73,7 @@ async def run(ctx: StageContext) -> Outcome:
         if wants_validation(ctx, ctx.stage):
             final = outcome.checkpoint.step
             if final != step:
-                await rollouts.push(training.group, final_version(ctx.stage, final))
+                await rollouts.push_weights(training.group, final_version(ctx.stage, final))
             await measure_validation(ctx, rollouts, ctx.stage, step=final)
         return outcome
 
@@ -132,7 +132,7 @@ class _Loop:
         self._tell(step + 1, groups, trained, {"rollout": rollout_seconds, "update": update_seconds})
         ctx.check_stop()
         weights_started = time.monotonic()
-        await self._rollouts.push(training.group, step_version(ctx.stage, step + 1))
+        await self._rollouts.push_weights(training.group, step_version(ctx.stage, step + 1))
         ended = time.monotonic()
         timings = {"time/weights_seconds": ended - weights_started, "time/step_seconds": ended - started}
         ctx.tracker.metrics(ctx.stage.name, step=step + 1, values=timings)
@@ -152,7 +152,7 @@ class _Loop:
                 log.info("step %d: its rollouts were already written; repeating the update only", step + 1)
                 return groups, False
             log.warning("step %d: its rollouts were written for other settings or data; sampling anew", step + 1)
-        groups = await self._rollouts.sample(
+        groups = await self._rollouts.sample_groups(
             problems, samples=settings.rollouts_per_prompt, sampling=settings.sampling, seed=(ctx.seed, step)
         )
         return groups, True

@@ -14,8 +14,10 @@ from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.collector import PromptTooLong, RolloutContext, collect
+from rstar2_train.rollout.collector import PromptTooLong, collect_groups
+from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import Trajectory
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
@@ -37,15 +39,13 @@ async def gather(
     problems: list[Problem] = PROBLEMS,
     **rollout: Any,
 ) -> list[Trajectory]:
-    groups = await collect(
+    agent = Agent(chat_format=protocol, sampling=sampling, rollout=RolloutSpec(**rollout), limits=JudgeLimits())
+    groups = await collect_groups(
         problems,
         samples=samples,
-        sampler=RolloutContext(
-            pool=pool, judge=judge, protocol=protocol, sampling=sampling,
-            rollout=RolloutSpec(**rollout), limits=JudgeLimits(), seed=seed,
-        ),
+        context=RolloutContext(agent=agent, pool=pool, judge=judge, seed=seed),
         on_done=on_done,
-    )  # fmt: skip
+    )
     assert [[(one.prompt_id, one.sample) for one in group] for group in groups] == [
         [(problem.id, sample) for sample in range(samples)] for problem in problems
     ]
@@ -188,7 +188,7 @@ async def test_what_cannot_be_saved_is_excluded_and_not_scored(
             rows = await gather(pool, nobody, engine_protocol, samples=1, on_done=done.append)
             for one in rows:
                 assert one.failed and (one.stop, one.verdict, one.reward) == ("infrastructure", "internal", 0.0)
-                assert one.error.startswith(f"{role}: ")
+                assert one.error.startswith(f"{role}: ") and one.lost_to == role
             pool._target = pool._target.make(99, models.boot / "missing", "known/6")  # no engine can have this any more
             pool.trouble(engine.url, RuntimeError("it is gone"))
         assert len(done) == 8
@@ -220,9 +220,9 @@ async def _running(client: Any) -> float:
 async def test_a_prompt_without_room_is_named(
     pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
 ) -> None:
-    with pytest.raises(ValueError, match="no weights were pushed"):
+    with pytest.raises(ValueError, match="the engines have no weights yet"):
         await gather(pool, judge, engine_protocol)
     await pool.update_weights(models.boot, "random/3")
-    says = "problem p0: 33 prompt tokens and maxResponseTokens 260 are more than the engines' 264"
+    says = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
     with pytest.raises(PromptTooLong, match=says):
         await gather(pool, judge, engine_protocol, sampling=Sampling(max_response_tokens=260))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineUnavailable
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator
 
 TIMES = PoolTimes(patience=0.5, arrival=60, load=5, straggler=0.1, check=0.1, retry=0.1, look=0.05)
@@ -107,7 +109,10 @@ async def test_a_turn_in_an_engine_that_falls_silent_is_sampled_elsewhere(monkey
         ticket = pool.admission.enter(tokens=1)
         first, second = (one, other) if await ticket.engine() == one.url else (other, one)
         first.silent = True
-        seat = FailoverGenerator(pool, ticket, Sampling(), MODEL, stop_ids=(), seed=(0,), backoff=Backoff(0.1))
+        agent: Any = SimpleNamespace(sampling=Sampling(), chat_format=SimpleNamespace(stop_ids=()))
+        judge: Any = None
+        context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=())
+        seat = FailoverGenerator(context, ticket, seed=(0,), backoff=Backoff(0.1))
         turn = asyncio.create_task(seat([1, 2], max_tokens=10_000, turn=0))
         await first.asked.wait()
         assert (await turn).token_ids == [7]

@@ -80,7 +80,7 @@ def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setattr(stage, "RolloutSession", Engines)
     monkeypatch.setattr(stage, "load_chat_format", lambda *_: None)
     monkeypatch.setattr(stage, "SLICE_ROLLOUTS", 12)
-    monkeypatch.setattr(sampling, "ask", ask_all)
+    monkeypatch.setattr(sampling, "collect_trajectories", ask_all)
     monkeypatch.setattr(Engines, "asked", [], raising=False)
     monkeypatch.setattr(Engines, "answers", staticmethod(slowest_first_last), raising=False)
     rows = [{"id": str(number), "problem": f"{number}", "answer": "1"} for number in range(PROBLEMS)]

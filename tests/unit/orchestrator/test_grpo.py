@@ -37,14 +37,14 @@ class Engines:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def push(self, group: Group, version: str) -> None:
+    async def push_weights(self, group: Group, version: str) -> None:
         self.on_push(version)
         self.pushed.append(version)
 
     async def push_folder(self, folder: Path, version: str) -> None:
         self.pushed.append(version)
 
-    async def sample(self, problems: Sequence[Problem], *, samples: int, **_: object) -> list[list[Trajectory]]:
+    async def sample_groups(self, problems: Sequence[Problem], *, samples: int, **_: object) -> list[list[Trajectory]]:
         return [[rollout(problem, sample) for sample in range(samples)] for problem in problems]
 
 
@@ -156,7 +156,7 @@ async def test_a_checkpoint_is_written_while_the_engines_sample_and_before_the_n
 ) -> None:
     sampled, seen = threading.Event(), list[str]()
 
-    async def sample(self: Engines, problems: Sequence[Problem], **more: Any) -> list[list[Trajectory]]:
+    async def sample_groups(self: Engines, problems: Sequence[Problem], **more: Any) -> list[list[Trajectory]]:
         if "update 2" in seen:
             await asyncio.sleep(0.05)  # the save has begun
             seen.append("sampled")
@@ -167,8 +167,8 @@ async def test_a_checkpoint_is_written_while_the_engines_sample_and_before_the_n
         assert sampled.wait(10), "nothing was sampled meanwhile"
         seen.append(f"saved {step}")
 
-    plain = Engines.sample
-    monkeypatch.setattr(Engines, "sample", sample)
+    plain = Engines.sample_groups
+    monkeypatch.setattr(Engines, "sample_groups", sample_groups)
     monkeypatch.setattr(Group, "on_save", staticmethod(save))
     monkeypatch.setattr(Group, "on_step", staticmethod(lambda group: seen.append(f"update {group.weights:.0f}")))
     ctx = stage(every=2)

@@ -25,7 +25,7 @@ async def test_a_prompt_that_no_engine_has_room_for_is_bad_data_for_every_attemp
     ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=(NOBODY,), judge=NOBODY)
     rollouts = RolloutSession(ctx, None)  # type: ignore[arg-type]
     with pytest.raises(StageFailed, match="problem p7: 9 prompt tokens") as caught:
-        await rollouts._until_stopped(work())
+        await rollouts._unless_stopped(work())
     assert (caught.value.reason, caught.value.retryable) == ("BadData", False)
 
 

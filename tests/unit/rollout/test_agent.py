@@ -60,7 +60,7 @@ def run(
     protocol: ChatFormat, turns: list, *, tokens: int = 500, most_turns: int = 10, **rollout: int
 ) -> tuple[Trajectory, str, Script, Calculator]:
     agent = Agent(
-        protocol=protocol,
+        chat_format=protocol,
         sampling=Sampling(max_response_tokens=tokens, max_turns=most_turns),
         rollout=RolloutSpec(**rollout),
         limits=JudgeLimits(wall_seconds=2),
@@ -144,7 +144,7 @@ def test_a_turn_without_calls_ends_it(protocol: ChatFormat, said: str) -> None:
 
 def test_the_calls_of_a_turn_are_told_when_they_are_done(protocol: ChatFormat) -> None:
     agent = Agent(
-        protocol=protocol, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
+        chat_format=protocol, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
     )
     trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=protocol.prompt_ids(QUESTION))
     script, told = Script(protocol, [FIRST_TURN, LAST_TURN]), []

@@ -24,6 +24,7 @@ def full() -> Trajectory:
         prompt_id="p", sample=3, prompt_ids=[1, 2], segments=segments, calls=[call], stop="length", turns=2,
         answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0, p_err=0.5,
         p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0, error="e",
+        lost_to="judge",
     )  # fmt: skip
 
 
@@ -49,6 +50,16 @@ def test_rows_are_streamed_whole_or_by_column(tmp_path: Path, monkeypatch: pytes
     assert list(trajectory_store.stream(tmp_path / "x.parquet", ["sample"])) == [
         {"sample": sample} for sample in range(5)
     ]
+
+
+def test_read_file_without_lost_to_uses_the_default(tmp_path: Path) -> None:
+    """A file that was written before the column `lost_to` existed stays readable."""
+    path = tmp_path / "step-000001.parquet"
+    trajectory_store.write(path, [full()])
+    pq.write_table(pq.read_table(path).drop_columns(["lost_to"]), path)
+    expected = full()
+    expected.lost_to = None
+    assert trajectory_store.read(path) == [expected]
 
 
 def test_no_trajectories_is_a_file_too(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""The shared inputs of a set of rollouts: agent settings, engines, judge and seed.
+
+Created once per set by the orchestrator's rollout session or by `rstar2 eval`, and passed to the collector and to the
+generation of each turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.rollout.agent import Agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutContext:
+    """The inputs that all rollouts of one set share. Raises ValueError if the pool has no weights yet."""
+
+    agent: Agent
+    pool: EnginePool
+    judge: JudgeClient
+    """Executes the tool calls and verifies answers; retries, then raises JudgeUnavailable."""
+    seed: tuple[int | str, ...]
+    """Name of the set, such as (job seed, step). With prompt, sample and turn it seeds each request."""
+    version: str = field(init=False)
+    """Weight version that must sample every turn: the pool's version at creation. A later push loses unfinished
+    rollouts."""
+
+    def __post_init__(self) -> None:
+        if self.pool.version is None:
+            raise ValueError("the engines have no weights yet: call pool.update_weights first")
+        object.__setattr__(self, "version", self.pool.version)

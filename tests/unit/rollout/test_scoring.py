@@ -1,0 +1,63 @@
+"""The score of a finished trajectory: penalties, verdict and reward."""
+
+from __future__ import annotations
+
+import pytest
+
+from rstar2_train.judge.types import CallResult, JudgeUnavailable
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.scoring import score_trajectory
+from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+
+ANSWER = "<answer>\\boxed{10/2}</answer>"
+"""An answer that only the parser can compare with the gold answer."""
+
+
+class FakeJudge:
+    """Returns one result for every snippet, or raises JudgeUnavailable."""
+
+    def __init__(self, result: CallResult | None) -> None:
+        self.result = result
+        self.calls = 0
+
+    async def run(self, code: str, stdin: str = "", **_: object) -> CallResult:
+        self.calls += 1
+        if self.result is None:
+            raise JudgeUnavailable("no route to the judge")
+        return self.result
+
+
+async def score(
+    chat_format: ChatFormat, judge: FakeJudge, *, gold: str = "5", stop: StopReason = "answered"
+) -> Trajectory:
+    calls = [ToolCall(0, "t", "code", "", status, "response") for status in ("ok", "timeout")]
+    segments = [Segment("model", chat_format.encode(ANSWER))]
+    trajectory = Trajectory("p", 0, [1], segments=segments, calls=calls, turns=2, stop=stop, gold=gold)
+    await score_trajectory(trajectory, f"{ANSWER}\n{ANSWER}", chat_format=chat_format, judge=judge)
+    return trajectory
+
+
+async def test_score_trajectory_correct_answer_sets_all_fields(protocol: ChatFormat) -> None:
+    trajectory = await score(protocol, FakeJudge(CallResult("ok", stdout="correct\n")))
+    assert (trajectory.verdict, trajectory.answer, trajectory.reward) == ("correct", "10/2", 1.0)
+    assert (trajectory.answer_tags, trajectory.p_err, trajectory.p_format) == (2, 0.5, 0.5)
+    assert (trajectory.failed, trajectory.lost_to) == (False, None)
+
+
+async def test_score_trajectory_truncated_is_not_graded(protocol: ChatFormat) -> None:
+    judge = FakeJudge(CallResult("ok", stdout="correct\n"))
+    trajectory = await score(protocol, judge, stop="length")
+    assert (trajectory.verdict, trajectory.reward, judge.calls) == ("no_answer", 0.0, 0)
+    assert (trajectory.p_err, trajectory.p_format) == (0.5, 0.5)
+
+
+async def test_score_trajectory_internal_result_is_lost_to_judge(protocol: ChatFormat) -> None:
+    """A sandbox without the parser is an infrastructure failure of the judge, not a wrong answer."""
+    trajectory = await score(protocol, FakeJudge(CallResult("internal")))
+    assert (trajectory.failed, trajectory.lost_to, trajectory.reward) == (True, "judge", 0.0)
+    assert trajectory.error.startswith("judge: ")
+
+
+async def test_score_trajectory_unreachable_judge_raises(protocol: ChatFormat) -> None:
+    with pytest.raises(JudgeUnavailable):
+        await score(protocol, FakeJudge(None))
