@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
-
 Mode = Literal["paper", "rank", "uniform"]
 Seed = int | tuple[int | str, ...]
 
@@ -26,29 +24,19 @@ DELTA = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutStats:
-    """What resampling needs to know of one rollout."""
+    """The properties of one rollout that resampling uses."""
 
     reward: float
-    """1 when the answer is right, else 0 (eq. 3)."""
-    calls: int = 0
-    errors: int = 0
-    answers: int = 1
-    turns: int = 1
-    balanced: bool = True
+    """1 if the answer is correct, else 0 (eq. 3)."""
+    penalty: float = 0.0
+    """p_total = p_err + p_format, in [0, 2] (eqs. 4 and 5)."""
     failed: bool = False
-    """Lost to infrastructure: no member of the group, whatever its other fields say."""
+    """Lost to infrastructure: excluded from the group, whatever the other fields hold."""
 
     @property
     def positive(self) -> bool:
-        """Whether the answer was right."""
+        """Whether the answer is correct."""
         return self.reward > 0
-
-    @property
-    def penalty(self) -> float:
-        """p_total = p_err + p_format, in [0, 2]."""
-        return error_penalty(calls=self.calls, errors=self.errors) + format_penalty(
-            answers=self.answers, turns=self.turns, balanced=self.balanced
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,13 +65,7 @@ def stored_groups(
 
 def _stats(trajectory: Trajectory) -> RolloutStats:
     return RolloutStats(
-        reward=trajectory.reward,
-        calls=len(trajectory.calls),
-        errors=trajectory.call_errors,
-        answers=trajectory.answer_tags,
-        turns=trajectory.turns,
-        balanced=trajectory.tags_balanced,
-        failed=trajectory.failed,
+        reward=trajectory.reward, penalty=trajectory.p_err + trajectory.p_format, failed=trajectory.failed
     )
 
 

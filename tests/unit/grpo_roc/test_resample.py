@@ -10,27 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rstar2_train.grpo_roc.penalties import NO_CALL_PENALTY, error_penalty, format_penalty
 from rstar2_train.grpo_roc.resample import DELTA, Mode, RolloutStats, class_counts, resample, stable_hash
 
 MODES: tuple[Mode, ...] = ("paper", "rank", "uniform")
-WRONG = RolloutStats(reward=0.0, calls=1)
-CLEAN = RolloutStats(reward=1.0, calls=1)
-FAULTY = RolloutStats(reward=1.0, calls=1, errors=1)
+WRONG = RolloutStats(reward=0.0)
+CLEAN = RolloutStats(reward=1.0)
+FAULTY = RolloutStats(reward=1.0, penalty=1.0)
+NO_CALL = RolloutStats(reward=1.0, penalty=NO_CALL_PENALTY)
 LOST = RolloutStats(reward=0.0, failed=True)
 
 
 @st.composite
 def rollouts(draw: st.DrawFn) -> RolloutStats:
     calls = draw(st.integers(0, 4))
-    turns = draw(st.integers(1, 5))
+    p_err = error_penalty(calls=calls, errors=draw(st.integers(0, calls)))
+    p_format = format_penalty(
+        answers=draw(st.integers(0, 3)), turns=draw(st.integers(1, 5)), balanced=draw(st.booleans())
+    )
     return RolloutStats(
-        reward=float(draw(st.booleans())),
-        calls=calls,
-        errors=draw(st.integers(0, calls)),
-        answers=draw(st.integers(0, 3)),
-        turns=turns,
-        balanced=draw(st.booleans()),
-        failed=draw(st.integers(0, 9)) == 0,
+        reward=float(draw(st.booleans())), penalty=p_err + p_format, failed=draw(st.integers(0, 9)) == 0
     )
 
 
@@ -121,15 +120,15 @@ def test_fewer_survivors_than_g_are_all_kept(group: list[RolloutStats], mode: Mo
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_kind_of_failure_can_survive_where_two_or_more_failed(mode: Mode) -> None:
-    timed_out = RolloutStats(reward=0.0, calls=1, errors=1)
-    unanswered = RolloutStats(reward=0.0, answers=0)
+    timed_out = RolloutStats(reward=0.0, penalty=1.0)
+    unanswered = RolloutStats(reward=0.0, penalty=NO_CALL_PENALTY + 1.0)
     group = [timed_out, unanswered] + [CLEAN] * 6
     survivors = set(itertools.chain.from_iterable(resample(group, keep=4, mode=mode, seed=s).kept for s in range(60)))
     assert {0, 1} <= survivors
 
 
 def test_failures_are_drawn_uniformly_whatever_their_penalties() -> None:
-    group = [RolloutStats(reward=0.0, calls=4, errors=errors) for errors in range(4)] + [CLEAN] * 4
+    group = [RolloutStats(reward=0.0, penalty=errors / 4) for errors in range(4)] + [CLEAN] * 4
     draws = 4000
     counts = [0] * 4
     for seed in range(draws):
@@ -142,7 +141,7 @@ def test_failures_are_drawn_uniformly_whatever_their_penalties() -> None:
 
 def test_successes_are_drawn_by_the_inverse_of_their_penalty() -> None:
     """One of two successes: the chance of each is its weight's share, 1/(p + delta), by the law of the draw."""
-    group = [CLEAN, RolloutStats(reward=1.0, calls=4, errors=1)]
+    group = [CLEAN, RolloutStats(reward=1.0, penalty=0.25)]
     weights = [1 / DELTA, 1 / (0.25 + DELTA)]
     share = weights[0] / sum(weights)
     draws = 4000
@@ -151,7 +150,7 @@ def test_successes_are_drawn_by_the_inverse_of_their_penalty() -> None:
 
 
 def test_lower_penalties_survive_more_often_in_their_order() -> None:
-    group = [RolloutStats(reward=1.0, calls=4, errors=errors) for errors in range(5)] * 2 + [WRONG] * 10
+    group = [RolloutStats(reward=1.0, penalty=errors / 4) for errors in range(5)] * 2 + [WRONG] * 10
     counts = [0] * 5
     for seed in range(1500):
         for index in resample(group, keep=10, seed=seed).kept:
@@ -162,7 +161,7 @@ def test_lower_penalties_survive_more_often_in_their_order() -> None:
 
 
 def test_rank_keeps_the_lowest_penalties_in_the_order_they_came() -> None:
-    group = [FAULTY, CLEAN, RolloutStats(reward=1.0), CLEAN, WRONG, WRONG, WRONG, WRONG]
+    group = [FAULTY, CLEAN, NO_CALL, CLEAN, WRONG, WRONG, WRONG, WRONG]
     for seed in range(20):
         assert [index for index in resample(group, keep=4, mode="rank", seed=seed).kept if index < 4] == [1, 3]
 
