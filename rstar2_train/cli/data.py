@@ -1,12 +1,12 @@
-"""`rstar2 data prepare|inspect|decontaminate`: from public datasets to the files that a manifest names.
+"""`rstar2 data prepare|inspect|decontaminate`: prepares public datasets as data files of a manifest.
 
-Arguments, progress and tables; what is done is in data/prepare/pipeline.py and data/prepare/inspect.py.
+Arguments and progress. The work is in `data/prepare/pipeline.py` and `data/prepare/inspect.py`, the output in
+`data/prepare/render.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
 
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.records import RULES, DatasetLayout, as_json
+from rstar2_train.data.prepare.records import DatasetLayout
 from rstar2_train.data.readers import DataError
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
-    from rstar2_train.data.prepare.inspect import InspectionReport
-    from rstar2_train.data.prepare.pipeline import PreparedDataset, Watch
+    from rstar2_train.data.prepare.pipeline import PreparedDataset, ProgressCallback
 
 _DEFAULT = PrepareSettings()
-_LAYOUT_LIST = "\n".join(f"  {name:18} {layout.holds}: {layout.dataset}" for name, layout in LAYOUTS.items())
+_LAYOUT_LIST = "\n".join(f"  {name:18} {layout.kind}: {layout.dataset}" for name, layout in LAYOUTS.items())
 EPILOG = """examples:
   rstar2 data inspect math500=math500.jsonl        what is in a file, and what becomes of it
   rstar2 data prepare dapo=DAPO-Math-17k-Processed@en --against math500.jsonl --out data/rl
@@ -132,99 +130,75 @@ def _prepare(given: argparse.Namespace) -> None:
 
     sources = [DatasetSource(*_layout_and_files(named)) for named in given.sources]
     settings = PrepareSettings(max_digits=given.max_digits, similarity=given.similarity, agree=given.agree)
-    with _progress() as watch:
+    with _progress() as on_progress:
         prepared = prepare(
-            sources, out=given.out, against=given.against, sampled=given.sampled, settings=settings, watch=watch
+            sources,
+            out=given.out,
+            against=given.against,
+            sampled=given.sampled,
+            settings=settings,
+            on_progress=on_progress,
         )
-    _show(prepared)
+    _print(prepared)
 
 
 def _decontaminate(given: argparse.Namespace) -> None:
     if not given.against:
-        raise DataError("--against is missing: name at least one benchmark")
-    from rstar2_train.data.prepare.files import data_files
+        raise DataError("--against is missing; name at least one benchmark file")
+    from rstar2_train.data.prepare.files import find_data_files
     from rstar2_train.data.prepare.pipeline import decontaminate
 
-    files = [file for named in given.files for file in data_files(named)]
-    with _progress() as watch:
-        prepared = decontaminate(files, out=given.out, against=given.against, watch=watch)
-    _show(prepared)
+    files = [file for location in given.files for file in find_data_files(location)]
+    with _progress() as on_progress:
+        prepared = decontaminate(files, out=given.out, against=given.against, on_progress=on_progress)
+    _print(prepared)
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    from rstar2_train.data.prepare.files import data_files
+    from rstar2_train.data.prepare.files import find_data_files
     from rstar2_train.data.prepare.inspect import inspect_rows
+    from rstar2_train.data.prepare.render import column_table, inspection_lines
 
-    named = given.source.partition("=")[0] in LAYOUTS
-    layout, files = _layout_and_files(given.source) if named else (None, tuple(data_files(given.source)))
-    found = inspect_rows(files, layout=layout, most=given.rows)
-    console = _console()
-    table = Table("column", "type", "rows", "first value")
-    for name, column in found.columns.items():
-        types = ", ".join(column.types)
-        table.add_row(escape(name), types, f"{column.types.total():,}", escape(column.example))
-    console.print(table)
-    for line in _described(found, layout):
+    has_layout = given.source.partition("=")[0] in LAYOUTS
+    layout, files = _layout_and_files(given.source) if has_layout else (None, tuple(find_data_files(given.source)))
+    report = inspect_rows(files, layout=layout, limit=given.rows)
+    _console().print(column_table(report))
+    for line in inspection_lines(report, layout):
         print(line)
 
 
-def _described(found: InspectionReport, layout: DatasetLayout | None) -> Iterator[str]:
-    yield f"{found.rows:,} rows, {found.usable:,} usable" + (f" as {layout.holds}" if layout else "")
-    for rule, rows in found.removed.items():
-        yield f"  {rows:,} removed: {rule}"
-    if not found.usable:
-        yield "neither problems {problem, answer} nor conversations {messages}: name a layout, LAYOUT=WHERE"
-        return
-    shortest, median, longest = min(found.words), statistics.median(found.words), max(found.words)
-    yield f"words a row: {shortest:,} to {longest:,}, median {median:,.0f}"
-    if found.turns:
-        yield "messages: " + ", ".join(f"{count:,} {role}" for role, count in found.turns.items())
-    else:
-        yield f"answers: {found.integers:,} whole numbers, {found.usable - found.integers:,} others"
-    yield "the first usable row, as a stage would read it:"
-    yield as_json(found.first, indent=1)
+def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
+    from rstar2_train.data.prepare.files import find_data_files
 
-
-def _layout_and_files(named: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
-    from rstar2_train.data.prepare.files import data_files
-
-    name, equals, where = named.partition("=")
+    name, equals, location = source.partition("=")
     if not equals or name not in LAYOUTS:
-        raise DataError(f"{named}: a source is LAYOUT=WHERE, and LAYOUT one of {', '.join(LAYOUTS)}")
-    return LAYOUTS[name], tuple(data_files(where))
+        raise DataError(f"{source}: a source is LAYOUT=WHERE; the layouts are {', '.join(LAYOUTS)}")
+    return LAYOUTS[name], tuple(find_data_files(location))
 
 
-def _show(prepared: PreparedDataset) -> None:
-    """What was removed and what is left, and where it is."""
+def _print(prepared: PreparedDataset) -> None:
+    """Print the table of removals and the paths of the files."""
     from rstar2_train.data.prepare.pipeline import REPORT
+    from rstar2_train.data.prepare.render import removal_table
 
-    report, console = prepared.report, _console()
-    sources = [name for name in report["read"] if name != "all"]
-    shown = ["all", *sources] if len(sources) > 1 else ["all"]
-    table = Table(Column(min_width=max(map(len, RULES))), *(escape(name) for name in shown))
-    table.add_column("for example", no_wrap=True, overflow="ellipsis")
-    rules = [(rule, entry["rows"], entry["examples"][0]) for rule, entry in report["removed"].items()]
-    for title, counts, example in (("read", report["read"], None), *rules, ("kept", report["kept"], None)):
-        why = escape(f"{example['at']}: {example['why']}") if example else ""
-        table.add_row(title, *(f"{counts.get(name, 0):,}" for name in shown), why)
-    console.print(table)
-    print(f"{prepared.file}{' (was there already, from the same input)' if prepared.reused else ''}")
+    _console().print(removal_table(prepared.report))
+    print(f"{prepared.file}{' (existing result of the same input)' if prepared.reused else ''}")
     print(prepared.file.with_name(REPORT))
 
 
 @contextmanager
-def _progress() -> Iterator[Watch]:
-    """What is being done now, on a terminal."""
+def _progress() -> Iterator[ProgressCallback]:
+    """A progress bar with the current activity, on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
-        def watch(what: str, done: int, total: int | None) -> None:
-            progress.update(task, description=escape(what), completed=done, total=total)
+        def on_progress(activity: str, done: int, total: int | None) -> None:
+            progress.update(task, description=escape(activity), completed=done, total=total)
 
-        yield watch
+        yield on_progress
 
 
 def _console() -> Console:
-    """The terminal, or for a file or a pipe a page that is wide enough for every table."""
+    """Return a console for the terminal; for a file or a pipe, one that is wide enough for every table."""
     return Console() if sys.stdout.isatty() else Console(width=140)

@@ -1,0 +1,21 @@
+"""The data of a job: how files become problems and demonstrations, and in which order a stage draws them.
+
+    rstar2 data ──> prepare ──> problems.jsonl, conversations.jsonl, benchmark.jsonl
+    (public datasets)                 │ named in a manifest
+                                      v
+    manifest ──> sources ──> path of a data file ──> problems ──> readers
+                    │ generated://tiny/...              │  Problem, Conversation
+                    └──> tiny                           v
+                                        orchestrator, evaluation, rollout
+                                                        ^  indices of a step
+                                        sampler ────────┘
+
+Modules:
+
+- `readers`: reads the rows of a data file.
+- `problems`: validates rows as problems or demonstrations.
+- `sources`: resolves the `source` and `data` values of a manifest to paths on this machine.
+- `sampler`: the order in which a stage draws its data.
+- `prepare`: converts and cleans public datasets (`rstar2 data`).
+- `tiny`: generates the tiny task, the data of the examples and tests.
+"""

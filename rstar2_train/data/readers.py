@@ -1,7 +1,7 @@
-"""Reads the rows of a data file, one after the other: JSON Lines, a JSON array, CSV, Parquet or Arrow.
+"""Reads the rows of a data file in JSON Lines, JSON, CSV, Parquet or Arrow format.
 
-The lowest floor of the room: problems.py, data/prepare/layouts.py and data/prepare/conversations.py say what the rows
-mean. Never more than a batch of rows is held, whatever the size of the file.
+The lowest module of the package: `problems.py`, `prepare/layouts.py` and `prepare/conversations.py` interpret the rows.
+At most one batch of rows is in memory, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ from pathlib import Path
 from typing import Any, TextIO
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-"""Files that can be read. `.json` holds one array of objects, `.csv` a header and fields that are all text, `.arrow`
-what `datasets.save_to_disk` writes."""
+"""Supported file types. `.json` holds one array of objects. `.csv` has a header, and all its fields are text. `.arrow`
+is the format of `datasets.save_to_disk`."""
 CHUNK = 1 << 16
-"""Characters read at a time from a JSON array."""
+"""Characters per read of a JSON array."""
 LARGEST_ROW = 1 << 24
-"""Characters of a JSON array without the end of a row, after which the file is given up."""
+"""Maximum characters of one row in a JSON array; reading stops with an error at a longer one."""
 _CUT_OFF = 16
-"""An error so near to the end of what has been read may be due to that end: the longest token is `\\uXXXX\\uXXXX`."""
-
-
-_MOST_DIGITS = 4000
-"""Python refuses to make an int of more than 4300 digits."""
+"""Characters before the end of the buffer in which a parse error may come from a cut token. The longest token is
+`\\uXXXX\\uXXXX`."""
+_MAX_DIGITS = 4000
+"""Python does not convert more than 4300 digits to an int."""
 
 
 class DataError(ValueError):
-    """A data file is missing, unreadable, or holds a row that cannot be used. The message names file and line."""
+    """A data file is missing or unreadable, or one of its rows is invalid. The message names file and line."""
 
 
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with their line numbers (but for JSON Lines and CSV: row numbers), counted from 1.
+    """Yield (number, row) for each row. Numbers start at 1: lines in JSON Lines and CSV files, rows in other files.
 
-    `columns`: of a Parquet or Arrow file only these, where it has one of them. Raises DataError, naming file and
-    line, for a file that is missing, empty or of another kind, and for a row that is not an object.
+    `columns`: the columns to read from a Parquet or Arrow file. If the file has none of them, all columns are read.
+    Raises DataError, which names file and line, for a file that is missing, empty or of an unsupported type, and for a
+    row that is not an object.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix not in SUFFIXES:
-        raise DataError(f"{path}: a data file must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise DataError(
+            f"{path}: unsupported file type {path.suffix!r}; supported: {', '.join(SUFFIXES[:-1])} and {SUFFIXES[-1]}"
+        )
     readers: dict[str, Callable[[Path], Iterator[tuple[int, Any]]]] = {
         ".jsonl": _jsonl_rows,
         ".json": _json_rows,
@@ -62,9 +64,9 @@ def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> Iterator[t
 
 
 def text_field(row: dict[str, Any], field: str, where: str, *, default: str | None = None) -> str:
-    """The text of a field; a number is taken as text, `5.0` as `5`. `where`: file and line, for the message.
+    """Return the text of a field. A number becomes text, `5.0` becomes `5`. `where`: file and line, for the message.
 
-    Raises DataError when it is missing or empty and there is no `default`, or is something else.
+    Raises DataError if the field has another type, or if it is missing or empty and there is no `default`.
     """
     value = row.get(field)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # a column of integers with gaps
@@ -78,8 +80,8 @@ def text_field(row: dict[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
-def present_text(row: dict[str, Any], where: str, *fields: str) -> str:
-    """The text of the first of these fields that is filled, or "" when none is. Raises DataError when none is there."""
+def first_text(row: dict[str, Any], where: str, *fields: str) -> str:
+    """Return the text of the first non-empty field, or "" if all are empty. Raises DataError if the row has none."""
     if not any(field in row for field in fields):
         raise DataError(f"{where}: no {' or '.join(fields)}")
     filled = next((field for field in fields if row.get(field) not in (None, "")), None)
@@ -87,7 +89,7 @@ def present_text(row: dict[str, Any], where: str, *fields: str) -> str:
 
 
 def brief(value: object) -> str:
-    """A value for a message, at most 60 characters of it."""
+    """Return `repr(value)` for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -99,23 +101,26 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
             if not text:
                 continue
             try:
-                yield line, json.loads(text.decode("utf-8"), parse_int=_int)
+                yield line, json.loads(text.decode("utf-8"), parse_int=_parse_int)
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{line}: not UTF-8: {error.reason} at byte {error.start}") from error
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
             except RecursionError as error:
-                raise DataError(f"{path}:{line}: nested too deep") from error
+                raise DataError(f"{path}:{line}: too many nested objects or arrays") from error
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """The elements of one JSON array."""
-    decoder = json.JSONDecoder(parse_int=_int)
+    """Yield the elements of one JSON array."""
+    decoder = json.JSONDecoder(parse_int=_parse_int)
     with path.open(encoding="utf-8-sig") as file:
-        text = _at_next(path, file, "", skip="")
+        text = _skip_to_value(path, file, "", skip="")
         if not text.startswith("["):
-            raise DataError(f"{path}: a .json file must hold an array of objects; with one a line it is a .jsonl")
-        text = _at_next(path, file, text[1:], skip="")
+            raise DataError(
+                f"{path}: a .json file must contain an array of objects; "
+                "rename a file with one object per line to .jsonl"
+            )
+        text = _skip_to_value(path, file, text[1:], skip="")
         for number in itertools.count(1):
             if text.startswith("]"):
                 return
@@ -125,85 +130,85 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     break
                 except json.JSONDecodeError as error:
                     cut = error.msg.startswith("Unterminated string") or error.pos > len(text) - _CUT_OFF
-                    more = _read(path, file) if cut and len(text) < LARGEST_ROW else ""
+                    more = _read_chunk(path, file) if cut and len(text) < LARGEST_ROW else ""
                     if not more:
                         raise DataError(f"{path}:{number}: not valid JSON: {error.msg}") from error
                     text += more
                 except RecursionError as error:
-                    raise DataError(f"{path}:{number}: nested too deep") from error
+                    raise DataError(f"{path}:{number}: too many nested objects or arrays") from error
             yield number, row
-            text = _at_next(path, file, text[end:], skip=",")
+            text = _skip_to_value(path, file, text[end:], skip=",")
 
 
-def _at_next(path: Path, file: TextIO, text: str, *, skip: str) -> str:
-    """`text`, continued if need be, from its first character that is neither a space nor the one `skip`."""
+def _skip_to_value(path: Path, file: TextIO, text: str, *, skip: str) -> str:
+    """Return `text` from its first character after spaces and one `skip`. Reads more of the file as necessary."""
     while not (rest := text.lstrip().removeprefix(skip).lstrip()):
-        more = _read(path, file)
+        more = _read_chunk(path, file)
         if not more:
-            raise DataError(f"{path}: the array is not closed; is the file cut off?")
+            raise DataError(f"{path}: the array is not closed; the file is probably incomplete")
         text += more
     return rest
 
 
-def _read(path: Path, file: TextIO) -> str:
+def _read_chunk(path: Path, file: TextIO) -> str:
     try:
         return file.read(CHUNK)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from error
 
 
-def _int(digits: str) -> int | str:
-    """A JSON number; one of thousands of digits, as answers may be, stays text."""
-    return int(digits) if len(digits) <= _MOST_DIGITS else digits
+def _parse_int(digits: str) -> int | str:
+    """Return a JSON integer. One of thousands of digits, which some answers have, stays text."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file by its header; a row is numbered by the line on which it begins."""
+    """Yield the rows of a CSV file as dicts by header, each with the number of its first line."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader, header, line = csv.reader(file, strict=True), list[str](), 1
         try:
             for fields in reader:
-                at, line = line, reader.line_num + 1
+                first_line, line = line, reader.line_num + 1
                 if not fields:
                     continue
                 if not header:
                     header = fields
                     if len(set(header)) < len(header):
-                        raise DataError(f"{path}:{at}: two columns have the same name")
+                        raise DataError(f"{path}:{first_line}: two columns have the same name")
                     continue
                 if len(fields) != len(header):
-                    raise DataError(f"{path}:{at}: {len(fields)} fields; the header has {len(header)}")
-                yield at, dict(zip(header, fields, strict=True))
+                    raise DataError(f"{path}:{first_line}: {len(fields)} fields, but the header has {len(header)}")
+                yield first_line, dict(zip(header, fields, strict=True))
         except csv.Error as error:
             raise DataError(f"{path}:{line}: not valid CSV: {error}") from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{line}: not UTF-8 near here: {error.reason}") from error
+            raise DataError(f"{path}:{line}: not UTF-8 near this line: {error.reason}") from error
 
 
 def _arrow_rows(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Rows of a Parquet file or of an Arrow stream, a batch at a time."""
+    """Yield the rows of a Parquet file or an Arrow stream. One batch is in memory at a time."""
     try:
         import pyarrow.ipc
         import pyarrow.lib
         import pyarrow.parquet
     except ImportError as error:
-        raise DataError(f"{path}: reading it needs pyarrow: pip install 'rstar2[train]'") from error
+        raise DataError(f"{path}: pyarrow is not installed; run pip install 'rstar2[train]'") from error
 
     kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
     try:
         if kind == "Arrow":
             with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
-                names = _wanted(stream.schema.names, columns)
+                names = _selected(stream.schema.names, columns)
                 for batch in stream:
                     yield from batch.select(names).to_pylist()
             return
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024, columns=_wanted(file.schema_arrow.names, columns)):
+            for batch in file.iter_batches(batch_size=1024, columns=_selected(file.schema_arrow.names, columns)):
                 yield from batch.to_pylist()
     except pyarrow.lib.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable {kind} file: {error}") from error
 
 
-def _wanted(names: list[str], columns: Sequence[str] | None) -> list[str]:
-    """All names where none is among `columns`, so that the message about the row can tell what there is."""
+def _selected(names: list[str], columns: Sequence[str] | None) -> list[str]:
+    """Return the names in `columns`, or all names if none is: the error for the row then lists the existing fields."""
     return [name for name in names if columns is None or name in columns] or names

@@ -1,6 +1,6 @@
-"""The order in which a stage draws its data: shuffled, seeded, and known from the step number alone.
+"""The order in which a stage draws its data: shuffled by seed, a function of the step number alone.
 
-Nothing is remembered between steps, so a resumed run draws exactly what the first run would have drawn.
+The sampler has no state, so a resumed stage draws the same items as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PromptSampler:
-    """Batches of distinct items over endless epochs, each epoch in its own shuffled order.
+    """Batches of distinct items over an unlimited number of epochs. Each epoch has its own shuffled order.
 
-    The items that do not fill a last batch of an epoch are left out of that epoch; the next shuffle brings them back.
+    An epoch omits the items that do not fill its last batch. Later epochs draw them.
     """
 
     size: int
-    """Items there are."""
+    """Number of items."""
     batch: int
-    """Items a batch; where there are fewer items, every batch holds them all."""
+    """Items per batch. If there are fewer items, each batch contains all of them."""
     seed: int
-    """Together with `name` fixes the order."""
+    """Seed of the order, together with `name`."""
     name: str = ""
-    """What is drawn, such as the stage's name: two stages of one job draw in different orders."""
+    """Name of the stage, so that two stages of one job draw in different orders."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.batch < 1:
@@ -31,13 +31,13 @@ class PromptSampler:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Whole batches in one pass over the items; at least 1."""
+        """Number of full batches in one pass over the items, at least 1."""
         return max(1, self.size // self.batch)
 
     def at(self, step: int) -> list[int]:
-        """Indices of the items of batch `step` (0 the first): distinct, in the order in which they are used."""
+        """Return the indices of the items of batch `step`, from 0: distinct, in the order of use."""
         if step < 0:
-            raise ValueError(f"step {step} is before the first batch")
+            raise ValueError(f"step is {step}; it must be at least 0")
         epoch, position = divmod(step, self.batches_per_epoch)
         order = list(range(self.size))
         random.Random(f"{self.seed}/{self.name}/{epoch}").shuffle(order)

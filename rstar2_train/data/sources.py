@@ -1,9 +1,8 @@
-"""Finds the file or folder behind a `source` or `data` value of a manifest.
+"""Resolves a `source` or `data` value of a manifest to a file or folder on this machine.
 
-A value is a path (relative to the manifest), `generated://NAME/FILE` (made here, once, from the job's seed),
-`pvc://CLAIM/PATH` (mounted by the operator) or `hf://OWNER/NAME` (fetched into a cluster's storage by
-`rstar2_train.launch.pod prepare`). Where they lie in a cluster is said by `api/sources.py`.
-"""
+A value is a path relative to the manifest, `generated://NAME/FILE`, `pvc://CLAIM/PATH` or `hf://OWNER/NAME`. This
+module creates generated data once per job seed. The operator mounts claims, and `rstar2_train.launch.pod prepare`
+downloads from the Hub; `api/sources.py` defines the paths of both in a cluster."""
 
 from __future__ import annotations
 
@@ -21,97 +20,97 @@ from rstar2_train.data.problems import DataError, read_conversations, read_probl
 from rstar2_train.utils.files import write_atomically
 
 VERSION_FILE = "version"
-"""Beside the generated files: which version of the generator made them."""
+"""Name of the file with the generator's version, in the folder of the generated files."""
 
 GENERATORS: dict[str, tuple[int, Callable[..., None]]] = {
     "tiny": (tiny.VERSION, tiny.write_tiny),
     "tiny-smoke": (tiny.VERSION, partial(tiny.write_tiny, recipe=tiny.SMOKE)),
 }
-"""Name -> (version of what it makes, the function that makes it: `make(directory, *, seed)`)."""
+"""Name -> (version of the data, function that writes it: `generate(directory, *, seed)`)."""
 
 
 def resolve(uri: str, *, base_dir: Path, state_dir: Path, seed: int) -> Path:
-    """The path that `uri` stands for, made first when it is a generated one.
+    """Return the path of `uri`. Creates generated data that does not exist yet.
 
-    `base_dir`: the manifest's folder. `state_dir`: where generated data is kept, under `generated/`.
-    `seed`: the job's seed, which fixes generated data. Raises DataError when there is nothing to be found.
+    `base_dir`: folder of the manifest. `state_dir`: folder in which `generated/` holds generated data.
+    `seed`: seed of the job, which determines generated data. Raises DataError if the path does not exist.
     """
     if uri.startswith(GENERATED):
-        return _generated(uri, state_dir=state_dir, seed=seed)
+        return _resolve_generated(uri, state_dir=state_dir, seed=seed)
     scheme, separator, rest = uri.partition("://")
     if separator:
         advice = {
-            "pvc": "a claim exists only in a cluster; give the path of a local copy",
-            "hf": f"fetch it first, `hf download {rest} --local-dir DIR`, and give that path",
+            "pvc": "claims exist only in a cluster; use the path of a local copy",
+            "hf": f"download it with `hf download {rest} --local-dir DIR` and use that path",
         }.get(scheme, f"allowed: a path, {GENERATED}NAME/FILE, pvc://CLAIM/PATH, hf://OWNER/NAME")
-        raise DataError(f"{uri}: cannot be used on this machine: {advice}")
+        raise DataError(f"{uri}: not available on this machine: {advice}")
     path = base_dir / Path(uri).expanduser()
     if not path.exists():
-        raise DataError(f"{uri}: no such file or folder (looked at {path.resolve()})")
+        raise DataError(f"{uri}: no such file or folder: {path.resolve()}")
     return path
 
 
-def unusable(job: AgenticRLJob) -> dict[str, str]:
-    """What is wrong with the files of a job whose sources are paths: field -> `FILE:LINE: what`, the first of each.
+def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
+    """Return the first error of each invalid file of a job whose sources are paths: field -> `FILE:LINE: error`.
 
-    Every row is read, one at a time, so that the last stage's data fails before the first stage has trained.
+    Reads every row, so that invalid data of the last stage fails the job before the first stage starts.
     """
-    found = {}
+    errors = {}
     for source in sources(job):
         path = Path(source.value)
         try:
             if source.holds == "model" and not (path / "config.json").is_file():
-                raise DataError(f"{path}: no config.json in it; it is no Hugging Face model folder")
+                raise DataError(f"{path}: no config.json: not a Hugging Face model folder")
             if source.holds == "problems":
                 collections.deque(read_problems(path), maxlen=0)
             if source.holds == "conversations":
                 collections.deque(read_conversations(path), maxlen=0)
         except DataError as error:
-            found[source.field] = str(error)
-    return found
+            errors[source.field] = str(error)
+    return errors
 
 
-def _generated(uri: str, *, state_dir: Path, seed: int) -> Path:
+def _resolve_generated(uri: str, *, state_dir: Path, seed: int) -> Path:
     try:
         name, file = split_generated(uri)
     except ValueError as error:
         raise DataError(f"{uri}: {error}") from error
     if name not in GENERATORS:
-        raise DataError(f"{uri}: there is no generator {name!r}; there are: {', '.join(sorted(GENERATORS))}")
-    version, make = GENERATORS[name]
+        raise DataError(f"{uri}: unknown generator {name!r}; existing: {', '.join(sorted(GENERATORS))}")
+    version, generate = GENERATORS[name]
     folder = Path(generated_folder(name, state=PurePosixPath(state_dir), seed=seed))
     if _version(folder) != str(version):
-        _make_whole(folder, lambda directory: make(directory, seed=seed), version=str(version))
+        _generate(folder, lambda directory: generate(directory, seed=seed), version=str(version))
     path = folder / file
     if not path.exists():
-        there = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.name != VERSION_FILE))
-        raise DataError(f"{uri}: the generator {name!r} makes no {file!r}; it makes: {there}")
+        existing = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.name != VERSION_FILE))
+        raise DataError(f"{uri}: generator {name!r} writes no {file!r}; it writes: {existing}")
     return path
 
 
 def _version(folder: Path) -> str | None:
-    """The version that made the folder; None when there is none."""
+    """Return the generator version of a folder; None if the folder does not exist or has no version file."""
     file = folder / VERSION_FILE
     return file.read_text(encoding="utf-8") if file.exists() else None
 
 
-def _make_whole(folder: Path, make: Callable[[Path], None], *, version: str) -> None:
-    """Fill a folder completely or leave what was there: made aside, then renamed; the first of two writers wins."""
+def _generate(folder: Path, generate: Callable[[Path], None], *, version: str) -> None:
+    """Generate a folder atomically: write a temporary folder, then rename it. The first of two writers wins."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     old = aside.with_name(f"{aside.name}.old")
     try:
-        for left in (aside, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in (aside, old):
+            shutil.rmtree(leftover, ignore_errors=True)
         aside.mkdir(parents=True)
-        make(aside)
+        generate(aside)
         write_atomically(aside / VERSION_FILE, version)
         if folder.exists() and _version(folder) != version:
             folder.rename(old)
         try:
             aside.rename(folder)
         except OSError:
-            if _version(folder) != version:  # not lost to another writer of the same content
+            if _version(folder) != version:  # else another process wrote the same content first
                 raise
     finally:
-        for left in (aside, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in (aside, old):
+            shutil.rmtree(leftover, ignore_errors=True)

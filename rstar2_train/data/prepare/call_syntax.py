@@ -1,6 +1,6 @@
-"""Reads tools' signatures and calls in the ways in which the public datasets write them down.
+"""Parses tool signatures and tool calls in the notations of the public datasets.
 
-Used by conversations.py alone. Text of unknown origin: values are read as literals, nothing is evaluated. Pure.
+Used by `conversations.py` only. The text is untrusted: values are parsed as literals, and nothing is evaluated. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _TYPES = {
     "dict": "object", "float": "number", "int": "integer", "str": "string", "list": "array", "tuple": "array",
     "bool": "boolean", "any": "string",
 }  # fmt: skip
-"""Names of types that some datasets take from Python -> JSON Schema's."""
+"""Python type name, as some datasets use it -> JSON Schema type name."""
 _OPENING, _CLOSING = "([{", ")]}"
 
 
 class CallSyntaxError(ValueError):
-    """A call or signature that cannot be read; `rule` is what the row is removed by."""
+    """A call or signature cannot be parsed. `rule`: the rule that removes the row."""
 
     def __init__(self, message: str, *, rule: str = "unreadable-call") -> None:
         super().__init__(message)
@@ -32,14 +32,14 @@ class CallSyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceCall:
-    """A call of a tool."""
+    """A tool call of a dataset."""
 
     name: str
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, value: dict[str, Any]) -> SourceCall:
-        """From `{name, arguments}`, whose arguments may be JSON in a text. Raises Unreadable."""
+    def from_object(cls, value: dict[str, Any]) -> SourceCall:
+        """Return the call of `{name, arguments}`. The arguments may be JSON text. Raises CallSyntaxError."""
         name, arguments = value.get("name"), value.get("arguments", {})
         if isinstance(arguments, str):
             try:
@@ -51,29 +51,29 @@ class SourceCall:
         return cls(name, arguments)
 
 
-def json_objects(text: str) -> list[dict[str, Any]]:
-    """The JSON objects in a text, in order: one after the other, or in an array. Raises Unreadable for a broken one.
+def parse_objects(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects of a text in order, whether separate or in an array. Raises CallSyntaxError.
 
-    What stands between them is passed over. Signatures begin with `{"`; a brace in a sentence does not.
+    Other text is skipped. An object starts with `{"`, which a brace in a sentence does not.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     end = 0
     for match in re.finditer(r'\{\s*"', text):
-        if match.start() < end:  # inside the object before
+        if match.start() < end:  # inside the previous object
             continue
         try:
             value, end = _DECODER.raw_decode(text, match.start())
         except (json.JSONDecodeError, RecursionError) as error:
             raise CallSyntaxError(f"not JSON: {text[match.start() : match.start() + 40]!r}: {error}") from error
-        found.append(value)
-    return found
+        objects.append(value)
+    return objects
 
 
-def signature(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool's signature as OpenAI and Hugging Face templates have it: `{type: function, function: {...}}`."""
+def tool_signature(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a signature in the form of OpenAI and Hugging Face templates: `{type: function, function: {...}}`."""
     inner = tool.get("function", tool)
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
-        raise CallSyntaxError(f"a signature without a name: {json.dumps(tool, ensure_ascii=False)[:60]}")
+        raise CallSyntaxError(f"signature without a name: {json.dumps(tool, ensure_ascii=False)[:60]}")
     function = {
         "name": inner["name"],
         "description": inner.get("description") or "",
@@ -82,40 +82,41 @@ def signature(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def bracket_calls(text: str) -> list[SourceCall]:
-    """The calls in `[name(argument=value, ...), ...]`. Names may hold spaces and dots, values are Python or JSON."""
+def parse_bracket_calls(text: str) -> list[SourceCall]:
+    """Return the calls of `[name(argument=value, ...), ...]`. Names may contain spaces and dots; values are Python or
+    JSON literals. Raises CallSyntaxError."""
     calls = []
     for item in _split(text.strip()[1:-1]):
         match = _BRACKET_CALL.fullmatch(item)
         if match is None:
             raise CallSyntaxError(f"not a call: {item[:60]!r}")
-        name, inside = match.groups()
+        name, argument_list = match.groups()
         arguments = {}
-        for argument in _split(inside):
+        for argument in _split(argument_list):
             key, equals, value = argument.partition("=")
             if not equals:
-                raise CallSyntaxError(f"an argument of {name!r} without a name: {argument[:60]!r}")
-            arguments[key.strip()] = _literal(value.strip())
+                raise CallSyntaxError(f"argument of {name!r} without a name: {argument[:60]!r}")
+            arguments[key.strip()] = _parse_literal(value.strip())
         calls.append(SourceCall(name, arguments))
     if not calls:
-        raise CallSyntaxError("no call between the brackets")
+        raise CallSyntaxError("empty brackets, no call")
     return calls
 
 
-def glaive_call(text: str) -> SourceCall:
-    """The call in `{"name": "f", "arguments": '{"a": 1}'}`: JSON, but for the quotes around the arguments."""
+def parse_glaive_call(text: str) -> SourceCall:
+    """Return the call of `{"name": "f", "arguments": '{"a": 1}'}`: JSON except for the quotes around the arguments."""
     match = re.match(r"""\s*\{\s*"name"\s*:\s*"([^"]+)"\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", text, re.DOTALL)
     if match is None:
-        objects = json_objects(text)
+        objects = parse_objects(text)
         if not objects:
             raise CallSyntaxError(f"not a call: {text[:60]!r}")
-        return SourceCall.of(objects[0])
+        return SourceCall.from_object(objects[0])
     name, arguments = match.groups()
-    return SourceCall.of({"name": name, "arguments": arguments.replace("\\'", "'")})
+    return SourceCall.from_object({"name": name, "arguments": arguments.replace("\\'", "'")})
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand in no bracket and no quotes. Raises Unreadable for an open one."""
+    """Split at the commas outside brackets and quotes. Raises CallSyntaxError for an unclosed bracket or quote."""
     parts, start, depth, quote, index = [], 0, 0, "", 0
     while index < len(text):
         character = text[index]
@@ -135,12 +136,12 @@ def _split(text: str) -> list[str]:
             start = index + 1
         index += 1
     if quote or depth:
-        raise CallSyntaxError(f"quotes or brackets do not match: {text[:60]!r}")
+        raise CallSyntaxError(f"unmatched quotes or brackets: {text[:60]!r}")
     return [part for part in (*parts, text[start:]) if part.strip()]
 
 
-def _literal(text: str) -> Any:
-    """A value written in Python or JSON."""
+def _parse_literal(text: str) -> Any:
+    """Return the value of a Python or JSON literal. Raises CallSyntaxError."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     try:
@@ -151,12 +152,12 @@ def _literal(text: str) -> Any:
         value = ast.literal_eval(text)
         json.dumps(value)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise CallSyntaxError(f"not a value: {text[:60]!r}") from error
+        raise CallSyntaxError(f"not a literal: {text[:60]!r}") from error
     return value
 
 
 def _schema(value: Any) -> Any:
-    """A JSON Schema with JSON Schema's own names of types."""
+    """Return the schema with JSON Schema's type names."""
     if isinstance(value, dict):
         return {
             key: _TYPES.get(inner, inner) if key == "type" and isinstance(inner, str) else _schema(inner)

@@ -1,6 +1,6 @@
-"""The thresholds of the cleaning rules, which `rstar2 data prepare` shows as its defaults.
+"""The thresholds of the cleaning rules; their defaults are those of `rstar2 data prepare`.
 
-Read by cli/data.py and pipeline.py; imports nothing heavy, so that `rstar2 --help` stays quick.
+Used by `cli/data.py` and `pipeline.py`. Imports no heavy module, so that `rstar2 --help` is fast.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from rstar2_train.data.readers import DataError
 
 @dataclass(frozen=True, slots=True)
 class PrepareSettings:
-    """What the rules on problems measure by."""
+    """Thresholds of the rules for problems."""
 
     max_digits: int = 20
-    """Digits of the longest answer that is kept: every 64-bit number. The paper gives no figure (§4.2), but an answer
-    that it dropped: 6.5e27330467."""
+    """Maximum digits of an answer; every 64-bit integer passes. The paper (§4.2) gives no figure, only an example that
+    it dropped: 6.5e27330467."""
     similarity: float = 0.7
-    """Jaccard similarity of word pairs from which on two problems are near duplicates: about one word in twelve is
-    changed, or four tenths are added. Not the paper's, which names no such rule."""
+    """Minimum Jaccard similarity of word pairs of two near duplicates. At 0.7, one word in twelve may differ, or 40 %
+    of the words may be added. The paper has no such rule."""
     agree: int = 2
-    """Sampled answers that must be the labelled one, of the 16 that the paper samples (§4.2)."""
+    """Minimum sampled answers that equal the label, of the 16 that the paper samples (§4.2)."""
 
     def __post_init__(self) -> None:
-        """Raises DataError for a threshold that makes no sense."""
+        """Raises DataError for a threshold out of range."""
         if not 0 < self.similarity <= 1:
-            raise DataError(f"--similarity is {self.similarity}; it must be above 0 and at most 1")
+            raise DataError(f"--similarity must be above 0 and at most 1, got {self.similarity}")
         if self.max_digits < 1 or self.agree < 1:
-            raise DataError(f"--max-digits ({self.max_digits}) and --agree ({self.agree}) must be at least 1")
+            raise DataError(f"--max-digits and --agree must be at least 1, got {self.max_digits} and {self.agree}")

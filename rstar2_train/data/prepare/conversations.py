@@ -1,10 +1,9 @@
-"""The datasets of the cold start, turned into the one form that the SFT stage reads (paper §4.1).
+"""Converts the datasets of the cold start to the demonstrations that the SFT stage reads (paper §4.1).
 
-Beside layouts.py. Each conversation becomes `{messages: [{role, content}, ...]}` with roles system, user, assistant and
-tool. Tools and calls stand in the text, in the words of tools/schema.py, because that is what a model writes and is
-shown; the SFT stage puts its loss on what stands in assistant messages, and on nothing else. How a dataset writes its
-calls down: call_syntax.py. Pure.
-"""
+Each conversation becomes `{messages: [{role, content}, ...]}` with the roles system, user, assistant and tool. Tools
+and calls are text in the format of `tools/schema.py`, the format that the model reads and writes. The SFT stage trains
+on assistant messages only. `call_syntax.py` parses the call notation of each dataset; `layouts.py` lists the layouts.
+Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from typing import Any
 from rstar2_train.data.prepare.call_syntax import (
     CallSyntaxError,
     SourceCall,
-    bracket_calls,
-    glaive_call,
-    json_objects,
-    signature,
+    parse_bracket_calls,
+    parse_glaive_call,
+    parse_objects,
+    tool_signature,
 )
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, present_text, text_field
+from rstar2_train.data.readers import DataError, first_text, text_field
 from rstar2_train.tools.schema import TOOL_NAME, TOOLS, call_text, tools_section
 
 Message = dict[str, Any]
@@ -34,21 +33,22 @@ _PYTHON_BLOCK = re.compile(r"```(?:python|py)[ \t]*\n(.*?)```", re.DOTALL | re.I
 
 
 def _toolace(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`system` holds the signatures as a JSON array among instructions; calls are `[name(argument=value), ...]`.
+    """Convert a row whose `system` has the signatures as a JSON array, and whose calls are `[name(argument=value),
+    ...]`.
 
-    The rest of `system` explains that form of a call, which is not ours; it is left out.
+    The rest of `system` explains that call notation. It is dropped, because this project uses another notation.
     """
-    system = present_text(row, where, "system")
+    system = first_text(row, where, "system")
     messages: list[Message] = []
     calls: list[SourceCall] = []
     try:
-        tools = [signature(tool) for tool in json_objects(system)]
+        tools = [tool_signature(tool) for tool in parse_objects(system)]
         for role, content in _turns(row, where, {"user": "user", "assistant": "assistant", "tool": "tool"}):
             if role == "assistant" and content.startswith("[") and content.endswith("]"):
-                calls = bracket_calls(content)
-                messages.append(_calling("", calls, tools))
+                calls = parse_bracket_calls(content)
+                messages.append(_call_message("", calls, tools))
             elif role == "tool":
-                messages += [{"role": "tool", "content": result} for result in _results(content, len(calls))]
+                messages += [{"role": "tool", "content": result} for result in _split_results(content, len(calls))]
             else:
                 messages.append({"role": role, "content": content})
     except CallSyntaxError as error:
@@ -57,14 +57,15 @@ def _toolace(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 
 def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`tools` is a JSON array of signatures; a call is a turn of its own, a JSON object."""
+    """Convert a row whose `tools` is a JSON array of signatures. A call is a separate turn with a JSON object."""
     roles = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool"}
     messages: list[Message] = []
     try:
-        tools = [signature(tool) for tool in json_objects(present_text(row, where, "tools"))]
+        tools = [tool_signature(tool) for tool in parse_objects(first_text(row, where, "tools"))]
         for role, content in _turns(row, where, roles):
             if role == "call":
-                messages.append(_calling("", [SourceCall.of(call) for call in json_objects(content)], tools))
+                calls = [SourceCall.from_object(value) for value in parse_objects(content)]
+                messages.append(_call_message("", calls, tools))
             else:
                 messages.append({"role": role, "content": content})
     except CallSyntaxError as error:
@@ -73,17 +74,18 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 
 def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`, `system` a sentence and signatures."""
-    system, chat = present_text(row, where, "system"), present_text(row, where, "chat")
+    """Convert a row whose `chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`. `system` contains the
+    signatures."""
+    system, chat = first_text(row, where, "system"), first_text(row, where, "chat")
     _, *parts = _GLAIVE_TURN.split(chat)
     messages: list[Message] = []
     try:
-        tools = [signature(tool) for tool in json_objects(system)]
-        for speaker, spoken in zip(parts[::2], parts[1::2], strict=True):
-            content = spoken.replace(_END, "").strip()
-            before, called, after = content.partition(_GLAIVE_CALL)
-            if speaker == "ASSISTANT" and called:
-                messages.append(_calling(before.strip(), [glaive_call(after)], tools))
+        tools = [tool_signature(tool) for tool in parse_objects(system)]
+        for speaker, text in zip(parts[::2], parts[1::2], strict=True):
+            content = text.replace(_END, "").strip()
+            before, marker, after = content.partition(_GLAIVE_CALL)
+            if speaker == "ASSISTANT" and marker:
+                messages.append(_call_message(before.strip(), [parse_glaive_call(after)], tools))
             else:
                 role = {"USER": "user", "ASSISTANT": "assistant"}.get(speaker, "tool")
                 messages.append({"role": role, "content": content})
@@ -93,88 +95,88 @@ def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 
 def _magicoder(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """The first Python program of the solution becomes a call of the Python tool (paper §4.1: "reformatted").
+    """Convert the first Python program of the solution to a call of the Python tool (paper §4.1: "reformatted").
 
-    Nothing is run, so that no output follows, and the conversation ends with the call.
+    The program is not run, so the conversation ends with the call.
     """
     problem, solution = (
-        present_text(row, where, "problem", "instruction"),
-        present_text(row, where, "solution", "response"),
+        first_text(row, where, "problem", "instruction"),
+        first_text(row, where, "solution", "response"),
     )
     block = _PYTHON_BLOCK.search(solution)
     if block is None:
-        return RemovedRow("no-python", text_field(row, "lang", where, default="no block of Python"))
+        return RemovedRow("no-python", text_field(row, "lang", where, default="no Python code block"))
     try:
         ast.parse(block.group(1))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return RemovedRow("no-python", f"the program does not parse: {error}")
     tools = [TOOLS[TOOL_NAME]]
     call = SourceCall(TOOL_NAME, {"code": block.group(1).strip("\n"), "input": ""})
-    said = [{"role": "user", "content": problem}, _calling(solution[: block.start()].strip(), [call], tools)]
-    return _conversation(said, tools=tools)
+    messages = [{"role": "user", "content": problem}, _call_message(solution[: block.start()].strip(), [call], tools)]
+    return _conversation(messages, tools=tools)
 
 
 def _messages(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """Rows that have the form already: Tulu 3's mixture, and what this command has written."""
-    given = row.get("messages")
-    if not isinstance(given, list):
+    """Convert a row that already has `messages`: Tulu 3's mixture, or the output of `rstar2 data prepare`."""
+    messages = row.get("messages")
+    if not isinstance(messages, list):
         raise DataError(f"{where}: no messages")
-    return _conversation(_checked(given, f"{where}: messages"))
+    return _conversation(_checked(messages, f"{where}: messages"))
 
 
 def _nemotron(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`input` is the conversation so far (or the user's text alone), `output` what the assistant says to it."""
-    output = present_text(row, where, "output")
+    """Convert a row whose `input` is the conversation so far or the user's text, and `output` the reply."""
+    output = first_text(row, where, "output")
     if row.get("reasoning") == "on" or "<think>" in output:
         return RemovedRow("reasoning", "reasoning: on")
-    given = row.get("input")
-    if not isinstance(given, list):
-        given = [{"role": "user", "content": present_text(row, where, "input")}]
-    said = _checked(given, f"{where}: input")
-    return _conversation([*said, {"role": "assistant", "content": output.strip()}])
+    history = row.get("input")
+    if not isinstance(history, list):
+        history = [{"role": "user", "content": first_text(row, where, "input")}]
+    messages = _checked(history, f"{where}: input")
+    return _conversation([*messages, {"role": "assistant", "content": output.strip()}])
 
 
 def _turns(row: dict[str, Any], where: str, roles: dict[str, str]) -> list[tuple[str, str]]:
-    """Role and text of each turn of `conversations`, rows `{from, value}`."""
+    """Return role and text of each turn of `conversations`, a list of `{from, value}`. `roles`: `from` -> role."""
     turns = row.get("conversations")
     if not isinstance(turns, list):
         raise DataError(f"{where}: no conversations")
-    found = []
+    pairs = []
     for index, turn in enumerate(turns):
-        at = f"{where}: conversations[{index}]"
+        field = f"{where}: conversations[{index}]"
         if not isinstance(turn, dict) or turn.get("from") not in roles:
             speaker = turn.get("from") if isinstance(turn, dict) else turn
-            raise DataError(f"{at}: from is {speaker!r}; this layout has {', '.join(roles)}")
-        found.append((roles[turn["from"]], text_field(turn, "value", at, default="").strip()))
-    return found
+            raise DataError(f"{field}: from is {speaker!r}; allowed in this layout: {', '.join(roles)}")
+        pairs.append((roles[turn["from"]], text_field(turn, "value", field, default="").strip()))
+    return pairs
 
 
 def _checked(messages: Sequence[Any], where: str) -> list[Message]:
-    """Role and content of each message; other fields are dropped. Empty ones stay, for `_conversation` to judge."""
+    """Return role and content of each message and drop other fields. `_conversation` checks for empty messages."""
     checked = []
     for index, message in enumerate(messages):
-        at = f"{where}[{index}]"
+        field = f"{where}[{index}]"
         if not isinstance(message, dict):
-            raise DataError(f"{at}: must be an object {{role, content}}")
-        role = text_field(message, "role", at)
+            raise DataError(f"{field}: must be an object {{role, content}}")
+        role = text_field(message, "role", field)
         if role not in ("system", "user", "assistant", "tool"):
-            raise DataError(f"{at}: role is {role!r}; allowed: system, user, assistant, tool")
-        checked.append({"role": role, "content": text_field(message, "content", at, default="")})
+            raise DataError(f"{field}: role is {role!r}; allowed: system, user, assistant, tool")
+        checked.append({"role": role, "content": text_field(message, "content", field, default="")})
     return checked
 
 
-def _calling(before: str, calls: Sequence[SourceCall], tools: Sequence[dict[str, Any]]) -> Message:
-    """The assistant turn that makes these calls. Raises Unreadable for a tool that is not declared."""
+def _call_message(before: str, calls: Sequence[SourceCall], tools: Sequence[dict[str, Any]]) -> Message:
+    """Return the assistant message with `before` and the calls. Raises CallSyntaxError for an undeclared tool."""
     declared = {tool["function"]["name"] for tool in tools}
     for call in calls:
         if call.name not in declared:
-            raise CallSyntaxError(f"{call.name!r} is called", rule="undeclared-tool")
+            raise CallSyntaxError(f"{call.name!r} is called but not declared", rule="undeclared-tool")
     parts = [before, *(call_text(call.name, call.arguments) for call in calls)]
     return {"role": "assistant", "content": "\n".join(part for part in parts if part)}
 
 
-def _results(content: str, calls: int) -> list[str]:
-    """What the tools answered, one text a call where the turn holds an array of as many results."""
+def _split_results(content: str, calls: int) -> list[str]:
+    """Return one text per call if `content` is a JSON array of as many results, else `content` as one text."""
     try:
         results = json.loads(content)
     except ValueError:
@@ -187,30 +189,28 @@ def _results(content: str, calls: int) -> list[str]:
 def _conversation(
     messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), system: str = ""
 ) -> Row | RemovedRow:
-    """The row of a conversation, up to its last assistant turn.
+    """Return the row of a conversation up to its last assistant message, or its removal.
 
-    Neighbouring assistant messages become one: between them the template would write nothing that is sampled.
-    """
-    said: list[Message] = []
+    Consecutive assistant messages are merged, because a chat template would put text between them that no policy
+    samples."""
+    turns: list[Message] = []
     for message in messages:
-        if message["role"] == "system" and not said:
+        if message["role"] == "system" and not turns:
             system = "\n\n".join(part for part in (system, message["content"].strip()) if part)
-        elif said and said[-1]["role"] == message["role"] == "assistant":
-            said[-1] = {"role": "assistant", "content": f"{said[-1]['content']}\n{message['content']}".strip()}
+        elif turns and turns[-1]["role"] == message["role"] == "assistant":
+            turns[-1] = {"role": "assistant", "content": f"{turns[-1]['content']}\n{message['content']}".strip()}
         else:
-            said.append(message)
-    while said and said[-1]["role"] != "assistant":
-        said.pop()
-    roles = [message["role"] for message in said]
-    if not said or roles[0] != "user":
-        return RemovedRow(
-            "not-a-conversation", f"roles: {', '.join(roles[:4]) or 'none before the last assistant turn'}"
-        )
-    if any(not message["content"].strip() for message in said if message["role"] != "tool"):
-        return RemovedRow("not-a-conversation", "an empty message")
+            turns.append(message)
+    while turns and turns[-1]["role"] != "assistant":
+        turns.pop()
+    roles = [message["role"] for message in turns]
+    if not turns or roles[0] != "user":
+        return RemovedRow("not-a-conversation", f"roles: {', '.join(roles[:4]) or 'no assistant message'}")
+    if any(not message["content"].strip() for message in turns if message["role"] != "tool"):
+        return RemovedRow("not-a-conversation", "empty message")
     prompt = "\n\n".join(part for part in (system.strip(), tools_section(tools) if tools else "") if part)
     opening = [{"role": "system", "content": prompt}] if prompt else []
-    return {"messages": [*opening, *said]}
+    return {"messages": [*opening, *turns]}
 
 
 DEMONSTRATIONS = (
@@ -229,7 +229,7 @@ DEMONSTRATIONS = (
         ("input", "output", "reasoning"), _nemotron,
     ),
     DatasetLayout(
-        "conversations", "your own: {messages: [{role, content}]}", "conversations", ("messages",), _messages
+        "conversations", "your own data: {messages: [{role, content}]}", "conversations", ("messages",), _messages
     ),
 )  # fmt: skip
 """The layouts of conversations."""

@@ -1,8 +1,7 @@
-"""Finds the data files behind what a user names: a file, a pattern, or a folder as `hf download` leaves it.
+"""Finds the data files of a command-line argument: a file, a glob pattern, or a folder written by `hf download`.
 
-Above data/readers.py; used by cli/data.py. A dataset of the Hub says in its card (README.md) which files make up which
-configuration and split; one without a card, or written by `datasets.save_to_disk`, says it by the files' names.
-"""
+Used by `cli/data.py`. The card (README.md) of a Hub dataset lists the files per configuration and split. Without a
+card, and for a folder of `datasets.save_to_disk`, the file names determine the split."""
 
 from __future__ import annotations
 
@@ -20,45 +19,46 @@ _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 
-def data_files(named: str) -> list[Path]:
-    """The files behind `FILE`, `PATTERN` (with `*`) or `FOLDER[@CONFIGURATION/SPLIT]`, in the order of their names.
+def find_data_files(location: str) -> list[Path]:
+    """Return the files of `FILE`, `PATTERN` (with `*`) or `FOLDER[@CONFIGURATION/SPLIT]`, sorted by name.
 
-    A folder with a choice of splits gives `train`. Raises DataError when nothing is there, or when there are several
-    configurations and none is chosen; the message lists them.
+    Of several splits in a folder, `train` is the default. Raises DataError if there is no file, or if `location` does
+    not select exactly one split; the message lists the splits.
     """
-    folder, at, choice = named.rpartition("@")
-    if not at or Path(named).expanduser().exists():
-        folder, choice = named, ""
+    folder, separator, choice = location.rpartition("@")
+    if not separator or Path(location).expanduser().exists():
+        folder, choice = location, ""
     path = Path(folder).expanduser()
     if path.is_dir():
-        return _of_folder(path, choice)
+        return _files_of_split(path, choice)
     if choice:
-        raise DataError(f"{named}: {folder} is not a folder; @{choice} chooses among the splits of one")
+        raise DataError(f"{location}: {folder} is not a folder; @{choice} selects a split of a folder")
     if path.is_file():
         return [path]
-    fixed = next((at for at, part in enumerate(path.parts) if any(mark in part for mark in "*?[")), len(path.parts) - 1)
-    pattern = "/".join(path.parts[fixed:])
-    found = sorted(file for file in Path(*path.parts[:fixed]).glob(pattern) if file.suffix in SUFFIXES)
-    if not found:
-        raise DataError(f"{named}: no such file or folder (looked at {path.absolute()})")
-    return found
+    parts = path.parts
+    fixed = next((index for index, part in enumerate(parts) if any(mark in part for mark in "*?[")), len(parts) - 1)
+    pattern = "/".join(parts[fixed:])
+    files = sorted(file for file in Path(*parts[:fixed]).glob(pattern) if file.suffix in SUFFIXES)
+    if not files:
+        raise DataError(f"{location}: no such file or folder: {path.absolute()}")
+    return files
 
 
-def _of_folder(folder: Path, choice: str) -> list[Path]:
-    splits = _by_card(folder) or _by_name(folder)
+def _files_of_split(folder: Path, choice: str) -> list[Path]:
+    splits = _splits_of_card(folder) or _splits_by_name(folder)
     if not splits:
-        raise DataError(f"{folder}: no {', '.join(SUFFIXES)} file in it")
-    fitting = [name for name in splits if choice in (name, *name.split("/"))] if choice else list(splits)
-    if len(fitting) > 1:
-        fitting = [name for name in fitting if name.rpartition("/")[2] == "train"]
-    if len(fitting) != 1:
-        given = f"{choice!r} is none or several of them" if choice else "choose one"
-        raise DataError(f"{folder}: {given}: give {folder}@{{{', '.join(sorted(splits))}}}")
-    return splits[fitting[0]]
+        raise DataError(f"{folder}: the folder contains no {', '.join(SUFFIXES)} file")
+    matching = [name for name in splits if choice in (name, *name.split("/"))] if choice else list(splits)
+    if len(matching) > 1:
+        matching = [name for name in matching if name.rpartition("/")[2] == "train"]
+    if len(matching) != 1:
+        fault = f"@{choice} does not select exactly one split" if choice else "the folder has several splits"
+        raise DataError(f"{folder}: {fault}; select one with {folder}@{{{', '.join(sorted(splits))}}}")
+    return splits[matching[0]]
 
 
-def _by_card(folder: Path) -> dict[str, list[Path]]:
-    """`configuration/split` -> files, as the card's `configs` says; empty when it says nothing."""
+def _splits_of_card(folder: Path) -> dict[str, list[Path]]:
+    """Return `configuration/split` -> files from the card's `configs`; empty without such a card."""
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     if not text.startswith("---"):
@@ -66,25 +66,25 @@ def _by_card(folder: Path) -> dict[str, list[Path]]:
     try:
         header = yaml.safe_load(text.split("\n---", 1)[0])
     except yaml.YAMLError as error:
-        raise DataError(f"{card}: its header is not YAML: {str(error).splitlines()[0]}") from error
-    found: dict[str, list[Path]] = {}
+        raise DataError(f"{card}: the header is not valid YAML: {str(error).splitlines()[0]}") from error
+    splits: dict[str, list[Path]] = {}
     configurations = (header.get("configs") if isinstance(header, dict) else None) or []
     for configuration in configurations:
         if not isinstance(configuration, dict):
             raise DataError(f"{card}: configs must be a list of objects, got {brief(configurations)}")
         name, base = configuration.get("config_name", "default"), folder / configuration.get("data_dir", "")
-        for split, patterns in _splits(configuration.get("data_files")):
+        for split, patterns in _patterns_by_split(configuration.get("data_files")):
             try:
                 files = sorted({file for pattern in patterns for file in base.glob(pattern) if file.is_file()})
-            except (ValueError, NotImplementedError) as error:  # such as an absolute one
+            except (ValueError, NotImplementedError) as error:  # such as an absolute pattern
                 raise DataError(f"{card}: data_files {patterns}: {error}") from error
-            if files:  # a part of the dataset may not have been downloaded
-                found[f"{name}/{split}"] = files
-    return found
+            if files:  # parts of the dataset may not be downloaded
+                splits[f"{name}/{split}"] = files
+    return splits
 
 
-def _splits(data_files: Any) -> list[tuple[str, list[str]]]:
-    """The forms of `data_files` in a card: a pattern, a list of them, or a list of `{split, path}`."""
+def _patterns_by_split(data_files: Any) -> list[tuple[str, list[str]]]:
+    """Return (split, patterns) of a card's `data_files`: a pattern, a list, or a list of `{split, path}`."""
     entries = data_files if isinstance(data_files, list) else [data_files] if data_files else []
     if entries and all(isinstance(entry, str) for entry in entries):
         return [("train", entries)]
@@ -92,13 +92,13 @@ def _splits(data_files: Any) -> list[tuple[str, list[str]]]:
     return [(split, path if isinstance(path, list) else [path]) for split, path in paths if path]
 
 
-def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """Split -> files: by a folder `train`, a name `SPLIT-00000-of-00004` or `train.jsonl`; all others are `train`."""
-    found: defaultdict[str, list[Path]] = defaultdict(list)
+def _splits_by_name(folder: Path) -> dict[str, list[Path]]:
+    """Return split -> files by a folder `train`, a name `SPLIT-00000-of-00004` or `train.jsonl`; others are `train`."""
+    splits: defaultdict[str, list[Path]] = defaultdict(list)
     for file in sorted(folder.rglob("*")):
-        inside = file.relative_to(folder)
-        if file.suffix not in SUFFIXES or file.name in _NOT_DATA or any(part.startswith(".") for part in inside.parts):
+        parts = file.relative_to(folder).parts
+        if file.suffix not in SUFFIXES or file.name in _NOT_DATA or any(part.startswith(".") for part in parts):
             continue
-        names = [*map(_SPLIT.match, inside.parts[:-1]), _SHARD.fullmatch(file.stem), _SPLIT.match(file.name)]
-        found[next((name.group(1) for name in names if name), "train")].append(file)
-    return dict(found)
+        matches = [*map(_SPLIT.match, parts[:-1]), _SHARD.fullmatch(file.stem), _SPLIT.match(file.name)]
+        splits[next((match.group(1) for match in matches if match), "train")].append(file)
+    return dict(splits)

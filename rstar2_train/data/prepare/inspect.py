@@ -1,6 +1,6 @@
-"""Looks at a data file before it is used: columns, and what the project would make of the rows (`rstar2 data inspect`).
+"""Inspects data files before use: their columns, and the rows after conversion (`rstar2 data inspect`).
 
-Beside pipeline.py, from which it has the conversion; writes nothing.
+Uses the conversion of `pipeline.py`; writes nothing. `render.py` prints the result.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.normalize import normalized_words
-from rstar2_train.data.prepare.pipeline import converted, named
-from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, compared_text
+from rstar2_train.data.prepare.pipeline import convert_row, identify_row
+from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row, comparison_text
 from rstar2_train.data.readers import brief, read_rows
 from rstar2_train.rewards.verify import canonical_integer
 from rstar2_train.tools.schema import CALL_OPEN
@@ -23,29 +23,30 @@ from rstar2_train.tools.schema import CALL_OPEN
 
 @dataclass(slots=True)
 class ColumnSummary:
-    """One column of the rows as they are."""
+    """Statistics of one column before conversion."""
 
     types: Counter[str] = field(default_factory=Counter)
-    """JSON type -> rows; rows without the column or with null are not counted."""
+    """JSON type -> rows. Rows without the column, or with null, do not count."""
     example: str = ""
+    """The first value."""
 
 
 @dataclass(slots=True)
 class InspectionReport:
-    """What was seen in a file."""
+    """Statistics of the inspected rows."""
 
     rows: int = 0
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     usable: int = 0
-    """Rows that are problems or conversations, after conversion if a layout was named."""
+    """Rows that are problems or conversations, after conversion if a layout is set."""
     removed: Counter[str] = field(default_factory=Counter)
-    """Rule -> rows that it removes, of the rules that look at one row alone."""
+    """Rule -> rows that it removes; only rules for single rows."""
     integers: int = 0
-    """Problems whose answer is a whole number."""
+    """Problems with an integer answer."""
     words: list[int] = field(default_factory=list)
-    """Number of words of each usable row: of the problem, or of what the user says."""
+    """Number of words per usable row: of the problem, or of the user messages."""
     turns: Counter[str] = field(default_factory=Counter)
-    """Role -> messages; under `tool call` the calls that assistant messages make."""
+    """Role -> messages; `tool call` -> calls in assistant messages."""
     first: Row | None = None
     """The first usable row."""
 
@@ -54,43 +55,45 @@ _JSON_TYPES = {str: "text", bool: "boolean", int: "number", float: "number", lis
 
 
 def inspect_rows(
-    files: Sequence[Path], *, layout: DatasetLayout | None = None, most: int | None = None
+    files: Sequence[Path], *, layout: DatasetLayout | None = None, limit: int | None = None
 ) -> InspectionReport:
-    """Read the files, or their first `most` rows. Raises DataError for a row that `layout` does not fit."""
-    found = InspectionReport()
+    """Return the statistics of all rows, or of the first `limit`. Raises DataError for a row of another layout."""
+    report = InspectionReport()
     rows = ((f"{path}:{line}", row) for path in files for line, row in read_rows(path))
-    for where, row in itertools.islice(rows, most):
-        _count_columns(found, row)
-        own, _ = named(converted(layout, row, where, max_digits=PrepareSettings().max_digits) if layout else row)
-        if isinstance(own, RemovedRow):
-            found.removed[own.rule] += 1
-        elif layout or isinstance(own.get("messages"), list) or _is_problem(own):
-            _count_row(found, own, where)
-    return found
+    for where, row in itertools.islice(rows, limit):
+        _count_columns(report, row)
+        result, _ = identify_row(
+            convert_row(layout, row, where, max_digits=PrepareSettings().max_digits) if layout else row
+        )
+        if isinstance(result, RemovedRow):
+            report.removed[result.rule] += 1
+        elif layout or isinstance(result.get("messages"), list) or _is_problem(result):
+            _count_row(report, result, where)
+    return report
 
 
 def _is_problem(row: Row) -> bool:
     return "problem" in row and ("answer" in row or "instructions" in row)
 
 
-def _count_columns(found: InspectionReport, row: dict[str, Any]) -> None:
-    found.rows += 1
+def _count_columns(report: InspectionReport, row: dict[str, Any]) -> None:
+    report.rows += 1
     for name, value in row.items():
         if value is None:
             continue
-        column = found.columns.setdefault(name, ColumnSummary())
+        column = report.columns.setdefault(name, ColumnSummary())
         column.types[_JSON_TYPES.get(type(value), type(value).__name__)] += 1
         column.example = column.example or brief(value)
 
 
-def _count_row(found: InspectionReport, row: Row, where: str) -> None:
-    found.usable += 1
-    found.first = found.first or row
-    found.words.append(len(normalized_words(compared_text(row, where))))
+def _count_row(report: InspectionReport, row: Row, where: str) -> None:
+    report.usable += 1
+    report.first = report.first or row
+    report.words.append(len(normalized_words(comparison_text(row, where))))
     if "answer" in row:
-        found.integers += canonical_integer(str(row["answer"])) is not None
+        report.integers += canonical_integer(str(row["answer"])) is not None
     for message in row.get("messages") or ():
         role = message.get("role") if isinstance(message, dict) else None
-        found.turns[str(role)] += 1
+        report.turns[str(role)] += 1
         if role == "assistant":
-            found.turns["tool call"] += str(message.get("content")).count(CALL_OPEN)
+            report.turns["tool call"] += str(message.get("content")).count(CALL_OPEN)

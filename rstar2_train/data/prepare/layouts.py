@@ -1,8 +1,7 @@
-"""The columns of the public datasets that can be prepared, and how a row of problems becomes one of ours.
+"""The supported public datasets: their columns, and the conversion of a row of problems to a row of this project.
 
-Above data/readers.py, beside conversations.py (the datasets of conversations); pipeline.py asks `LAYOUTS` for the name
-that the user gave. Pure but for the errors' words.
-"""
+`pipeline.py` and `inspect.py` look up the layout of the command line in `LAYOUTS`. `conversations.py` has the
+conversion of demonstrations. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
-from rstar2_train.data.readers import DataError, brief, present_text, text_field
+from rstar2_train.data.readers import DataError, brief, first_text, text_field
 from rstar2_train.rewards.instructions import read_instructions
 
 _DAPO_BEFORE = (
@@ -20,19 +19,19 @@ _DAPO_BEFORE = (
 )
 _DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
 _CHECKED = "has_answer_extracted"
-"""`problem_type` in OpenMathReasoning of problems whose answer stood in the forum. Else it is what models voted for."""
+"""`problem_type` in OpenMathReasoning of problems with an answer in the forum. Other answers are votes of models."""
 
 _IDS = ("id", "unique_id", "problem_idx")
-"""What benchmarks call the id of a problem."""
+"""Columns in which benchmarks have the id of a problem."""
 _LETTERS = "ABCD"
 _CHOOSE = "One of these four choices is right. The final value is its letter: A, B, C or D."
 _CHOICES = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
 
 def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`prompt` is a chat message around the problem, the answer `reward_model.ground_truth`.
+    """Convert a row whose `prompt` is a chat message with the problem, and `reward_model.ground_truth` the answer.
 
-    In open-r1/DAPO-Math-17k-Processed `prompt` is a text and the answer is in `solution`.
+    In open-r1/DAPO-Math-17k-Processed, `prompt` is a text and `solution` is the answer.
     """
     prompt = row.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
@@ -42,88 +41,88 @@ def _dapo(row: dict[str, Any], where: str) -> Row | RemovedRow:
     problem = prompt.strip().removeprefix(_DAPO_BEFORE).removesuffix(_DAPO_AFTER)
     reward = row.get("reward_model")
     if isinstance(reward, dict):
-        return _problem(problem, present_text(reward, f"{where}: reward_model", "ground_truth"))
-    return _problem(problem, present_text(row, where, "solution"))
+        return _problem(problem, first_text(reward, f"{where}: reward_model", "ground_truth"))
+    return _problem(problem, first_text(row, where, "solution"))
 
 
 def _openmathreasoning(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    problem = present_text(row, where, "problem")
+    problem = first_text(row, where, "problem")
     kind = text_field(row, "problem_type", where, default=_CHECKED)
     if kind != _CHECKED:
         return RemovedRow("no-gold-answer", f"problem_type: {kind}")
-    return _problem(problem, present_text(row, where, "expected_answer"))
+    return _problem(problem, first_text(row, where, "expected_answer"))
 
 
 def _project_euler(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    problem = present_text(row, where, "question_latex", "problem", "question")
-    return _problem(problem, present_text(row, where, "numerical_answer", "answer", "solution"))
+    problem = first_text(row, where, "question_latex", "problem", "question")
+    return _problem(problem, first_text(row, where, "numerical_answer", "answer", "solution"))
 
 
 def _own_problems(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    return _problem(present_text(row, where, "problem", "question"), present_text(row, where, "answer"))
+    return _problem(first_text(row, where, "problem", "question"), first_text(row, where, "answer"))
 
 
 def _benchmark(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`id`, and what the report groups by, are the benchmark's own where it has them."""
+    """Convert a row of a benchmark. Its id, and its level as the slice, are retained if it has them."""
     level = text_field(row, "level", where, default="")
-    return _reported(_own_problems(row, where), row, _IDS, slice=f"level {level}" if level else "")
+    return _with_id_and_slice(_own_problems(row, where), row, _IDS, slice=f"level {level}" if level else "")
 
 
 def _hmmt(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`problem_type` is a list of areas, of which a problem may have several."""
+    """Convert a row whose `problem_type` is a list of areas, the slice of the problem."""
     areas = row.get("problem_type") or []
     if not isinstance(areas, list) or not all(isinstance(area, str) for area in areas):
         raise DataError(f"{where}: problem_type must be a list of texts, got {brief(areas)}")
-    return _reported(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
+    return _with_id_and_slice(_own_problems(row, where), row, ("problem_idx",), slice=", ".join(areas))
 
 
 def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """The known answer is a letter, written as MATH-500 writes one.
+    """Convert a multiple-choice row. The known answer is a letter in the notation of MATH-500.
 
-    The choices are in the order of their hashes with the question: shuffled, and the same for everyone.
+    The choices are sorted by a hash of question and choice: shuffled, and the same in every run.
     """
-    question = present_text(row, where, "Question").strip()
-    right, *wrong = (present_text(row, where, column).strip() for column in _CHOICES)
+    question = first_text(row, where, "Question").strip()
+    right, *wrong = (first_text(row, where, column).strip() for column in _CHOICES)
     if not right or not all(wrong):
         return RemovedRow("no-gold-answer", "one of the four choices is empty")
     if right in wrong:
-        return RemovedRow("no-gold-answer", "a wrong choice is the right one")
+        return RemovedRow("no-gold-answer", "an incorrect choice equals the correct answer")
     order = sorted((right, *wrong), key=lambda choice: _hash(f"{question}\n{choice}"))
     listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(_LETTERS, order, strict=True))
-    asked = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
+    problem = f"{question}\n\n{listed}\n\n{_CHOOSE}" if question else ""
     answer = f"\\text{{{_LETTERS[order.index(right)]}}}"
     domain = text_field(row, "High-level domain", where, default="")
-    return _reported(_problem(asked, answer), row, ("Record ID",), slice=domain)
+    return _with_id_and_slice(_problem(problem, answer), row, ("Record ID",), slice=domain)
 
 
 def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
-    """`instruction_id_list` names the programs, `kwargs` has for each its arguments, the others' as nulls."""
-    prompt, names, arguments = present_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
+    """Convert a row whose `instruction_id_list` names checkers, and whose `kwargs` has their arguments and nulls."""
+    prompt, names, arguments = first_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
     if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
-        raise DataError(f"{where}: instruction_id_list and kwargs must be lists of one length")
+        raise DataError(f"{where}: instruction_id_list and kwargs must be lists of the same length")
     if not prompt.strip():
         return RemovedRow("no-problem", "the text is empty")
-    named = zip(names, arguments, strict=True)
     try:
-        instructions = read_instructions([{**(given or {}), "id": name} for name, given in named])
+        pairs = zip(names, arguments, strict=True)
+        instructions = read_instructions([{**(kwargs or {}), "id": name} for name, kwargs in pairs])
     except (ValueError, TypeError) as error:
         raise DataError(f"{where}: {error}") from error
-    own = [{"id": one.id, **one.arguments} for one in instructions]
-    return _reported({"problem": prompt, "instructions": own}, row, ("key",))
+    converted = [{"id": instruction.id, **instruction.arguments} for instruction in instructions]
+    return _with_id_and_slice({"problem": prompt, "instructions": converted}, row, ("key",))
 
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _reported(
-    problem: Row | RemovedRow, row: dict[str, Any], ids: tuple[str, ...], *, slice: str = ""
+def _with_id_and_slice(
+    problem: Row | RemovedRow, row: dict[str, Any], id_columns: tuple[str, ...], *, slice: str = ""
 ) -> Row | RemovedRow:
-    """With the benchmark's own id, from the first of these fields that is filled, and the group it is counted in."""
+    """Add the benchmark's id, from the first non-empty column of `id_columns`, and the slice."""
     if isinstance(problem, RemovedRow):
         return problem
-    named = next((str(row[name]) for name in ids if row.get(name) not in (None, "")), "")
-    return problem | ({"id": named} if named else {}) | ({"slice": slice} if slice else {})
+    identity = next((str(row[name]) for name in id_columns if row.get(name) not in (None, "")), "")
+    return problem | ({"id": identity} if identity else {}) | ({"slice": slice} if slice else {})
 
 
 def _problem(problem: str, answer: str) -> Row | RemovedRow:
@@ -151,7 +150,7 @@ LAYOUTS: dict[str, DatasetLayout] = {
             ("question_latex", "problem", "question", "numerical_answer", "answer", "solution"), _project_euler,
         ),
         DatasetLayout(
-            "problems", "your own: {problem, answer}", "training problems",
+            "problems", "your own data: {problem, answer}", "training problems",
             ("problem", "question", "answer"), _own_problems, sampled=True,
         ),
         DatasetLayout(
@@ -174,4 +173,4 @@ LAYOUTS: dict[str, DatasetLayout] = {
         *DEMONSTRATIONS,
     )
 }  # fmt: skip
-"""Every layout by its name on the command line."""
+"""Name on the command line -> layout."""

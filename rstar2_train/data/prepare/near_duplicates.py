@@ -1,13 +1,12 @@
-"""Finds problems that are another one in slightly different words. Exact, deterministic, and linear in practice.
+"""Finds near duplicates: problems with slightly different wording. Exact, deterministic, and linear in practice.
 
-Beside decontaminate.py; pipeline.py gives it every problem that the other rules have left. Two problems are near
-duplicates when they have the same answer, the same numbers, and word pairs whose Jaccard similarity reaches the
-threshold. The first one stays. "Toss 3 coins" and "Toss 4 coins" differ in a number and both stay: competition
-problems come in such families, and each is a problem of its own.
+`pipeline.py` adds every problem that passes the other rules. Two problems are near duplicates if they have the same
+answer, the same numbers, and word pairs with a Jaccard similarity of at least the threshold. The first one is kept.
+"Toss 3 coins" and "Toss 4 coins" differ in a number, so both are kept: such families are common in competitions.
 
-Which problems to compare is found by prefix filtering (Bayardo, Ma, Srikant, "Scaling up all pairs similarity search",
-2007), which misses nothing, unlike MinHash: two sets of n and m pairs in one order, with similarity >= t, share a
-member among the first n - ceil(tn) + 1 and m - ceil(tm) + 1. The order here is that of their hashes.
+Prefix filtering selects the pairs to compare (Bayardo, Ma, Srikant, "Scaling up all pairs similarity search", 2007). It
+is exact, unlike MinHash: two sets of n and m pairs in one order, with similarity >= t, share a member among the first
+n - ceil(tn) + 1 and m - ceil(tm) + 1. The order of the pairs is the order of their hashes.
 """
 
 from __future__ import annotations
@@ -26,41 +25,42 @@ from numpy.typing import NDArray
 _SPREAD = 0x9E3779B97F4A7C15
 _WORD64 = (1 << 64) - 1
 _ROUNDING = 1e-9
-"""So that 0.7 * 10, a little above 7 as a float may be, does not become 8: a longer prefix only costs time."""
+"""Subtracted before rounding up, so that a float slightly above 7 does not become 8. A longer prefix only costs
+time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Of what a problem is a near duplicate."""
+    """A match of a near duplicate with a kept problem."""
 
     of: int
-    """Index of the problem that stays, in the order of `add`."""
+    """Index of the kept problem, in the order of `add`."""
     similarity: float
-    """Jaccard similarity of their word pairs, 0 to 1."""
+    """Jaccard similarity of the word pairs, 0 to 1."""
 
 
 class NearDuplicates:
-    """Takes problems one by one, then says which of them to drop.
+    """Collects problems one by one, then finds those to drop.
 
-    Memory: about 4 bytes a distinct word pair and 12 bytes for three in ten of them; no text is kept.
+    Memory: about 4 bytes per distinct word pair, and 12 more bytes for 30 % of them. No text is stored.
     """
 
     def __init__(self, *, similarity: float) -> None:
-        """`similarity`: above 0, at most 1."""
+        """`similarity`: minimum Jaccard similarity of near duplicates, above 0 and at most 1."""
         self._similarity = similarity
         self._pairs = array("I")
-        """Hashes of all problems' word pairs: ascending in each problem, one problem after the other."""
+        """Hashes of the word pairs of all problems, in ascending order within each problem."""
         self._ends = array("Q", [0])
         self._keys = array("Q")
         self._marks = array("Q")
-        """What each problem is looked up by: its key mixed with a pair of its prefix."""
+        """Lookup keys of the problems: the key of a problem combined with each pair of its prefix."""
         self._owners = array("I")
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add(self, words: list[str], answer: str) -> None:
-        """Take in a problem: its words (`words.words`) and its answer in canonical form."""
+        """Add a problem. `words`: from `normalize.normalized_words`. `answer`: in canonical form."""
         numbers = sorted(word for word in words if word.isdecimal())
         key = _hash64("\n".join([answer, *numbers]))
         pairs = sorted({zlib.crc32(f"{left} {right}".encode()) for left, right in pairwise(words)})
@@ -74,13 +74,13 @@ class NearDuplicates:
         self._keys.append(key)
 
     def find(self) -> dict[int, Duplicate]:
-        """Index of each problem to drop -> which earlier problem, itself kept, it repeats (the first such one)."""
+        """Return the index of each problem to drop -> the first kept problem that it duplicates."""
         dropped: dict[int, Duplicate] = {}
         kept: defaultdict[int, list[int]] = defaultdict(list)
         for index, marks in self._shared_marks():
             candidates = sorted({other for mark in marks for other in kept[mark]})
-            found = (Duplicate(other, self._jaccard(other, index)) for other in candidates)
-            duplicate = next((one for one in found if one.similarity >= self._similarity), None)
+            compared = (Duplicate(other, self._jaccard(other, index)) for other in candidates)
+            duplicate = next((match for match in compared if match.similarity >= self._similarity), None)
             if duplicate is not None:
                 dropped[index] = duplicate
                 continue
@@ -89,7 +89,7 @@ class NearDuplicates:
         return dropped
 
     def _shared_marks(self) -> list[tuple[int, list[int]]]:
-        """(problem, those of its marks that another one has too), in the order of `add`; most problems have none."""
+        """Return (problem, its marks that other problems share), in the order of `add`. Most problems share none."""
         marks = np.frombuffer(self._marks, dtype=np.uint64)
         owners = np.frombuffer(self._owners, dtype=np.uint32)
         order = np.argsort(marks, kind="stable")
@@ -103,17 +103,17 @@ class NearDuplicates:
             by_owner[owner].append(mark)
         return list(by_owner.items())
 
-    def _jaccard(self, one: int, other: int) -> float:
-        """Similarity of two problems' pairs; 0 when their answers or numbers differ."""
-        if self._keys[one] != self._keys[other]:
+    def _jaccard(self, first: int, second: int) -> float:
+        """Return the similarity of the pairs of two problems, or 0 if their answers or numbers differ."""
+        if self._keys[first] != self._keys[second]:
             return 0.0
-        left, right = self._of(one), self._of(other)
+        left, right = self._pairs_of(first), self._pairs_of(second)
         if min(len(left), len(right)) < self._similarity * max(len(left), len(right)):
             return 0.0
         common = len(np.intersect1d(left, right, assume_unique=True))
         return common / (len(left) + len(right) - common)
 
-    def _of(self, index: int) -> NDArray[np.uint32]:
+    def _pairs_of(self, index: int) -> NDArray[np.uint32]:
         start, end = self._ends[index], self._ends[index + 1]
         return np.frombuffer(self._pairs, dtype=np.uint32)[start:end]
 

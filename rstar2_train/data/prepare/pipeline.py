@@ -1,13 +1,12 @@
-"""Turns public datasets into the files that stages read: converted, cleaned, compared, and accounted for (paper §4.2).
+"""Prepares public datasets as training data: converts, cleans and compares the rows, and reports removals (paper §4.2).
 
-Above layouts.py, answer_rules.py, decontaminate.py and near_duplicates.py, which decide; this file reads and writes.
-Two passes, each a row at a time:
+Reads and writes the files; `layouts.py`, `answer_rules.py`, `decontaminate.py` and `near_duplicates.py` decide. There
+are two passes, each with one row in memory:
 
-1. Each input file by itself becomes a part: converted, with the rules that look at one row alone. A part is kept under
-   the hash of all that it depends on, so that work that was interrupted, or that is repeated with other settings, does
-   not read that file again.
-2. All parts together: benchmarks, near duplicates, sampled answers. What is left is written aside, read back as a
-   stage would, and renamed into a folder that is named by the hash of everything that went in.
+1. Each input file becomes a part: its converted rows that pass the rules for single rows. Parts are cached by a hash of
+   all their inputs. An interrupted run, or a run with other settings, reuses them.
+2. All rows of the parts are compared with benchmarks, sampled answers and each other. The remaining rows go into a
+   temporary folder, are validated as a stage would, and the folder is renamed to the hash of all inputs.
 """
 
 from __future__ import annotations
@@ -23,30 +22,38 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.prepare.answer_rules import SampledAnswers, checked_integer
+from rstar2_train.data.prepare.answer_rules import SampledAnswers, integer_answer
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.decontaminate import Benchmarks
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.near_duplicates import NearDuplicates
 from rstar2_train.data.prepare.normalize import normalized_words
-from rstar2_train.data.prepare.records import DatasetLayout, Holds, RemovedRow, Row, as_json, compared_text, identity
+from rstar2_train.data.prepare.records import (
+    DatasetKind,
+    DatasetLayout,
+    RemovedRow,
+    Row,
+    comparison_text,
+    content_hash,
+    to_json,
+)
 from rstar2_train.data.prepare.report import RemovalReport
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.readers import DataError, read_rows
 from rstar2_train.utils.files import write_atomically
 
 VERSION = 1
-"""Raise when the same input gives other bytes: what an older version made is then not taken for this one's."""
+"""Increment when the same input gives other bytes, so that the output of an older version is not reused."""
 REPORT = "report.json"
-FILES: Mapping[Holds, str] = {
+FILES: Mapping[DatasetKind, str] = {
     "training problems": "problems.jsonl",
     "benchmark": "benchmark.jsonl",
     "conversations": "conversations.jsonl",
 }
 """Name of the prepared file."""
-Watch = Callable[[str, int, int | None], None]
-"""Told now and then: what is done, how many of it are done, and of how many if that is known."""
-_TELL_EVERY = 500
+ProgressCallback = Callable[[str, int, int | None], None]
+"""`callback(activity, done, total)`; `total` is None if it is unknown."""
+_ROWS_PER_CALLBACK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,12 @@ class DatasetSource:
 
 @dataclass(frozen=True, slots=True)
 class PreparedDataset:
-    """What `prepare` and `decontaminate` leave."""
+    """The output of `prepare` or `decontaminate`."""
 
     file: Path
     report: dict[str, Any]
     reused: bool
-    """It was there already, from the same input and settings."""
+    """Whether an earlier run with the same input and settings wrote the file."""
 
 
 def prepare(
@@ -74,231 +81,246 @@ def prepare(
     against: Sequence[Path] = (),
     sampled: Path | None = None,
     settings: PrepareSettings | None = None,
-    watch: Watch = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> PreparedDataset:
-    """Make `out/HASH/{problems,benchmark,conversations}.jsonl` and the report beside it from `sources`, in their order.
+    """Write `out/HASH/{problems,benchmark,conversations}.jsonl` and `report.json` from `sources`, in their order.
 
-    `against`: files of benchmarks. `sampled`: rows `{id, answers}`. Raises DataError for unusable input, and OSError.
+    `against`: files of benchmarks. `sampled`: file of rows `{id, answers}`. Raises DataError for invalid input, and
+    OSError.
     """
     settings = settings or PrepareSettings()
-    holds = _one_kind(sources)
-    if holds == "benchmark" and (against or sampled):
-        raise DataError("benchmarks are converted as they are: they take no --against and no --sampled")
-    if holds == "conversations" and sampled:
-        raise DataError("--sampled confirms the answers of problems; these sources are conversations")
-    if sampled and not any(source.layout.sampled for source in sources):
-        names = ", ".join(sorted(name for name, layout in LAYOUTS.items() if layout.sampled))
-        raise DataError(f"--sampled applies to {names} (paper §4.2), and none of the sources is one of them")
+    kind = _common_kind(sources)
+    _check_options(kind, sources, against=against, sampled=sampled)
     parts = [
-        _part(source.layout, file, out=out, max_digits=settings.max_digits, watch=watch)
+        _write_part(source.layout, file, out=out, max_digits=settings.max_digits, on_progress=on_progress)
         for source in sources
         for file in source.files
     ]
     inputs = {
         "parts": [part.stem for part in parts],
-        "against": [_digest(path, watch) for path in against],
-        "sampled": _digest(sampled, watch) if sampled else None,
+        "against": [_sha256(path, on_progress) for path in against],
+        "sampled": _sha256(sampled, on_progress) if sampled else None,
         "settings": asdict(settings),
     }
     folder = out / _hash(inputs)
-    done = _already(folder, FILES[holds])
-    if done is not None:
-        return done
-    account = RemovalReport()
+    existing = _existing_result(folder, FILES[kind])
+    if existing is not None:
+        return existing
+    removals = RemovalReport()
     for part in parts:
-        account.add(RemovalReport.load(part.with_suffix(".json")))
-    total = account.kept.total()
+        removals.add(RemovalReport.load(part.with_suffix(".json")))
+    total = removals.kept.total()
     removed: dict[int, RemovedRow] = {}
-    if holds != "benchmark":
+    if kind != "benchmark":
         answers = SampledAnswers(sampled, agree=settings.agree) if sampled else None
-        benchmarks = read_benchmarks(against, watch)
-        rows = _watched(_rows_of(parts), "comparing", total, watch)
-        removed = _compare(rows, benchmarks=benchmarks, answers=answers, similarity=settings.similarity, holds=holds)
-    with _made_whole(folder) as aside:
-        with (aside / FILES[holds]).open("w", encoding="utf-8", newline="\n") as file:
-            for index, row in enumerate(_watched(_rows_of(parts), "writing", total, watch)):
+        benchmarks = read_benchmarks(against, on_progress)
+        rows = _with_progress(_rows_of(parts), "comparing", total, on_progress)
+        removed = _compare(rows, benchmarks=benchmarks, answers=answers, similarity=settings.similarity, kind=kind)
+    with _atomic_folder(folder) as aside:
+        with (aside / FILES[kind]).open("w", encoding="utf-8", newline="\n") as file:
+            for index, row in enumerate(_with_progress(_rows_of(parts), "writing", total, on_progress)):
                 if index in removed:
-                    account.remove(
-                        removed[index], source=row["source"], at=row["id"], text=compared_text(row, row["id"])
-                    )
+                    text = comparison_text(row, row["id"])
+                    removals.remove(removed[index], source=row["source"], at=row["id"], text=text)
                 else:
-                    file.write(_line(row))
-        report = {"version": VERSION, "holds": holds, "inputs": inputs} | account.as_json()
-        _finish(aside / FILES[holds], report, holds)
-    return PreparedDataset(folder / FILES[holds], report, reused=False)
+                    file.write(_json_line(row))
+        report = {"version": VERSION, "holds": kind, "inputs": inputs} | removals.as_json()
+        _validate_and_report(aside / FILES[kind], report, kind)
+    return PreparedDataset(folder / FILES[kind], report, reused=False)
 
 
 def decontaminate(
-    files: Sequence[Path], *, out: Path, against: Sequence[Path], watch: Watch = lambda *_: None
+    files: Sequence[Path], *, out: Path, against: Sequence[Path], on_progress: ProgressCallback = lambda *_: None
 ) -> PreparedDataset:
-    """Make `out/HASH/decontaminated.jsonl`: the rows of `files` that share no eight words in a row with a benchmark.
+    """Write `out/HASH/decontaminated.jsonl`: the rows of `files` that share no eight consecutive words with a
+    benchmark.
 
-    Rows are problems or conversations and stay as they are. Raises DataError for unusable input, and OSError.
+    Rows are problems or conversations and stay unchanged. Raises DataError for invalid input, and OSError.
     """
-    inputs = {"files": [_digest(file, watch) for file in files], "against": [_digest(path, watch) for path in against]}
+    inputs = {
+        "files": [_sha256(file, on_progress) for file in files],
+        "against": [_sha256(path, on_progress) for path in against],
+    }
     folder, name = out / _hash(inputs), "decontaminated.jsonl"
-    done = _already(folder, name)
-    if done is not None:
-        return done
-    benchmarks, account = read_benchmarks(against, watch), RemovalReport()
-    with _made_whole(folder) as aside:
+    existing = _existing_result(folder, name)
+    if existing is not None:
+        return existing
+    benchmarks, removals = read_benchmarks(against, on_progress), RemovalReport()
+    with _atomic_folder(folder) as aside:
         with (aside / name).open("w", encoding="utf-8", newline="\n") as file:
             for path in files:
-                for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
-                    account.read[path.name] += 1
-                    text = compared_text(row, f"{path}:{line}")
-                    result, _ = named(_contaminated(benchmarks, normalized_words(text)) or row)
+                for line, row in _with_progress(read_rows(path), f"reading {path.name}", None, on_progress):
+                    removals.read[path.name] += 1
+                    text = comparison_text(row, f"{path}:{line}")
+                    result, _ = identify_row(_contamination(benchmarks, normalized_words(text)) or row)
                     if isinstance(result, RemovedRow):
-                        account.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
+                        removals.remove(result, source=path.name, at=f"{path.name}:{line}", text=text)
                     else:
-                        file.write(_line(result))
-        report = {"version": VERSION, "inputs": inputs} | account.as_json()
-        _finish(aside / name, report, None)
+                        file.write(_json_line(result))
+        report = {"version": VERSION, "inputs": inputs} | removals.as_json()
+        _validate_and_report(aside / name, report, None)
     return PreparedDataset(folder / name, report, reused=False)
 
 
-def read_benchmarks(paths: Sequence[Path], watch: Watch = lambda *_: None) -> Benchmarks:
-    """Every problem of these files, to compare with. Raises DataError."""
+def read_benchmarks(paths: Sequence[Path], on_progress: ProgressCallback = lambda *_: None) -> Benchmarks:
+    """Return the word sequences of all problems in the files. Raises DataError."""
     benchmarks = Benchmarks()
     for path in paths:
-        for line, row in _watched(read_rows(path), f"reading {path.name}", None, watch):
-            benchmarks.add(normalized_words(compared_text(row, f"{path}:{line}")), f"{path.name}:{line}")
+        for line, row in _with_progress(read_rows(path), f"reading {path.name}", None, on_progress):
+            benchmarks.add(normalized_words(comparison_text(row, f"{path}:{line}")), f"{path.name}:{line}")
     return benchmarks
 
 
-def converted(layout: DatasetLayout, row: dict[str, Any], where: str, *, max_digits: int) -> Row | RemovedRow:
-    """A row of a dataset in the project's form, after the rules that look at one row alone. Raises DataError."""
+def convert_row(layout: DatasetLayout, row: dict[str, Any], where: str, *, max_digits: int) -> Row | RemovedRow:
+    """Return a row in the format of this project, or its removal by a rule for single rows. Raises DataError."""
     try:
         result = layout.convert(row, where)
     except DataError as error:
         fields = ", ".join(row) or "none"
-        raise DataError(f"{error}; layout {layout.name} is {layout.dataset}, this row's fields are {fields}") from error
-    if layout.holds == "training problems" and not isinstance(result, RemovedRow):
-        answer = checked_integer(result["answer"], max_digits=max_digits)
+        raise DataError(f"{error}; layout {layout.name} is {layout.dataset}, the row's fields are {fields}") from error
+    if layout.kind == "training problems" and not isinstance(result, RemovedRow):
+        answer = integer_answer(result["answer"], max_digits=max_digits)
         return answer if isinstance(answer, RemovedRow) else result | {"answer": answer}
     return result
 
 
-def named(row: Row | RemovedRow) -> tuple[Row | RemovedRow, str]:
-    """A row with its identity; one that cannot be written becomes removed."""
+def identify_row(row: Row | RemovedRow) -> tuple[Row | RemovedRow, str]:
+    """Return a row and its content hash. A row that cannot be encoded becomes a removal."""
     try:
-        return row, "" if isinstance(row, RemovedRow) else identity(row)
+        return row, "" if isinstance(row, RemovedRow) else content_hash(row)
     except UnicodeEncodeError as error:
         return RemovedRow("not-text", f"{error.object[error.start : error.end]!a}"), ""
 
 
-def _one_kind(sources: Sequence[DatasetSource]) -> Holds:
-    kinds = {source.layout.holds for source in sources}
+def _common_kind(sources: Sequence[DatasetSource]) -> DatasetKind:
+    kinds = {source.layout.kind for source in sources}
     if len(kinds) != 1:
-        described = ", ".join(f"{source.layout.name} ({source.layout.holds})" for source in sources)
-        raise DataError(f"the sources must be of one kind, and there must be one: {described or 'none given'}")
+        layouts = ", ".join(f"{source.layout.name} ({source.layout.kind})" for source in sources)
+        raise DataError(f"all sources must have the same kind, and at least one is required; got {layouts or 'none'}")
     return kinds.pop()
 
 
-def _part(layout: DatasetLayout, file: Path, *, out: Path, max_digits: int, watch: Watch) -> Path:
-    """The part of one input file, made when it is not there; its account lies beside it and is written last."""
-    key = {"layout": layout.name, "file": _digest(file, watch), "name": file.name, "maxDigits": max_digits}
+def _check_options(
+    kind: DatasetKind, sources: Sequence[DatasetSource], *, against: Sequence[Path], sampled: Path | None
+) -> None:
+    """Raises DataError for an option that does not apply to the sources."""
+    if kind == "benchmark" and (against or sampled):
+        raise DataError("--against and --sampled do not apply to benchmarks: no rule removes a benchmark's problems")
+    if kind == "conversations" and sampled:
+        raise DataError("--sampled verifies answers of problems; the sources are conversations")
+    if sampled and not any(source.layout.sampled for source in sources):
+        names = ", ".join(sorted(name for name, layout in LAYOUTS.items() if layout.sampled))
+        raise DataError(f"--sampled applies to the layouts {names} (paper §4.2); no source has one of them")
+
+
+def _write_part(
+    layout: DatasetLayout, file: Path, *, out: Path, max_digits: int, on_progress: ProgressCallback
+) -> Path:
+    """Return the part of one input file, and write it if it does not exist. Its removal report is written last."""
+    key = {"layout": layout.name, "file": _sha256(file, on_progress), "name": file.name, "maxDigits": max_digits}
     path = out / "parts" / f"{_hash(key)}.jsonl"
     if path.is_file() and path.with_suffix(".json").is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    account, seen = RemovalReport(), set[str]()
-    rows = _watched(read_rows(file, columns=layout.columns), f"reading {layout.name}: {file.name}", None, watch)
+    removals, seen = RemovalReport(), set[str]()
+    rows = read_rows(file, columns=layout.columns)
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as part:
-            for line, given in rows:
-                account.read[layout.name] += 1
-                row, name = named(converted(layout, given, f"{file}:{line}", max_digits=max_digits))
-                if name in seen and layout.holds != "benchmark":
-                    row = RemovedRow("repeated", "as an earlier row of the file")
+            for line, raw in _with_progress(rows, f"reading {layout.name}: {file.name}", None, on_progress):
+                removals.read[layout.name] += 1
+                row, digest = identify_row(convert_row(layout, raw, f"{file}:{line}", max_digits=max_digits))
+                if digest in seen and layout.kind != "benchmark":
+                    row = RemovedRow("repeated", "same as an earlier row of the file")
                 if isinstance(row, RemovedRow):
-                    account.remove(row, source=layout.name, at=f"{file.name}:{line}", text=as_json(given))
+                    removals.remove(row, source=layout.name, at=f"{file.name}:{line}", text=to_json(raw))
                     continue
-                seen.add(name)
-                identified = {"id": f"{layout.name}-{row.get('id', name)}"}
-                part.write(_line(identified | {k: v for k, v in row.items() if k != "id"} | {"source": layout.name}))
+                seen.add(digest)
+                identity = {"id": f"{layout.name}-{row.get('id', digest)}"}
+                part.write(_json_line(identity | {k: v for k, v in row.items() if k != "id"} | {"source": layout.name}))
             part.flush()
             os.fsync(part.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    write_atomically(path.with_suffix(".json"), json.dumps(account.as_json(), ensure_ascii=False, indent=1) + "\n")
+    write_atomically(path.with_suffix(".json"), json.dumps(removals.as_json(), ensure_ascii=False, indent=1) + "\n")
     return path
 
 
 def _compare(
-    rows: Iterable[Row], *, benchmarks: Benchmarks, answers: SampledAnswers | None, similarity: float, holds: Holds
+    rows: Iterable[Row], *, benchmarks: Benchmarks, answers: SampledAnswers | None, similarity: float, kind: DatasetKind
 ) -> dict[int, RemovedRow]:
-    """Index of each row that goes -> why, by the rules that look at more than the row. Raises DataError."""
+    """Return index -> removal by the rules that compare a row with other data. Raises DataError."""
     near, members = NearDuplicates(similarity=similarity), list[tuple[int, str]]()
     removed, unsampled = dict[int, RemovedRow](), dict[int, RemovedRow]()
     seen, confirmed = set[str](), 0
     for index, row in enumerate(rows):
-        said, content = normalized_words(compared_text(row, row["id"])), row["id"].removeprefix(row["source"])
-        why = (
-            RemovedRow("repeated", "as a row of an earlier file")
-            if content in seen
-            else _contaminated(benchmarks, said)
-        )
+        words, content = normalized_words(comparison_text(row, row["id"])), row["id"].removeprefix(row["source"])
+        if content in seen:
+            removal: RemovedRow | None = RemovedRow("repeated", "same as a row of an earlier file")
+        else:
+            removal = _contamination(benchmarks, words)
         seen.add(content)
-        if why is None and answers is not None and LAYOUTS[row["source"]].sampled:
-            why = answers.check(row["id"], row["answer"])
-            confirmed += why is None
-        if why is not None and why.rule == "not-sampled":  # as a rule because it was already known to be a duplicate
-            unsampled[index], why = why, None
-        if why is not None:
-            removed[index] = why
-        elif holds == "training problems":
-            near.add(said, row["answer"])
+        if removal is None and answers is not None and LAYOUTS[row["source"]].sampled:
+            removal = answers.check(row["id"], row["answer"])
+            confirmed += removal is None
+        if removal is not None and removal.rule == "not-sampled":  # near duplicates are usually not sampled
+            unsampled[index], removal = removal, None
+        if removal is not None:
+            removed[index] = removal
+        elif kind == "training problems":
+            near.add(words, row["answer"])
             members.append((index, row["id"]))
     if answers is not None and not confirmed:
-        raise DataError("the sampled answers confirm no problem at all: are its ids those that `prepare` wrote?")
+        raise DataError(
+            "--sampled: the sampled answers confirm no problem; the ids must be those that `rstar2 data prepare` wrote"
+        )
     for member, duplicate in near.find().items():
-        of = members[duplicate.of][1]
-        removed[members[member][0]] = RemovedRow("near-duplicate", f"of {of}, similarity {duplicate.similarity:.2f}")
+        original = members[duplicate.of][1]
+        reason = f"of {original}, similarity {duplicate.similarity:.2f}"
+        removed[members[member][0]] = RemovedRow("near-duplicate", reason)
     return unsampled | removed
 
 
-def _contaminated(benchmarks: Benchmarks, said: list[str]) -> RemovedRow | None:
-    overlap = benchmarks.overlap(said)
+def _contamination(benchmarks: Benchmarks, words: list[str]) -> RemovedRow | None:
+    overlap = benchmarks.overlap(words)
     return RemovedRow("contaminated", f"{overlap.benchmark}: {overlap.gram}") if overlap else None
 
 
 def _rows_of(parts: Sequence[Path]) -> Iterator[Row]:
-    """The rows of all parts; one may have lost every row, which is no error."""
+    """Yield the rows of all parts. A part without rows is not an error."""
     for part in parts:
         with part.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
 
-def _finish(file: Path, report: dict[str, Any], holds: Holds | None) -> None:
-    """Read the new file as a stage will, and write the report beside it. Raises DataError when no row is left."""
+def _validate_and_report(file: Path, report: dict[str, Any], kind: DatasetKind | None) -> None:
+    """Validate the new file as a stage would, and write the report next to it. Raises DataError if no row remains."""
     if not report["kept"]["all"]:
         rules = ", ".join(f"{rule} {entry['rows']['all']}" for rule, entry in report["removed"].items())
-        raise DataError(f"no row is left of {report['read']['all']}: {rules}")
-    if holds is not None:
-        deque(read_conversations(file) if holds == "conversations" else read_problems(file), maxlen=0)
-    report["output"] = {"file": file.name, "sha256": _digest(file)}
+        raise DataError(f"the rules removed all {report['read']['all']} rows: {rules}")
+    if kind is not None:
+        deque(read_conversations(file) if kind == "conversations" else read_problems(file), maxlen=0)
+    report["output"] = {"file": file.name, "sha256": _sha256(file)}
     write_atomically(file.with_name(REPORT), json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
 
-def _already(folder: Path, name: str) -> PreparedDataset | None:
-    """What an earlier run made of the same input. Raises DataError when it has been changed since."""
+def _existing_result(folder: Path, name: str) -> PreparedDataset | None:
+    """Return the output of an earlier run on the same input, or None. Raises DataError if its file was modified."""
     if not folder.exists():
         return None
     report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     file = folder / name
-    if not file.is_file() or _digest(file) != report["output"]["sha256"]:
-        raise DataError(f"{file}: changed since it was made; remove {folder}, or choose another --out")
+    if not file.is_file() or _sha256(file) != report["output"]["sha256"]:
+        raise DataError(f"{file}: modified or deleted since it was written; remove {folder} or set another --out")
     return PreparedDataset(file, report, reused=True)
 
 
 @contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when all is done, and is removed when not."""
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` on success, and removed after an error."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)  # of a process with this number that was killed
+    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process with the same process id
     aside.mkdir(parents=True)
     try:
         yield aside
@@ -310,32 +332,35 @@ def _made_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _watched(rows: Iterable[Any], what: str, total: int | None, watch: Watch) -> Iterator[Any]:
+def _with_progress(
+    rows: Iterable[Any], activity: str, total: int | None, on_progress: ProgressCallback
+) -> Iterator[Any]:
+    """Yield the rows, and call `on_progress` every `_ROWS_PER_CALLBACK` rows and at the end."""
     count = 0
     for count, row in enumerate(rows, start=1):
         yield row
-        if count % _TELL_EVERY == 0:
-            watch(what, count, total)
-    watch(what, count, total or count)
+        if count % _ROWS_PER_CALLBACK == 0:
+            on_progress(activity, count, total)
+    on_progress(activity, count, total or count)
 
 
-def _digest(path: Path, watch: Watch = lambda *_: None) -> str:
-    """SHA-256 of a file's bytes. Raises DataError when it is missing."""
+def _sha256(path: Path, on_progress: ProgressCallback = lambda *_: None) -> str:
+    """Return the SHA-256 of a file. Raises DataError if it does not exist."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    found, done, size = hashlib.sha256(), 0, path.stat().st_size
+    digest, done, size = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as file:
         while chunk := file.read(1 << 24):
-            found.update(chunk)
+            digest.update(chunk)
             done += len(chunk)
-            watch(f"hashing {path.name}", done, size)
-    return found.hexdigest()
+            on_progress(f"hashing {path.name}", done, size)
+    return digest.hexdigest()
 
 
 def _hash(inputs: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that name what is made of these inputs by this version."""
+    """Return 16 hexadecimal digits that identify the output of these inputs in this version."""
     return hashlib.sha256(json.dumps({"version": VERSION, **inputs}, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _line(row: Row) -> str:
-    return as_json(row) + "\n"
+def _json_line(row: Row) -> str:
+    return to_json(row) + "\n"

@@ -1,6 +1,6 @@
-"""What the layouts make of a row of a public dataset, and the names of the rules that remove rows.
+"""The shared types of the package, and the names of the rules that remove rows.
 
-Between the layouts (layouts.py, conversations.py), which make rows, and pipeline.py, which compares and writes them.
+The layouts (`layouts.py`, `conversations.py`) convert rows; `pipeline.py` compares and writes them.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from typing import Any, Literal
 from rstar2_train.data.readers import DataError
 
 RULES: Mapping[str, str] = {
-    "no-problem": "the problem is empty",
-    "no-gold-answer": "the source itself has no checked answer to the problem (paper §4.2: unverifiable answers)",
-    "enormous-answer": "the answer has so many digits that a verifier would time out on it (paper §4.2)",
-    "not-an-integer": "the answer is not a whole number (paper §4.2)",
-    "not-a-conversation": "no user turn that is followed by an assistant turn",
-    "reasoning": "the assistant's turn is long reasoning; the cold start is without (paper §4.1)",
-    "unreadable-call": "a tool call or a tool's signature cannot be read",
-    "undeclared-tool": "a call of a tool that the conversation does not declare",
-    "no-python": "no Python program to make a tool call of",
-    "not-text": "half a surrogate pair, which is no character",
-    "repeated": "the same once more",
-    "contaminated": "eight words in a row are those of a benchmark (paper §5.1)",
-    "unverified": "too few sampled answers agree with the label (paper §4.2: at least 2 of 16)",
-    "near-duplicate": "another problem in slightly different words, with the same numbers and the same answer",
-    "not-sampled": "the file of sampled answers has none for it",
+    "no-problem": "The problem text is empty.",
+    "no-gold-answer": "The source has no verified answer to the problem (paper §4.2: unverifiable answers).",
+    "enormous-answer": "The answer has too many digits; a verifier would time out (paper §4.2).",
+    "not-an-integer": "The answer is not an integer (paper §4.2).",
+    "not-a-conversation": "No user message is followed by an assistant message, or a message is empty.",
+    "reasoning": "The assistant message is long reasoning, which the cold start excludes (paper §4.1).",
+    "unreadable-call": "A tool call or a tool signature cannot be parsed.",
+    "undeclared-tool": "The conversation calls a tool that it does not declare.",
+    "no-python": "The solution has no Python program to convert to a tool call.",
+    "not-text": "The text contains half of a surrogate pair.",
+    "repeated": "Another row has the same content.",
+    "contaminated": "Eight consecutive words also occur in a benchmark (paper §5.1).",
+    "unverified": "Too few sampled answers equal the label (paper §4.2: at least 2 of 16).",
+    "near-duplicate": "Another problem has similar wording, the same numbers and the same answer.",
+    "not-sampled": "The file of sampled answers has no row for the problem.",
 }
-"""Every rule, in the order in which they are applied."""
+"""Rule -> description, in the order of application."""
 
-Holds = Literal["training problems", "benchmark", "conversations"]
-
+DatasetKind = Literal["training problems", "benchmark", "conversations"]
 
 Row = dict[str, Any]
-"""A row in the project's own form, but for `id` and `source`: `{problem, answer}` or `{messages}`."""
+"""A row in the format of this project, without `id` and `source`: `{problem, answer}` or `{messages}`."""
 
 
-def as_json(row: object, **options: Any) -> str:
-    """A row in JSON; what JSON has no form for, such as a Parquet file's dates, as text. `options`: of json.dumps."""
+def to_json(row: object, **options: Any) -> str:
+    """Return a row as JSON. Values without a JSON type, such as dates of a Parquet file, become text. `options`: of
+    json.dumps."""
     return json.dumps(row, ensure_ascii=False, default=str, **options)
 
 
-def identity(row: Row) -> str:
-    """16 hexadecimal digits that two rows share when they are the same.
+def content_hash(row: Row) -> str:
+    """Return 16 hexadecimal digits of the content: equal rows have equal hashes.
 
-    Raises UnicodeEncodeError for a text with half a surrogate pair, which cannot be written nor tokenised.
+    Raises UnicodeEncodeError for a text with half of a surrogate pair, which can be neither written nor tokenised.
     """
-    return hashlib.blake2b(as_json(row, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(to_json(row, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def compared_text(row: Row, where: str) -> str:
-    """What of a row is compared with benchmarks and other rows: the problem, or all that the user says.
+def comparison_text(row: Row, where: str) -> str:
+    """Return the text to compare with benchmarks and other rows: the problem, or all user messages.
 
-    Raises DataError, naming `where`, for a row that has neither.
+    Raises DataError, which names `where`, for a row with neither.
     """
     messages = row.get("messages")
     if isinstance(messages, list):
-        said = (message for message in messages if isinstance(message, dict) and message.get("role") == "user")
-        return "\n".join(str(message.get("content")) for message in said)
+        user = (message for message in messages if isinstance(message, dict) and message.get("role") == "user")
+        return "\n".join(str(message.get("content")) for message in user)
     for name in ("problem", "question"):
         if isinstance(row.get(name), str):
             return str(row[name])
@@ -69,25 +69,25 @@ def compared_text(row: Row, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemovedRow:
-    """A row that a rule does not let through."""
+    """The removal of a row by a rule."""
 
     rule: str
     """A key of RULES."""
-    why: str
-    """What it was about this row, in a few words."""
+    reason: str
+    """The finding in this row, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetLayout:
-    """The columns of a public dataset, and what becomes of a row of it."""
+    """The columns of a public dataset, and the conversion of its rows."""
 
     name: str
     dataset: str
-    """Where the layout is from, as users know it."""
-    holds: Holds
+    """Names of the datasets with this layout."""
+    kind: DatasetKind
     columns: tuple[str, ...]
-    """The columns that `convert` looks at; of a Parquet file no other is read."""
+    """The columns that `convert` reads. Other columns of a Parquet file are not loaded."""
     convert: Callable[[dict[str, Any], str], Row | RemovedRow]
-    """`convert(row, where)`; raises DataError, naming `where`, for a row that has not this layout."""
+    """`convert(row, where)`. Raises DataError, which names `where`, for a row without the columns of this layout."""
     sampled: bool = False
-    """Its labels are in doubt: `--sampled` applies to it (paper §4.2: to OpenMathReasoning)."""
+    """Whether `--sampled` verifies its labels (paper §4.2: OpenMathReasoning)."""

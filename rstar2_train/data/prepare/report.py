@@ -1,8 +1,7 @@
-"""Counts what each rule removed, with examples: the report that lies beside every prepared file.
+"""Counts the rows that each rule removed, with examples: the report next to every prepared file.
 
-Filled in by pipeline.py, shown by cli/data.py. Holds nothing that differs between two runs on the same input: no time,
-no machine, no folder.
-"""
+Filled by `pipeline.py`, rendered by `render.py`. Contains no time, machine or folder, so that two runs on the same
+input write the same report."""
 
 from __future__ import annotations
 
@@ -14,12 +13,13 @@ from typing import Any
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 
 EXAMPLES = 5
-"""Examples of each rule in a report: the first ones."""
+"""Maximum examples per rule in a report; the first rows are the examples."""
 _EXCERPT = 200
+"""Maximum characters of an example's text."""
 
 
 class RemovalReport:
-    """Rows read and rows removed, by source and rule."""
+    """Number of rows read and removed, per source and rule."""
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()
@@ -27,18 +27,19 @@ class RemovalReport:
         self.removed: dict[str, Counter[str]] = {}
         """Rule -> source -> rows."""
         self.examples: dict[str, list[dict[str, str]]] = {}
+        """Rule -> examples."""
 
     def remove(self, removed: RemovedRow, *, source: str, at: str, text: str) -> None:
-        """Note a removed row. `at`: file and line, or id; `text`: of which the beginning is kept as an example."""
+        """Count a removed row. `at`: its file and line, or its id. `text`: its text, cut in the example."""
         self.removed.setdefault(removed.rule, Counter())[source] += 1
         examples = self.examples.setdefault(removed.rule, [])
         if len(examples) < EXAMPLES:
             text = text.encode("utf-8", "replace").decode()
             excerpt = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
-            examples.append({"at": at, "why": removed.why, "text": excerpt})
+            examples.append({"at": at, "why": removed.reason, "text": excerpt})
 
     def add(self, other: RemovalReport) -> None:
-        """Take in another one, whose rows come after this one's."""
+        """Add the counts of another report, whose rows follow the rows of this one."""
         self.read.update(other.read)
         for rule, counts in other.removed.items():
             self.removed.setdefault(rule, Counter()).update(counts)
@@ -48,13 +49,13 @@ class RemovalReport:
     @property
     def kept(self) -> Counter[str]:
         """Source -> rows that no rule removed."""
-        left = Counter(self.read)
+        kept = Counter(self.read)
         for counts in self.removed.values():
-            left.subtract(counts)
-        return left
+            kept.subtract(counts)
+        return kept
 
     def as_json(self) -> dict[str, Any]:
-        """The report's figures: totals, and for each rule that removed something what it is, counts and examples."""
+        """Return the totals, and the description, counts and examples of each rule that removed a row."""
         return {
             "read": {"all": self.read.total(), **self.read},
             "kept": {"all": self.kept.total(), **self.kept},
@@ -71,15 +72,15 @@ class RemovalReport:
 
     @classmethod
     def load(cls, path: Path) -> RemovalReport:
-        """An account that was written as JSON."""
+        """Read a report that was written as JSON."""
         data = json.loads(path.read_text(encoding="utf-8"))
-        account = cls()
-        account.read.update(_by_source(data["read"]))
+        report = cls()
+        report.read.update(_without_total(data["read"]))
         for rule, entry in data["removed"].items():
-            account.removed[rule] = Counter(_by_source(entry["rows"]))
-            account.examples[rule] = entry["examples"]
-        return account
+            report.removed[rule] = Counter(_without_total(entry["rows"]))
+            report.examples[rule] = entry["examples"]
+        return report
 
 
-def _by_source(counts: dict[str, int]) -> dict[str, int]:
+def _without_total(counts: dict[str, int]) -> dict[str, int]:
     return {source: count for source, count in counts.items() if source != "all"}

@@ -1,6 +1,6 @@
-"""The tiny policy before any training: its tokenizer, its chat template, and random weights, as a Hugging Face folder.
+"""The untrained tiny policy: tokenizer, chat template and random weights, as a Hugging Face folder.
 
-Written without torch or transformers: config and tokenizer as JSON, weights by safetensors, so that it takes seconds.
+Written in seconds without torch or transformers: config and tokenizer as JSON, weights with safetensors.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCABULARY = 640
 PIECES = r"\p{N}{1,2}|\b[XYZ]\b|(?:(?!\b[XYZ]\b)[^\p{N}])+"
-"""Numbers fall into pairs of digits, the variables stand alone, all else stays in one piece: the text of a call is
-10 tokens, where the usual single digits and words need three times that. Short sequences are what makes the task
-trainable in minutes; a token of its own for each variable lets attention find the sentence that defines it."""
+"""Pre-tokenizer: pairs of digits, single variables, and everything else in one piece. A call is then 10 tokens, a third
+of the usual number with single digits and words. Short sequences make the task trainable in minutes. A separate token
+per variable lets attention find the sentence that defines it."""
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, KEY_VALUE_HEADS, HEAD = 3, 128, 256, 2, 1, 64
-"""The smallest shape that learnt to copy numbers; two layers did not. 0.5 M parameters."""
+"""The smallest shape that learned to copy numbers; two layers did not. 0.5 M parameters."""
 MAX_POSITIONS = 512
 
 CHAT_TEMPLATE = """\
@@ -29,11 +29,11 @@ CHAT_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-"""Turns of the ChatML form and nothing else. No tool schema: the system prompt names the tool."""
+"""Messages in ChatML form, without a tool schema: the system prompt names the tool."""
 
 
 def write_policy(directory: Path, *, texts: Iterable[str], seed: int) -> None:
-    """Write config, tokenizer (trained on `texts`) and random weights (fixed by `seed`) into `directory`."""
+    """Create `directory` with config, tokenizer (trained on `texts`) and random weights (determined by `seed`)."""
     directory.mkdir(parents=True)
     _write_tokenizer(directory, texts=texts)
     _write_weights(directory, seed=seed)
@@ -57,7 +57,7 @@ def _write_tokenizer(directory: Path, *, texts: Iterable[str]) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # The markers are taken out, as they will be when the tokenizer is used; and every pair of digits gets its token.
+    # Markers are removed, as in the use of the tokenizer. Every pair of digits gets its own token.
     pieces = [piece for text in texts for piece in _between_markers(text, (*specials, *MARKERS))]
     pairs = [f"{number:02d}" for number in range(100)] * 4000
     tokenizer.train_from_iterator([*pieces, *pairs], trainer=trainer)

@@ -1,7 +1,7 @@
 """The problems of the tiny task: chains of one to three named operations on small numbers.
 
-`Let X be the gcd of 48 and 36. Let Y be the product of X and 17. Find Y.` is a problem of level 2. Every operation
-has the same sentence, so that the second is not told from the first by its form.
+`Let X be the gcd of 48 and 36. Let Y be the product of X and 17. Find Y.` is a problem of level 2. All operations have
+the same sentence, so that the form of a sentence does not reveal its position.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LEVELS = (1, 2, 3)
 HARD_LEVEL = 3
 VARIABLES = "XYZ"
 SMALLEST, LARGEST = 2, 99
-"""Range of the numbers in a problem: two digits at most, one token each."""
+"""Range of the numbers in a problem: at most two digits, one token each."""
 LARGEST_RESULT = 99
-"""No value on the way to a right answer is larger, or smaller than 1: each is one token to copy."""
+"""Largest intermediate value and answer; the smallest is 1. Each is one token to copy."""
 
 OPERATIONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "sum": ("{}+{}", lambda a, b: a + b),
@@ -32,12 +32,12 @@ OPERATIONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "maximum": ("max({},{})", max),
     "minimum": ("min({},{})", min),
 }
-"""Word -> (Python expression, what it computes)."""
+"""Name in a problem -> (Python expression, function)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationChain:
-    """A problem before it is put into words: each operation takes the last value and a new number."""
+    """A problem before its text: each operation takes the last value and a new number."""
 
     first: int
     steps: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class OperationChain:
 
     @property
     def level(self) -> int:
-        """How many operations are chained."""
+        """Number of operations."""
         return len(self.steps)
 
     @property
@@ -58,7 +58,7 @@ class OperationChain:
 
     @property
     def text(self) -> str:
-        """The problem in words."""
+        """Text of the problem."""
         left = str(self.first)
         sentences = []
         for variable, (name, operand) in zip(VARIABLES, self.steps, strict=False):
@@ -68,7 +68,7 @@ class OperationChain:
 
 
 def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> OperationChain:
-    """A chain of `level` operations on numbers up to `largest`, whose every value lies in 1..LARGEST_RESULT."""
+    """Return a chain of `level` operations on numbers up to `largest`. All values are in 1..LARGEST_RESULT."""
     first = rng.randint(SMALLEST, largest)
     steps: list[tuple[str, int]] = []
     value = first
@@ -76,7 +76,7 @@ def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Ope
         name = rng.choice(list(OPERATIONS))
         results = {other: OPERATIONS[name][1](value, other) for other in range(SMALLEST, largest + 1)}
         operands = [other for other, result in results.items() if 1 <= result <= LARGEST_RESULT]
-        if operands:  # else another operation: no number suits this one
+        if operands:  # else try another operation, because this one has no valid operand
             steps.append((name, rng.choice(operands)))
             value = results[steps[-1][1]]
     return OperationChain(first=first, steps=tuple(steps))
@@ -85,9 +85,9 @@ def draw_chain(rng: random.Random, *, level: int, largest: int = LARGEST) -> Ope
 def draw_chains(
     rng: random.Random, *, levels: Iterable[int], seen: set[str], largest: int = LARGEST
 ) -> list[OperationChain]:
-    """One chain for each of `levels`, in that order, none with a text in `seen`, which grows by theirs.
+    """Return one chain per level, in order. No chain has a text in `seen`; their texts are added to it.
 
-    One `seen` for every set of a task keeps held-out problems out of all that is trained on.
+    One `seen` for all files of a task excludes held-out problems from the training data.
     """
     chains = []
     for level in levels:
@@ -100,7 +100,7 @@ def draw_chains(
 
 
 def to_problem(chain: OperationChain, *, identity: str) -> Problem:
-    """The problem with its answer, reported under its level (`L1` .. `L3`)."""
+    """Return the problem with its answer. Its slice is its level (`L1` .. `L3`)."""
     return Problem(
         id=identity,
         problem=chain.text,

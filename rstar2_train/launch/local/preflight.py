@@ -22,7 +22,7 @@ from rstar2_train.api.sources import sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve, unusable
+from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -68,7 +68,7 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             missing[source.field] = str(error)
             continue
         source.put(str(found.resolve()))
-    problems = unusable(job) | missing
+    problems = find_invalid_files(job) | missing
     _refuse([f"{field}: {words}" for field, words in problems.items()])
     return job
 

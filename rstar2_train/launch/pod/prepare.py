@@ -20,7 +20,7 @@ from rstar2_train.api.loader import dump_yaml
 from rstar2_train.api.sources import GENERATED, HUB, HubSource, sources, split_hub
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
-from rstar2_train.data.sources import resolve, unusable
+from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import retry_until, to_json, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
@@ -94,7 +94,7 @@ def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
                 raise DataError(f"{value}: no such file or folder (looked at {path})")
         except DataError as error:
             missing[wanted.field] = str(error)
-    problems = unusable(job) | missing
+    problems = find_invalid_files(job) | missing
     if problems:
         words = "\n".join(f"{field}: {what}" for field, what in problems.items())
         raise StageFailed("BadData", words, retryable=False)

@@ -33,7 +33,7 @@ def test_prepare_prints_where_the_result_is(tmp_path: Path, capsys: pytest.Captu
     assert [(p.problem, p.answer) for p in read_problems(Path(file))] == [("How many are there?", "1000")]
     assert json.loads(Path(report).read_text(encoding="utf-8"))["kept"]["all"] == 1
     assert main(command) == 0
-    assert "was there already" in capsys.readouterr().out
+    assert "existing result of the same input" in capsys.readouterr().out
 
 
 def test_decontaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,8 +47,8 @@ def test_decontaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("named", "shown"),
     [
-        ("{}", ["2 rows, 2 usable", "answers: 1 whole numbers, 1 others", "words a row: 1 to 15"]),
-        ("problems={}", ["2 rows, 1 usable as training problems", "1 removed: not-an-integer"]),
+        ("{}", ["2 rows, 2 usable", "answers: 1 integers, 1 others", "words per row: 1 to 15"]),
+        ("problems={}", ["2 rows, 1 usable as training problems", "1 removed by not-an-integer"]),
         ("benchmark={}", ["2 rows, 2 usable as benchmark", '"id": "7"']),
     ],
 )
@@ -69,7 +69,7 @@ def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "1 rows, 1 usable" in printed and "messages: 1 user, 2 assistant, 1 tool call, 1 tool" in printed
     assert main(["data", "inspect", str(_write(given, {"other": 1}))]) == 0
-    assert "name a layout" in capsys.readouterr().out
+    assert "Select a layout" in capsys.readouterr().out
 
 
 def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,10 +87,10 @@ def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prepare", "mine.jsonl", "--out", "o"], "a source is LAYOUT=WHERE, and LAYOUT one of dapo, "),
+        (["prepare", "mine.jsonl", "--out", "o"], "a source is LAYOUT=WHERE; the layouts are dapo, "),
         (["prepare", "dapo=none.jsonl", "--out", "o"], "none.jsonl: no such file or folder"),
         (["prepare", "dapo={mine}", "--out", "o"], "mine.jsonl:1: no prompt; layout dapo is "),
-        (["prepare", "problems={mine}", "--out", "o", "--similarity", "2"], "--similarity is 2.0"),
+        (["prepare", "problems={mine}", "--out", "o", "--similarity", "2"], "at most 1, got 2.0"),
         (["prepare", "problems={mine}", "--out", "{mine}"], "Not a directory"),
         (["decontaminate", "{mine}", "--out", "o"], "--against is missing"),
         (["inspect", "none.jsonl"], "none.jsonl: no such file"),

@@ -1,4 +1,4 @@
-"""The readers of problems and demonstrations: what they accept, and the exact words for what they do not."""
+"""The readers of problems and demonstrations: accepted rows, and the exact error of each invalid row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _jsonl(folder: Path, *rows: object) -> Path:
     return path
 
 
-def test_jsonl_and_parquet_give_the_same_problems(tmp_path: Path) -> None:
+def test_read_problems_of_jsonl_and_parquet_are_equal(tmp_path: Path) -> None:
+    """A JSON Lines and a Parquet file with the same rows give the same problems."""
     expected = [Problem("a", "1+1?", "2", slice="easy"), Problem("b", "2*3?", "6", hard=True)]
     assert list(read_problems(_jsonl(tmp_path, *PROBLEMS))) == expected
     pq.write_table(pa.Table.from_pylist(PROBLEMS, schema=_schema()), tmp_path / "data.parquet")
@@ -44,18 +45,20 @@ def _schema() -> pa.Schema:
     return pa.schema([*texts, ("hard", pa.bool_())])
 
 
-def test_a_row_without_id_is_named_after_its_line_and_a_number_is_an_answer(tmp_path: Path) -> None:
+def test_read_problems_without_id_uses_file_and_line(tmp_path: Path) -> None:
+    """A row without an id gets one from file and line. An answer may be a number."""
     path = tmp_path / "set.jsonl"
     path.write_text('{"problem": "x", "answer": 7}\n\n{"problem": "y", "answer": "8"}\n', encoding="utf-8")
     assert [(problem.id, problem.answer) for problem in read_problems(path)] == [("set-1", "7"), ("set-3", "8")]
 
 
-def test_instructions_stand_where_others_have_an_answer_and_are_read_back_from_there(tmp_path: Path) -> None:
-    asked = {"id": "a", "problem": "Go on.", "instructions": [{"id": "punctuation:no_comma", "num_words": None}]}
-    (problem,) = read_problems(_jsonl(tmp_path, asked))
+def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
+    """Instructions are stored in the answer, and are read back from it."""
+    row = {"id": "a", "problem": "Continue.", "instructions": [{"id": "punctuation:no_comma", "num_words": None}]}
+    (problem,) = read_problems(_jsonl(tmp_path, row))
     assert problem.as_is and problem.answer == '{"instructions": [{"id": "punctuation:no_comma"}]}'
-    kept = _jsonl(tmp_path, dataclasses.asdict(problem))  # as a Filter stage writes it
-    assert list(read_problems(kept)) == [problem]
+    written = _jsonl(tmp_path, dataclasses.asdict(problem))  # in the format of a Filter stage
+    assert list(read_problems(written)) == [problem]
     assert not Problem("b", "1+1?", "2").as_is
 
 
@@ -67,46 +70,50 @@ def test_instructions_stand_where_others_have_an_answer_and_are_read_back_from_t
         ({"problem": "x", "answer": '{"instructions": ['}, "Expecting value"),
         ({"problem": "x", "answer": "1", "instructions": [{"id": "x"}]}, "an answer or instructions, not both"),
         ({"answer": "2"}, "problem must be a non-empty text, got None"),
-        ({"problem": "half \ud800", "answer": "1"}, "problem holds '\\ud800', half a surrogate pair"),
-        ({"problem": "a" * (2**20 + 1), "answer": "1"}, "problem has 1,048,577 characters, more than"),
+        ({"problem": "half \ud800", "answer": "1"}, "problem contains '\\ud800', half of a surrogate pair"),
+        ({"problem": "a" * (2**20 + 1), "answer": "1"}, "problem has 1,048,577 characters; the limit is 1,048,576"),
         ({"problem": "x", "answer": ""}, "answer must be a non-empty text, got ''"),
         ({"problem": "x", "answer": True}, "answer must be a non-empty text, got True"),
         ({"problem": "x", "answer": "1", "hard": "yes"}, "hard must be true or false, got 'yes'"),
         ([1], "a row must be a JSON object"),
     ],
 )
-def test_a_bad_row_is_named_by_file_line_and_field(tmp_path: Path, row: object, message: str) -> None:
+def test_read_problems_of_invalid_row_names_place(tmp_path: Path, row: object, message: str) -> None:
+    """The error of an invalid row names file, line and field."""
     path = _jsonl(tmp_path, PROBLEMS[0], row)
     with pytest.raises(DataError) as caught:
         list(read_problems(path))
     assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
 
 
-def test_an_id_may_be_used_once(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r":2: id 'a' is already used in line 1"):
+def test_read_problems_with_duplicate_id_raises(tmp_path: Path) -> None:
+    """A duplicate id is an error."""
+    with pytest.raises(DataError, match=r":2: duplicate id 'a', first used in line 1"):
         list(read_problems(_jsonl(tmp_path, PROBLEMS[0], PROBLEMS[0])))
 
 
-def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+def test_read_problems_of_unreadable_file_raises(tmp_path: Path) -> None:
+    """A missing, empty, invalid or unsupported file is an error with its name."""
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "broken.jsonl").write_text('{"problem": "x"')
     (tmp_path / "latin.jsonl").write_bytes(b'{"problem": "\xe9"}\n')
     (tmp_path / "broken.parquet").write_bytes(b"PAR0")
     (tmp_path / "data.tsv").write_text("problem\tanswer\n")
-    for name, words in {
+    for name, message in {
         "none.jsonl": "no such file",
         "empty.jsonl": "the file has no rows",
         "broken.jsonl": ":1: not valid JSON: ",
         "latin.jsonl": ":1: not UTF-8",
         "broken.parquet": "not a readable Parquet file",
-        "data.tsv": "must end in .jsonl, .json, .csv, .parquet or .arrow",
+        "data.tsv": "unsupported file type '.tsv'; supported: .jsonl, .json, .csv, .parquet and .arrow",
     }.items():
         with pytest.raises(DataError) as caught:
             list(read_problems(tmp_path / name))
-        assert name in str(caught.value) and words in str(caught.value)
+        assert name in str(caught.value) and message in str(caught.value)
 
 
-def test_conversations_keep_the_text_and_drop_the_fields_parquet_adds(tmp_path: Path) -> None:
+def test_read_conversations_drops_null_fields_of_parquet(tmp_path: Path) -> None:
+    """Messages are unchanged, except for the null fields that Parquet adds."""
     (row,) = read_conversations(_jsonl(tmp_path, DEMO))
     assert (list(row.messages), row.level) == (DEMO["messages"], 1)
     with_extra = {"messages": [*DEMO["messages"], {"role": "tool", "content": "2", "name": "python"}]}
@@ -118,19 +125,21 @@ def test_conversations_keep_the_text_and_drop_the_fields_parquet_adds(tmp_path: 
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        (None, "messages must be a list"),
-        ([], "messages must be a list"),
+        (None, "messages must be a non-empty list"),
+        ([], "messages must be a non-empty list"),
         (["hello"], r"messages\[0\] must be an object"),
         ([{"role": "bot", "content": "x"}], r"messages\[0\]\.role is 'bot'; allowed: system, user, assistant, tool"),
-        ([{"role": "user"}], r"messages\[0\] has no text in content"),
+        ([{"role": "user"}], r"messages\[0\]\.content must be a text"),
         ([{"role": "user", "content": "x"}], "no assistant message"),
     ],
 )
-def test_a_demonstration_that_teaches_nothing_is_refused(tmp_path: Path, messages: object, message: str) -> None:
+def test_read_conversations_of_invalid_messages_raises(tmp_path: Path, messages: object, message: str) -> None:
+    """Messages with a wrong form, or without an assistant message, are an error."""
     with pytest.raises(DataError, match=message):
         list(read_conversations(_jsonl(tmp_path, {"messages": messages})))
 
 
-def test_a_level_is_a_whole_number(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="level is 'easy'"):
+def test_read_conversations_with_text_level_raises(tmp_path: Path) -> None:
+    """A level must be a number."""
+    with pytest.raises(DataError, match=r"level must be a whole number .* got 'easy'"):
         list(read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"})))

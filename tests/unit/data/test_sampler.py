@@ -1,4 +1,4 @@
-"""The order in which data is drawn: a function of seed, name and step."""
+"""The order of the draws is a function of seed, name and step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rstar2_train.data.sampler import PromptSampler
 
 
 @pytest.mark.parametrize(("size", "batch"), [(12, 4), (13, 4), (4, 4), (3, 4), (1, 1)])
-def test_an_epoch_draws_distinct_items(size: int, batch: int) -> None:
+def test_sampler_epoch_draws_distinct_items(size: int, batch: int) -> None:
+    """Within an epoch, no item is drawn twice."""
     order = PromptSampler(size=size, batch=batch, seed=3)
     for epoch in range(3):
         drawn = [
@@ -18,19 +19,22 @@ def test_an_epoch_draws_distinct_items(size: int, batch: int) -> None:
         assert set(drawn) <= set(range(size))
 
 
-def test_what_an_epoch_leaves_out_comes_back() -> None:
+def test_sampler_draws_every_item_within_epochs() -> None:
+    """Later epochs draw the items that one epoch omits."""
     order = PromptSampler(size=13, batch=4, seed=0)
     assert {item for step in range(60) for item in order.at(step)} == set(range(13))
 
 
-def test_the_step_alone_decides_so_a_resumed_run_draws_the_same() -> None:
+def test_sampler_at_same_step_draws_same_items() -> None:
+    """The draw depends on the step only, so a resumed stage draws the same items."""
     first = PromptSampler(size=100, batch=16, seed=1, name="rl-1")
     drawn = [first.at(step) for step in range(20)]
-    again = PromptSampler(size=100, batch=16, seed=1, name="rl-1")
-    assert [again.at(step) for step in reversed(range(20))] == drawn[::-1]
+    second = PromptSampler(size=100, batch=16, seed=1, name="rl-1")
+    assert [second.at(step) for step in reversed(range(20))] == drawn[::-1]
 
 
-def test_seed_name_and_epoch_each_change_the_order() -> None:
+def test_sampler_order_depends_on_seed_name_and_epoch() -> None:
+    """Seed, name and epoch each change the order."""
     base = PromptSampler(size=100, batch=100, seed=1, name="rl-1")
     orders = [
         base.at(0),
@@ -41,8 +45,9 @@ def test_seed_name_and_epoch_each_change_the_order() -> None:
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
+def test_sampler_without_items_or_negative_step_raises() -> None:
+    """No items, or a negative step, is an error."""
     with pytest.raises(ValueError, match="batches of 4 from 0 items"):
         PromptSampler(size=0, batch=4, seed=0)
-    with pytest.raises(ValueError, match="step -1"):
+    with pytest.raises(ValueError, match="step is -1"):
         PromptSampler(size=4, batch=4, seed=0).at(-1)

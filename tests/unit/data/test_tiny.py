@@ -1,4 +1,4 @@
-"""The tiny task: the same for the same seed, nothing held out leaks, demonstrations match the real parser and tool."""
+"""The tiny task: reproducible by seed, no leak of held-out problems, demonstrations that match parser and tool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.roles import ModelSource
 from rstar2_train.data.problems import Conversation, Problem, read_conversations, read_problems
 from rstar2_train.data.tiny import Recipe, write_tiny
-from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, complaint, demonstrate
+from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFlaws, demonstrate, error_message
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, OperationChain, draw_chain
 from rstar2_train.rewards.verify import score
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -42,63 +42,68 @@ def _digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_the_seed_fixes_every_byte(tiny: Path, tmp_path: Path) -> None:
-    for name, seed in (("again", 5), ("other", 6)):
+def test_write_tiny_with_same_seed_writes_same_bytes(tiny: Path, tmp_path: Path) -> None:
+    """The seed determines every byte."""
+    for name, seed in (("same", 5), ("other", 6)):
         (tmp_path / name).mkdir()
         write_tiny(tmp_path / name, seed=seed, recipe=SMALL)
-    assert _digests(tmp_path / "again") == _digests(tiny)
+    assert _digests(tmp_path / "same") == _digests(tiny)
     other = _digests(tmp_path / "other")
     assert all(other[name] != _digests(tiny)[name] for name in ("sft.jsonl", "report.jsonl", "base/model.safetensors"))
 
 
-def test_no_problem_is_in_two_files(tiny: Path) -> None:
+def test_write_tiny_files_share_no_problem(tiny: Path) -> None:
+    """No problem is in two files."""
     texts = [problem.problem for name in PROBLEM_FILES for problem in read_problems(tiny / f"{name}.jsonl")]
     texts += [row.messages[1]["content"] for row in read_conversations(tiny / "sft.jsonl")]
     assert [text for text, count in Counter(texts).items() if count > 1] == []
 
 
-def test_the_held_out_set_is_large_and_any_beginning_of_it_is_balanced(tiny: Path) -> None:
+def test_write_tiny_held_out_set_is_balanced(tiny: Path) -> None:
+    """The held-out set is large, and its first problems are balanced over the levels."""
     report = list(read_problems(tiny / "report.jsonl"))
     assert len(report) >= 400
     assert Counter(problem.slice for problem in report[:120]) == {"L1": 40, "L2": 40, "L3": 40}
     assert all(problem.hard == (problem.slice == "L3") for problem in report)
 
 
-def test_every_answer_is_what_python_says(tiny: Path) -> None:
-    words = {word: expression for word, (expression, _) in OPERATIONS.items()}
+def test_write_tiny_answers_equal_python_results(tiny: Path) -> None:
+    """Every answer is the result of the operations in Python."""
+    expressions = {word: expression for word, (expression, _) in OPERATIONS.items()}
     for problem in read_problems(tiny / "report.jsonl"):
         values: dict[str, int] = {}
         for sentence in problem.problem.removesuffix(".").split(". ")[:-1]:
             _, name, _, _, word, _, left, _, right = sentence.split()
-            expression = words[word].format(values.get(left, left), right)
+            expression = expressions[word].format(values.get(left, left), right)
             values[name] = eval(expression, {"math": __import__("math"), "max": max, "min": min})
             assert 1 <= values[name] <= LARGEST_RESULT
         assert problem.answer == str(values["XYZ"[int(problem.slice[1]) - 1]])
 
 
 def _run(code: str) -> str:
-    """What the tool answers, by plain execution of our own snippets."""
-    printed, complained, status = io.StringIO(), io.StringIO(), "ok"
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
+    """Return the tool's response to a snippet of the demonstrations, which is executed in this process."""
+    stdout, stderr, status = io.StringIO(), io.StringIO(), "ok"
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
             exec(compile(code, "<snippet>", "exec"), {})
         except Exception as error:
             sys.__excepthook__(type(error), error, error.__traceback__)
             status = "error"
-    return render_result(status=status, stdout=printed.getvalue(), stderr=complained.getvalue())
+    return render_result(status=status, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
 
 @pytest.mark.parametrize("code", ["print(math.gcd(3,4))", "prnt(3+4)", "print(3+4"])
-def test_errors_read_as_in_the_executor(code: str) -> None:
-    """The judge's own program runs the line, in a process of its own as it does in the sandbox."""
+def test_error_text_equals_executor_output(code: str) -> None:
+    """The executor's program, run as a process of its own as in the sandbox, prints the same error."""
     script = "import sys; from rstar2_train.judge.executor.program import run_call\n"
     script += "sys.exit(run_call(sys.argv[1], to_the_end=True))"
     run = subprocess.run([sys.executable, "-c", script, code], capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert complaint(code) == render_result(status="error", stdout=run.stdout, stderr=run.stderr, exit_code=1)
+    assert error_message(code) == render_result(status="error", stdout=run.stdout, stderr=run.stderr, exit_code=1)
 
 
-def test_every_tool_turn_says_what_parser_and_tool_would_say(tiny: Path) -> None:
+def test_tool_messages_equal_parser_and_tool_output(tiny: Path) -> None:
+    """Every tool message is the output of the parser or the tool for its call."""
     seen: Counter[str] = Counter()
     for row in read_conversations(tiny / "sft.jsonl"):
         turns = row.messages[2:]
@@ -119,9 +124,10 @@ def _solved(chains: list[OperationChain], flaws: DemonstrationFlaws) -> float:
     return right / len(chains)
 
 
-def test_demonstrations_without_flaws_are_right_and_the_real_ones_mostly_wrong() -> None:
+def test_demonstrate_without_flaws_is_always_correct() -> None:
+    """Demonstrations without flaws are all correct; with the default flaws, most are wrong."""
     chains = [draw_chain(random.Random(seed), level=2) for seed in range(400)]
-    perfect = DemonstrationFlaws(right=1, bad_call=0, guess=0, repeat=0, slip=0)
+    perfect = DemonstrationFlaws(correct_operation=1, bad_call=0, guess=0, repeat=0, slip=0)
     assert _solved(chains, perfect) == 1
     assert _solved(chains, DemonstrationFlaws()) < 0.35
 
@@ -131,14 +137,15 @@ def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
     return lambda row: len(protocol.conversation(row.messages).token_ids)
 
 
-def test_sequences_are_short(tiny: Path) -> None:
-    """The budgets of the manifests rest on this: a clean call is 8 tokens, its result 13, an answer 5."""
+def test_level_1_demonstrations_fit_60_tokens(tiny: Path) -> None:
+    """The budgets of the manifests depend on this: a call has 8 tokens, its result 13, an answer 5."""
     count = _token_counts(tiny)
     rows = [row for row in read_conversations(tiny / "sft.jsonl") if row.level == 1 and len(row.messages) == 5]
     assert rows and max(count(row) for row in rows) < 60
 
 
-def test_the_base_model_loads_and_has_half_a_million_parameters(tiny: Path) -> None:
+def test_base_model_loads_with_half_a_million_parameters(tiny: Path) -> None:
+    """Transformers loads the base model, which has about 0.5 million parameters."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny / "base")
@@ -149,11 +156,13 @@ def test_the_base_model_loads_and_has_half_a_million_parameters(tiny: Path) -> N
 @pytest.mark.parametrize(
     "manifest", [EXAMPLES / name for name in ("smoke.yaml", "tiny.yaml", "tiny-roc.yaml")], ids=lambda path: path.name
 )
-def test_manifests_use_the_prompt_of_the_demonstrations(manifest: Path) -> None:
+def test_manifests_use_system_prompt_of_demonstrations(manifest: Path) -> None:
+    """The tiny manifests have the system prompt of the demonstrations."""
     model = AgenticRLJob.model_validate(read_manifest(manifest)).spec.model
     assert (model.system_prompt, model.prompt_prefix) == (SYSTEM_PROMPT, "")
 
 
-def test_problems_are_plain_rows(tiny: Path) -> None:
+def test_read_problems_of_tiny_returns_problems(tiny: Path) -> None:
+    """The problem files are plain rows."""
     first = next(read_problems(tiny / "report.jsonl"))
     assert isinstance(first, Problem) and first.id == "report-0000"

@@ -1,4 +1,4 @@
-"""The rules on answers, and what sampled answers confirm."""
+"""The rules for answers, and the verification of labels by sampled answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.data.prepare.answer_rules import SampledAnswers, checked_integer
+from rstar2_train.data.prepare.answer_rules import SampledAnswers, integer_answer
 from rstar2_train.data.prepare.records import RemovedRow
 from rstar2_train.data.readers import DataError
 
@@ -31,10 +31,11 @@ from rstar2_train.data.readers import DataError
         ("1e999999999999999999", "enormous-answer"),
     ],
 )
-def test_only_whole_numbers_of_a_sensible_size_are_answers(answer: str, result: str) -> None:
-    checked = checked_integer(answer, max_digits=20)
+def test_integer_answer_accepts_integers_of_limited_length(answer: str, result: str) -> None:
+    """Integers up to the maximum length pass, in canonical form."""
+    checked = integer_answer(answer, max_digits=20)
     assert (checked.rule if isinstance(checked, RemovedRow) else checked) == result
-    assert not isinstance(checked, RemovedRow) or len(checked.why) < 100
+    assert not isinstance(checked, RemovedRow) or len(checked.reason) < 100
 
 
 def _sampled(folder: Path, *rows: object) -> Path:
@@ -43,7 +44,8 @@ def _sampled(folder: Path, *rows: object) -> Path:
     return path
 
 
-def test_two_sampled_answers_confirm_a_label(tmp_path: Path) -> None:
+def test_sampled_answers_check_needs_two_equal_answers(tmp_path: Path) -> None:
+    """Two sampled answers equal to the label confirm it."""
     rows = [
         {"id": "twice", "answers": ["7", "8", "$07$", "x", None]},
         {"id": "once", "answers": ["7", "8", "9"]},
@@ -63,10 +65,11 @@ def test_two_sampled_answers_confirm_a_label(tmp_path: Path) -> None:
     [
         ([{"answers": ["1"]}], ":1: id must be a non-empty text"),
         ([{"id": "a", "answers": "1"}], ":1: answers must be a list of texts, got '1'"),
-        ([{"id": "a", "answers": []}, {"id": "a", "answers": []}], ":2: id 'a' a second time"),
+        ([{"id": "a", "answers": []}, {"id": "a", "answers": []}], ":2: duplicate id 'a'"),
     ],
 )
-def test_a_bad_row_of_sampled_answers_is_named(tmp_path: Path, rows: list[object], message: str) -> None:
+def test_sampled_answers_of_invalid_row_names_line(tmp_path: Path, rows: list[object], message: str) -> None:
+    """The error of an invalid row names its line."""
     with pytest.raises(DataError) as caught:
         SampledAnswers(_sampled(tmp_path, *rows), agree=2)
     assert message in str(caught.value)

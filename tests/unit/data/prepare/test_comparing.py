@@ -1,4 +1,4 @@
-"""Words, eight of them in a row, and near duplicates: everything that is planted is found, and nothing else."""
+"""Normalised words, decontamination and near duplicates: all planted matches are found, and no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from rstar2_train.data.prepare.normalize import normalized_words
         ("$$ + - ,", ""),
     ],
 )
-def test_words_do_not_depend_on_the_typesetting(text: str, expected: str) -> None:
+def test_normalized_words_ignore_typesetting(text: str, expected: str) -> None:
+    """The words of a text do not depend on its typesetting."""
     assert " ".join(normalized_words(text)) == expected
 
 
@@ -35,7 +36,8 @@ def _words(rng: random.Random, count: int) -> list[str]:
     return [f"w{rng.randrange(10**9)}" for _ in range(count)]
 
 
-def test_eight_shared_words_are_found_wherever_they_stand_and_seven_are_not() -> None:
+def test_overlap_needs_eight_consecutive_words() -> None:
+    """Eight shared consecutive words are found at any position; seven are not an overlap."""
     rng = random.Random(0)
     benchmarks = Benchmarks()
     problems = [_words(rng, rng.randint(GRAM, 60)) for _ in range(200)]
@@ -49,7 +51,8 @@ def test_eight_shared_words_are_found_wherever_they_stand_and_seven_are_not() ->
         assert benchmarks.overlap([*before, *shared[1:], *after]) is None
 
 
-def test_a_short_benchmark_problem_overlaps_with_the_same_words_only() -> None:
+def test_overlap_with_short_problem_needs_equal_text() -> None:
+    """A benchmark problem of fewer than eight words overlaps only with the same words."""
     benchmarks = Benchmarks()
     benchmarks.add(normalized_words("What is two plus two?"), "b:1")
     assert benchmarks.overlap(normalized_words("What is two plus two?")) == Overlap("what is two plus two", "b:1")
@@ -57,20 +60,20 @@ def test_a_short_benchmark_problem_overlaps_with_the_same_words_only() -> None:
     assert benchmarks.overlap(normalized_words("Now what is two plus two and so on?")) is None
 
 
-def _jaccard(one: list[str], other: list[str]) -> float:
-    left, right = set(pairwise(one)) or {tuple(one)}, set(pairwise(other)) or {tuple(other)}
+def _jaccard(first: list[str], second: list[str]) -> float:
+    left, right = set(pairwise(first)) or {tuple(first)}, set(pairwise(second)) or {tuple(second)}
     return len(left & right) / len(left | right)
 
 
 def _brute_force(problems: list[tuple[list[str], str]], similarity: float) -> dict[int, int]:
-    """The definition itself: each problem against every earlier one that stays."""
+    """The definition: compare each problem with every earlier problem that is kept."""
     kept: list[int] = []
     dropped: dict[int, int] = {}
     for index, (text, answer) in enumerate(problems):
         numbers = sorted(word for word in text if word.isdecimal())
         for other in kept:
-            earlier, its_answer = problems[other]
-            same = its_answer == answer and sorted(word for word in earlier if word.isdecimal()) == numbers
+            earlier, earlier_answer = problems[other]
+            same = earlier_answer == answer and sorted(word for word in earlier if word.isdecimal()) == numbers
             if same and _jaccard(earlier, text) >= similarity:
                 dropped[index] = other
                 break
@@ -87,14 +90,16 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "1", "2"]), max_size=12)
     problems=st.lists(st.tuples(TEXTS, st.sampled_from(["7", "8"])), max_size=25),
     similarity=st.sampled_from([0.1, 0.5, 0.6, 0.7, 0.8, 1.0]),
 )
-def test_near_duplicates_are_those_of_the_definition(problems: list[tuple[list[str], str]], similarity: float) -> None:
+def test_near_duplicates_equal_brute_force(problems: list[tuple[list[str], str]], similarity: float) -> None:
+    """Prefix filtering gives the result of the definition."""
     near = NearDuplicates(similarity=similarity)
     for text, answer in problems:
         near.add(text, answer)
     assert {index: duplicate.of for index, duplicate in near.find().items()} == _brute_force(problems, similarity)
 
 
-def test_of_near_duplicates_the_first_stays_and_other_numbers_or_answers_are_other_problems() -> None:
+def test_near_duplicates_keep_first_and_other_numbers() -> None:
+    """The first near duplicate is kept. Other numbers or answers make another problem."""
     text = normalized_words("How many ways are there to seat 6 guests around a round table with two of them apart?")
     near = NearDuplicates(similarity=0.7)
     near.add(text, "12")
@@ -102,6 +107,6 @@ def test_of_near_duplicates_the_first_stays_and_other_numbers_or_answers_are_oth
     near.add(["7" if word == "6" else word for word in text], "12")
     near.add(text, "13")
     near.add(["find", *text[3:]], "12")
-    found = near.find()
-    assert {index: duplicate.of for index, duplicate in found.items()} == {1: 0, 4: 0}
-    assert found[1].similarity == pytest.approx(17 / 18)
+    duplicates = near.find()
+    assert {index: duplicate.of for index, duplicate in duplicates.items()} == {1: 0, 4: 0}
+    assert duplicates[1].similarity == pytest.approx(17 / 18)

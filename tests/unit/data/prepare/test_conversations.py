@@ -1,4 +1,4 @@
-"""The datasets of the cold start: as they are published, and as the SFT stage then reads them."""
+"""Conversion of the cold start's datasets from their published form to the form of the SFT stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.data.prepare.call_syntax import CallSyntaxError, bracket_calls, glaive_call
+from rstar2_train.data.prepare.call_syntax import CallSyntaxError, parse_bracket_calls, parse_glaive_call
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
@@ -74,7 +74,7 @@ def _roles(messages: list[dict[str, str]]) -> list[str]:
 
 
 def _calls(text: str) -> list[dict[str, Any]]:
-    """The calls of a turn, as the real parser of rollouts finds them: well formed, if of tools it does not have."""
+    """Return the calls of a turn. The parser of rollouts must accept their form; it does not know their tools."""
     parsed = parse_calls(text, max_calls=8)
     assert all(call.fault in ("", "unknown_tool") for call in parsed), parsed
     bodies = [part.split("</tool_call>")[0] for part in text.split("<tool_call>")[1:]]
@@ -82,20 +82,22 @@ def _calls(text: str) -> list[dict[str, Any]]:
     return [json.loads(body) for body in bodies]
 
 
-def test_toolace() -> None:
-    system, user, call, one, two, answer = _messages("toolace", TOOLACE)
+def test_toolace_converts_calls_and_results() -> None:
+    """Several calls, their results and the signatures of ToolACE."""
+    system, user, call, first, second, answer = _messages("toolace", TOOLACE)
     assert user == {"role": "user", "content": "Hotels in Bonn?"} and answer["content"] == "None."
     assert _calls(call["content"]) == [
         {"name": "Hotel Search", "arguments": {"city": "Bonn", "stars": 4}},
         {"name": "weather", "arguments": {"days": [1, 2], "wet": True}},
     ]
-    assert [json.loads(message["content"])["name"] for message in (one, two)] == ["Hotel Search", "weather"]
-    assert "ü" in two["content"] and one["role"] == two["role"] == "tool"
+    assert [json.loads(message["content"])["name"] for message in (first, second)] == ["Hotel Search", "weather"]
+    assert "ü" in second["content"] and first["role"] == second["role"] == "tool"
     assert "func1" not in system["content"] and '"type": "object"' in system["content"]
     assert '"type": "integer"' in system["content"] and '"dict"' not in system["content"]
 
 
-def test_apigen_mt_says_and_calls_in_one_turn() -> None:
+def test_apigen_mt_merges_text_and_call() -> None:
+    """Text and the call after it become one assistant message."""
     system, _, call, result, answer = _messages("apigen-mt", APIGEN)
     assert system["content"].startswith("You are a retail agent.\n\n# Tools")
     assert call["content"].startswith("I will look.\n<tool_call>")
@@ -103,7 +105,8 @@ def test_apigen_mt_says_and_calls_in_one_turn() -> None:
     assert (result["role"], answer["content"]) == ("tool", "Yes.")
 
 
-def test_glaive() -> None:
+def test_glaive_converts_text_turns() -> None:
+    """The turns and the call in Glaive's text."""
     system, user, call, result, answer = _messages("glaive", GLAIVE)
     assert '"name": "weather"' in system["content"] and user["content"] == "Rain?"
     assert _calls(call["content"]) == [{"name": "weather", "arguments": {"in": "Cote d'Or"}}]
@@ -113,7 +116,8 @@ def test_glaive() -> None:
 @pytest.mark.parametrize(
     "row", [MAGICODER, {"instruction": MAGICODER["problem"], "response": MAGICODER["solution"]}], ids=["oss", "evol"]
 )
-def test_magicoder_becomes_a_call_that_our_tool_can_run(row: dict[str, Any]) -> None:
+def test_magicoder_becomes_call_of_python_tool(row: dict[str, Any]) -> None:
+    """The program of the solution becomes a call of the Python tool."""
     system, user, call = _messages("magicoder", row)
     (parsed,) = parse_calls(call["content"], max_calls=1)
     assert (parsed.fault, parsed.code, parsed.stdin) == ("", PROGRAM, "")
@@ -122,12 +126,14 @@ def test_magicoder_becomes_a_call_that_our_tool_can_run(row: dict[str, Any]) -> 
     assert DEFAULT_SYSTEM_PROMPT.endswith(system["content"])
 
 
-def test_chat() -> None:
+def test_tulu3_and_nemotron_convert_to_same_messages() -> None:
+    """Chats of Tulu 3 and Nemotron."""
     assert _messages("tulu3", TULU) == _messages("nemotron", NEMOTRON) == TULU["messages"]
     assert _messages("nemotron", NEMOTRON | {"input": "Hi"}) == TULU["messages"]
 
 
-def test_neighbouring_assistant_turns_become_one_and_what_follows_the_last_goes() -> None:
+def test_conversation_merges_and_trims_messages() -> None:
+    """Consecutive assistant messages are merged. Messages after the last of them are dropped."""
     turns = [("system", "S"), ("user", "a"), ("assistant", "b"), ("assistant", "c"), ("tool", ""), ("user", "d")]
     messages = [{"role": role, "content": content, "weight": 1} for role, content in turns]
     assert _messages("conversations", {"messages": messages}) == [
@@ -164,7 +170,8 @@ def _toolace_call(text: str) -> dict[str, Any]:
         ("tulu3", {"messages": [TULU["messages"][0], {"role": "assistant", "content": None}]}, "not-a-conversation"),
     ],
 )
-def test_what_a_demonstration_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
+def test_convert_of_invalid_demonstration_returns_rule(layout: str, row: dict[str, Any], rule: str) -> None:
+    """A demonstration that a rule removes."""
     removed = LAYOUTS[layout].convert(row, "f:1")
     assert isinstance(removed, RemovedRow) and removed.rule == rule and rule in RULES
 
@@ -183,29 +190,33 @@ def test_what_a_demonstration_is_removed_by(layout: str, row: dict[str, Any], ru
         ("nemotron", NEMOTRON | {"input": [{"role": "user", "content": 3.5, "x": 1}, 4]}, r"input\[1\]: must be"),
     ],
 )
-def test_a_turn_of_unknown_form_is_an_error(layout: str, row: dict[str, Any], message: str) -> None:
+def test_convert_of_unknown_turn_names_field(layout: str, row: dict[str, Any], message: str) -> None:
+    """A turn of an unknown form is an error with its field."""
     with pytest.raises(DataError, match=rf"^f:1: {message}"):
         LAYOUTS[layout].convert(row, "f:1")
 
 
-def test_calls_in_brackets() -> None:
-    (call,) = bracket_calls("""[a.b c/d(x='it, (is)', y=None, z={"k": [1, -2.5]}, from="é\\"", e=False)]""")
+def test_parse_bracket_calls_reads_literals_only() -> None:
+    """Names and literals of bracket calls; other expressions are an error."""
+    (call,) = parse_bracket_calls("""[a.b c/d(x='it, (is)', y=None, z={"k": [1, -2.5]}, from="é\\"", e=False)]""")
     assert call.name == "a.b c/d"
     assert call.arguments == {"x": "it, (is)", "y": None, "z": {"k": [1, -2.5]}, "from": 'é"', "e": False}
     for text in ("[f(x=open('/etc/passwd'))]", "[f(x=1) + 2]", "[f(x=b'1')]", "[f(x='1]"):
         with pytest.raises(CallSyntaxError):
-            bracket_calls(text)
+            parse_bracket_calls(text)
 
 
-def test_a_call_of_glaive_may_have_its_arguments_as_an_object_or_none() -> None:
-    assert glaive_call('{"name": "f", "arguments": {"a": 1}}').arguments == {"a": 1}
-    assert glaive_call('{"name": "f"}').arguments == {}
+def test_parse_glaive_call_with_object_or_no_arguments() -> None:
+    """The arguments of a Glaive call may be an object, or missing."""
+    assert parse_glaive_call('{"name": "f", "arguments": {"a": 1}}').arguments == {"a": 1}
+    assert parse_glaive_call('{"name": "f"}').arguments == {}
     with pytest.raises(CallSyntaxError, match="arguments of 'f'"):
-        glaive_call("""{"name": "f", "arguments": '{"a": }'}""")
+        parse_glaive_call("""{"name": "f", "arguments": '{"a": }'}""")
 
 
-def test_the_loss_is_on_what_assistants_wrote_and_on_nothing_else(tmp_path: Path) -> None:
-    """Through the SFT stage's own tokenisation: the masked-in tokens are the assistant messages, with their ends."""
+def test_conversation_loss_covers_assistant_messages_only(tmp_path: Path) -> None:
+    """In the tokenisation of the SFT stage, the loss mask covers the assistant messages with their ends, and nothing
+    else."""
     rows = [("toolace", TOOLACE), ("apigen-mt", APIGEN), ("glaive", GLAIVE), ("magicoder", MAGICODER), ("tulu3", TULU)]
     conversations = [_messages(layout, row) for layout, row in rows]
     texts = [message["content"] for messages in conversations for message in messages]

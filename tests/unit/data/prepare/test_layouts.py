@@ -1,4 +1,4 @@
-"""Rows of the public sets of problems, as they are published, and what becomes of them."""
+"""Conversion of rows of the public problem datasets and benchmarks, as they are published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.data.prepare.layouts import LAYOUTS
-from rstar2_train.data.prepare.pipeline import converted
+from rstar2_train.data.prepare.pipeline import convert_row
 from rstar2_train.data.prepare.records import RULES, RemovedRow
 from rstar2_train.data.readers import DataError
 from rstar2_train.rewards.verify import score
@@ -91,10 +91,11 @@ EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$
         ),
     ],
 )
-def test_rows_of_each_layout(layout: str, row: dict[str, Any], expected: dict[str, str]) -> None:
-    assert converted(LAYOUTS[layout], row, "f:1", max_digits=20) == expected
+def test_convert_row_of_each_layout(layout: str, row: dict[str, Any], expected: dict[str, str]) -> None:
+    """A row of each layout, with all its columns and with the layout's columns only."""
+    assert convert_row(LAYOUTS[layout], row, "f:1", max_digits=20) == expected
     only = {name: value for name, value in row.items() if name in LAYOUTS[layout].columns}
-    assert converted(LAYOUTS[layout], only, "f:1", max_digits=20) == expected
+    assert convert_row(LAYOUTS[layout], only, "f:1", max_digits=20) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,58 +116,63 @@ def test_rows_of_each_layout(layout: str, row: dict[str, Any], expected: dict[st
         ("ifeval", IFEVAL | {"prompt": ""}, "no-problem"),
     ],
 )
-def test_what_a_row_alone_is_removed_by(layout: str, row: dict[str, Any], rule: str) -> None:
-    removed = converted(LAYOUTS[layout], row, "f:1", max_digits=20)
+def test_convert_row_of_invalid_row_returns_rule(layout: str, row: dict[str, Any], rule: str) -> None:
+    """A row that a rule for single rows removes."""
+    removed = convert_row(LAYOUTS[layout], row, "f:1", max_digits=20)
     assert isinstance(removed, RemovedRow) and removed.rule == rule and rule in RULES
 
 
-def test_the_choices_of_gpqa_are_shuffled_alike_for_everyone_and_the_letter_is_that_of_the_right_one() -> None:
+def test_convert_row_of_gpqa_shuffles_choices() -> None:
+    """The order of GPQA's choices is shuffled and deterministic. The answer is the letter of the correct choice."""
     letters = Counter[str]()
     for number in range(400):
         row = GPQA | {"Question": f"Question {number}"}
-        made = converted(LAYOUTS["gpqa"], row, "f:1", max_digits=20)
-        assert made == converted(LAYOUTS["gpqa"], dict(reversed(row.items())), "f:1", max_digits=20)
-        assert isinstance(made, dict) and made.keys() == {"id", "problem", "answer", "slice"}
-        question, choices, _ = made["problem"].split("\n\n")
+        problem = convert_row(LAYOUTS["gpqa"], row, "f:1", max_digits=20)
+        assert problem == convert_row(LAYOUTS["gpqa"], dict(reversed(row.items())), "f:1", max_digits=20)
+        assert isinstance(problem, dict) and problem.keys() == {"id", "problem", "answer", "slice"}
+        question, choices, _ = problem["problem"].split("\n\n")
         listed = dict(choice.split(") ") for choice in choices.splitlines())
-        letter = made["answer"].removeprefix("\\text{").removesuffix("}")
+        letter = problem["answer"].removeprefix("\\text{").removesuffix("}")
         assert question == f"Question {number}" and listed[letter] == "Jupiter"
         assert sorted(listed) == list("ABCD") and sorted(listed.values()) == ["Jupiter", "Mars", "Saturn", "Venus"]
         letters[letter] += 1
-        said = [f"<answer>\\boxed{{{form}}}</answer>" for form in (letter, f"({letter})", f"\\text{{{letter}}}")]
-        assert {score(one, made["answer"]).verdict for one in said} == {"correct"}
-        others = [f"<answer>\\boxed{{{other}}}</answer>" for other in listed if other != letter]
-        assert {score(one, made["answer"]).verdict for one in others} == {"wrong"}
+        correct = [f"<answer>\\boxed{{{form}}}</answer>" for form in (letter, f"({letter})", f"\\text{{{letter}}}")]
+        assert {score(response, problem["answer"]).verdict for response in correct} == {"correct"}
+        wrong = [f"<answer>\\boxed{{{other}}}</answer>" for other in listed if other != letter]
+        assert {score(response, problem["answer"]).verdict for response in wrong} == {"wrong"}
     assert all(70 <= count <= 130 for count in letters.values())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kwargs": [{}]}, "must be lists of one length"),
+        ({"kwargs": [{}]}, "must be lists of the same length"),
         ({"instruction_id_list": ["punctuation:no_dash", "x:y"]}, "there is no instruction 'punctuation:no_dash'"),
         ({"kwargs": [None, {"num_words": 20}]}, "takes num_words, relation; given: num_words"),
         ({"kwargs": ["", 3]}, "not a mapping"),
     ],
 )
-def test_instructions_that_cannot_be_checked_are_errors(change: dict[str, Any], message: str) -> None:
+def test_convert_row_of_ifeval_with_invalid_instruction_raises(change: dict[str, Any], message: str) -> None:
+    """An unknown instruction or invalid arguments are an error."""
     with pytest.raises(DataError, match=f"^f:1: .*{message}"):
-        converted(LAYOUTS["ifeval"], IFEVAL | change, "f:1", max_digits=20)
+        convert_row(LAYOUTS["ifeval"], IFEVAL | change, "f:1", max_digits=20)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_row_of_another_layout_is_an_error_that_names_the_fields(layout: str) -> None:
+def test_convert_row_of_other_layout_names_fields(layout: str) -> None:
+    """A row without the layout's columns is an error that lists its fields."""
     with pytest.raises(DataError) as caught:
-        converted(LAYOUTS[layout], {"colour": "red", "size": 3}, "file.jsonl:4", max_digits=20)
+        convert_row(LAYOUTS[layout], {"colour": "red", "size": 3}, "file.jsonl:4", max_digits=20)
     assert str(caught.value).startswith("file.jsonl:4: ")
     assert f"layout {layout} is " in str(caught.value) and "fields are colour, size" in str(caught.value)
 
 
-def test_wrong_types_are_errors_too() -> None:
+def test_convert_row_with_wrong_types_raises() -> None:
+    """A field of a wrong type is an error."""
     for layout, row in (
         ("dapo", DAPO | {"prompt": 3}),
         ("dapo", DAPO | {"reward_model": {"ground_truth": ["2"]}}),
         ("problems", {"problem": ["p"], "answer": "1"}),
     ):
         with pytest.raises(DataError, match=r"^f:1: "):
-            converted(LAYOUTS[layout], row, "f:1", max_digits=20)
+            convert_row(LAYOUTS[layout], row, "f:1", max_digits=20)

@@ -1,4 +1,4 @@
-"""From sources to a prepared file: what goes, what stays, the same bytes again, and nothing half-written."""
+"""From sources to a prepared file: removed and kept rows, identical bytes, and no partial output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rstar2_train.data.prepare import pipeline as prepare_module
+from rstar2_train.data.prepare import pipeline
 from rstar2_train.data.prepare.config import PrepareSettings
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, PreparedDataset, decontaminate, prepare
@@ -24,7 +24,7 @@ BENCHMARK = "A rhombus of side 13 has a diagonal of length 24; find the product 
 
 
 def _text(index: int) -> str:
-    """Problem number `index`: 20 words, none of which is another one's."""
+    """Return problem number `index`: 20 words that no other problem has."""
     letter = chr(ord("a") + index)
     return " ".join(letter * length for length in range(1, 20)) + f" {index}?"
 
@@ -40,7 +40,7 @@ def _source(layout: str, *files: Path) -> DatasetSource:
 
 
 def _sources(folder: Path) -> list[DatasetSource]:
-    """Two layouts, and a row for each rule."""
+    """Return sources of two layouts, with a row per rule."""
     dapo = [{"prompt": _text(index), "solution": str(index)} for index in range(4)]
     dapo += [dapo[0], {"prompt": BENCHMARK, "solution": "1200"}, {"prompt": "x", "solution": "9" * 30}]
     omr = [
@@ -85,7 +85,8 @@ CANDIDATES = {
 }
 
 
-def test_each_rule_removes_its_row_and_the_report_says_so(tmp_path: Path) -> None:
+def test_prepare_removes_one_row_per_rule_and_reports(tmp_path: Path) -> None:
+    """Each rule removes its row, and the report counts it with an example."""
     prepared = _prepare(tmp_path)
     assert [(problem.answer, problem.problem) for problem in read_problems(prepared.file)] == [
         (str(index), _text(index)) for index in (0, 1, 2, 3, 5, 6, 7)
@@ -105,9 +106,11 @@ def test_each_rule_removes_its_row_and_the_report_says_so(tmp_path: Path) -> Non
     assert json.loads((prepared.file.parent / "report.json").read_text(encoding="utf-8")) == report
 
 
-def test_sampled_answers_confirm_the_labels_that_are_in_doubt(tmp_path: Path) -> None:
+def test_prepare_with_sampled_answers_verifies_labels(tmp_path: Path) -> None:
+    """Sampled answers verify the labels of the layouts that need it."""
     candidates = {problem.answer: problem.id for problem in read_problems(_prepare(tmp_path).file)}
-    rows = [{"id": candidates[answer], "answers": said} for answer, said in (("5", ["5"] * 2), ("6", ["5"] * 16))]
+    answers = {"5": ["5"] * 2, "6": ["5"] * 16}
+    rows = [{"id": candidates[label], "answers": sampled_answers} for label, sampled_answers in answers.items()]
     sampled = _write(tmp_path / "answers.jsonl", *rows)
     prepared = _prepare(tmp_path, sampled)
     assert [problem.answer for problem in read_problems(prepared.file)] == ["0", "1", "2", "3", "5"]
@@ -117,13 +120,15 @@ def test_sampled_answers_confirm_the_labels_that_are_in_doubt(tmp_path: Path) ->
     assert [problem.answer for problem in read_problems(stricter.file)] == ["0", "1", "2", "3", "7"]
 
 
-def test_sampled_answers_of_other_problems_are_an_error(tmp_path: Path) -> None:
+def test_prepare_with_answers_of_other_problems_raises(tmp_path: Path) -> None:
+    """Sampled answers that confirm no problem are an error."""
     sampled = _write(tmp_path / "answers.jsonl", {"id": "openmathreasoning-0", "answers": ["1", "1"]})
-    with pytest.raises(DataError, match="confirm no problem at all"):
+    with pytest.raises(DataError, match="sampled answers confirm no problem"):
         _prepare(tmp_path, sampled)
 
 
-def test_the_same_input_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
+def test_prepare_of_same_input_writes_same_bytes(tmp_path: Path) -> None:
+    """The output does not depend on the folder. Other settings give another output folder."""
     first, second = _prepare(tmp_path / "a"), _prepare(tmp_path / "b" / "c")
     assert _bytes(first) == _bytes(second) and not second.reused
     assert str(tmp_path) not in _bytes(first)[1].decode()
@@ -131,53 +136,56 @@ def test_the_same_input_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
     assert other.file.parent != first.file.parent and "near-duplicate" not in _removed(other)
 
 
-def test_what_is_there_is_used_again_unless_it_was_changed(tmp_path: Path) -> None:
+def test_prepare_reuses_existing_result_unless_modified(tmp_path: Path) -> None:
+    """An existing result is reused. A modified one is an error and is not overwritten."""
     first = _prepare(tmp_path)
-    again = _prepare(tmp_path)
-    assert again.reused and (again.file, again.report) == (first.file, first.report)
+    second = _prepare(tmp_path)
+    assert second.reused and (second.file, second.report) == (first.file, first.report)
     first.file.write_text("mine", encoding="utf-8")
-    with pytest.raises(DataError, match="changed since it was made; remove"):
+    with pytest.raises(DataError, match="modified or deleted since it was written; remove"):
         _prepare(tmp_path)
     assert first.file.read_text(encoding="utf-8") == "mine"
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the death of the process."""
 
 
 @pytest.mark.parametrize("at", ["reading openmathreasoning: omr.jsonl", "comparing", "writing"])
-def test_after_an_interruption_nothing_is_half_written_and_finished_files_are_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    def interrupt(what: str, done: int, total: int | None) -> None:
-        if what == at:
+def test_prepare_after_interruption_reuses_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """An interruption leaves no partial output. The next run does not read finished input files again."""
+
+    def interrupt(activity: str, result: int, total: int | None) -> None:
+        if activity == at:
             raise Killed
 
     with pytest.raises(Killed):
-        _prepare(tmp_path, watch=interrupt)
+        _prepare(tmp_path, on_progress=interrupt)
     assert _left_behind(tmp_path / "out") == []
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["parts"]
     read: list[str] = []
-    convert = prepare_module.converted
+    convert = pipeline.convert_row
 
     def count(layout: Any, *arguments: Any, **more: Any) -> Any:
         read.append(layout.name)
         return convert(layout, *arguments, **more)
 
-    monkeypatch.setattr(prepare_module, "converted", count)
+    monkeypatch.setattr(pipeline, "convert_row", count)
     resumed = _prepare(tmp_path)
     assert read == (["openmathreasoning"] * 7 if at.startswith("reading") else [])
     assert _bytes(resumed) == _bytes(_prepare(tmp_path / "whole"))
 
 
-def test_a_benchmark_keeps_every_row_and_its_own_ids(tmp_path: Path) -> None:
+def test_prepare_of_benchmark_keeps_all_rows_and_ids(tmp_path: Path) -> None:
+    """No rule for training problems removes a benchmark's row, and ids are retained."""
     rows = [{"problem": "p", "answer": "\\pi", "unique_id": "a/1"}, {"problem": "q", "answer": "2" * 30}]
     prepared = prepare([_source("math500", _write(tmp_path / "m.jsonl", *rows))], out=tmp_path / "out")
     problems = list(read_problems(prepared.file))
     assert [problem.answer for problem in problems] == ["\\pi", "2" * 30] and problems[0].id == "math500-a/1"
 
 
-def test_the_benchmarks_of_transfer_as_they_are_published(tmp_path: Path) -> None:
+def test_prepare_of_transfer_benchmarks_as_published(tmp_path: Path) -> None:
+    """GPQA, HMMT and IFEval in their published file formats."""
     columns = ["Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)), "Record ID"]
     with (tmp_path / "gpqa_diamond.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
@@ -192,21 +200,23 @@ def test_the_benchmarks_of_transfer_as_they_are_published(tmp_path: Path) -> Non
     }
     pq.write_table(pa.Table.from_pylist([hmmt]), tmp_path / "hmmt.parquet")
     pq.write_table(pa.Table.from_pylist([ifeval]), tmp_path / "ifeval.parquet")
-    found = {}
+    prepared_problems = {}
     for layout, file in (("gpqa", "gpqa_diamond.csv"), ("hmmt", "hmmt.parquet"), ("ifeval", "ifeval.parquet")):
         prepared = prepare([_source(layout, tmp_path / file)], out=tmp_path / "out")
-        found[layout] = next(read_problems(prepared.file))
-    assert (found["gpqa"].id, found["hmmt"].id, found["ifeval"].id) == ("gpqa-rec1", "hmmt-1", "ifeval-7")
-    assert "Which, of\nthese?\n\nA) " in found["gpqa"].problem and ') the "first"\n' in found["gpqa"].problem
-    assert (found["hmmt"].answer, found["hmmt"].slice, found["hmmt"].as_is) == ("103", "Algebra", False)
-    assert (found["ifeval"].problem, found["ifeval"].as_is) == ("Describe a door.", True)
-    assert of_gold(found["ifeval"].answer) == [
+        prepared_problems[layout] = next(read_problems(prepared.file))
+    gpqa_problem, hmmt_problem, ifeval_problem = prepared_problems.values()
+    assert (gpqa_problem.id, hmmt_problem.id, ifeval_problem.id) == ("gpqa-rec1", "hmmt-1", "ifeval-7")
+    assert "Which, of\nthese?\n\nA) " in gpqa_problem.problem and ') the "first"\n' in gpqa_problem.problem
+    assert (hmmt_problem.answer, hmmt_problem.slice, hmmt_problem.as_is) == ("103", "Algebra", False)
+    assert (ifeval_problem.problem, ifeval_problem.as_is) == ("Describe a door.", True)
+    assert of_gold(ifeval_problem.answer) == [
         Instruction("punctuation:no_comma", {}),
         Instruction("length_constraints:number_words", words),
     ]
 
 
-def test_nested_columns_of_parquet_are_read(tmp_path: Path) -> None:
+def test_prepare_of_parquet_reads_nested_columns(tmp_path: Path) -> None:
+    """Nested columns of a Parquet file are read. The error of a wrong layout lists the fields."""
     row = {
         "prompt": [{"content": _text(1), "role": "user"}],
         "reward_model": {"ground_truth": "34", "style": "rule"},
@@ -221,27 +231,40 @@ def test_nested_columns_of_parquet_are_read(tmp_path: Path) -> None:
         prepare([_source("tulu3", tmp_path / "dapo.parquet")], out=tmp_path / "out")
 
 
-def _talk(*texts: str) -> dict[str, Any]:
+def _conversation(*texts: str) -> dict[str, Any]:
     roles = ("user", "assistant") * len(texts)
     return {"messages": [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]}
 
 
-def test_conversations_are_compared_by_what_the_user_says(tmp_path: Path) -> None:
+def test_prepare_compares_conversations_by_user_messages(tmp_path: Path) -> None:
+    """Conversations are compared by their user messages."""
     bench = _write(tmp_path / "bench.jsonl", {"problem": BENCHMARK, "answer": "1200"})
-    one = _write(tmp_path / "1.jsonl", _talk("hi", "ho"), _talk(BENCHMARK, "1200"), _talk("hi", BENCHMARK))
-    two = _write(tmp_path / "2.jsonl", _talk("hi", "ho"), _talk("hi", "ha"))
-    prepared = prepare([_source("tulu3", one), _source("conversations", two)], out=tmp_path / "out", against=[bench])
+    first = _write(
+        tmp_path / "1.jsonl",
+        _conversation("hi", "ho"),
+        _conversation(BENCHMARK, "1200"),
+        _conversation("hi", BENCHMARK),
+    )
+    second = _write(tmp_path / "2.jsonl", _conversation("hi", "ho"), _conversation("hi", "ha"))
+    sources = [_source("tulu3", first), _source("conversations", second)]
+    prepared = prepare(sources, out=tmp_path / "out", against=[bench])
     assert [row.messages[1]["content"] for row in read_conversations(prepared.file)] == ["ho", BENCHMARK, "ha"]
     assert _removed(prepared) == {"contaminated": 1, "repeated": 1}
 
 
-def test_decontamination_leaves_rows_as_they_are(tmp_path: Path) -> None:
+def test_decontaminate_keeps_other_rows_unchanged(tmp_path: Path) -> None:
+    """Rows without an overlap stay unchanged."""
     bench = _write(tmp_path / "bench.jsonl", {"problem": BENCHMARK})
-    rows = [{"question": _text(0), "é": [1]}, {"problem": f"Now: {BENCHMARK}"}, _talk(_text(1), "1"), _talk(BENCHMARK)]
+    rows = [
+        {"question": _text(0), "é": [1]},
+        {"problem": f"Now: {BENCHMARK}"},
+        _conversation(_text(1), "1"),
+        _conversation(BENCHMARK),
+    ]
     given = _write(tmp_path / "mine.jsonl", *rows)
-    done = decontaminate([given], out=tmp_path / "out", against=[bench])
-    assert [json.loads(line) for line in done.file.read_text(encoding="utf-8").splitlines()] == [rows[0], rows[2]]
-    assert [example["at"] for example in done.report["removed"]["contaminated"]["examples"]] == [
+    result = decontaminate([given], out=tmp_path / "out", against=[bench])
+    assert [json.loads(line) for line in result.file.read_text(encoding="utf-8").splitlines()] == [rows[0], rows[2]]
+    assert [example["at"] for example in result.report["removed"]["contaminated"]["examples"]] == [
         "mine.jsonl:2",
         "mine.jsonl:4",
     ]
@@ -251,36 +274,38 @@ def test_decontamination_leaves_rows_as_they_are(tmp_path: Path) -> None:
     assert _left_behind(tmp_path / "out") == []
 
 
-def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+def test_prepare_removes_half_surrogate_pairs(tmp_path: Path) -> None:
+    """A text with half of a surrogate pair is removed."""
     rows = [{"problem": "half \ud83d?", "answer": "1"}, {"problem": "whole \U0001f600?", "answer": "1"}]
     given = _write(tmp_path / "mine.jsonl", *rows)
-    for done in (
+    for result in (
         prepare([_source("problems", given)], out=tmp_path / "a"),
         decontaminate([given], out=tmp_path / "b", against=[_write(tmp_path / "bench.jsonl", {"problem": "?"})]),
     ):
-        assert _removed(done) == {"not-text": 1}
-        assert [problem.problem for problem in read_problems(done.file)] == ["whole \U0001f600?"]
-        assert done.report["removed"]["not-text"]["examples"][0]["why"] == r"'\ud83d'"
+        assert _removed(result) == {"not-text": 1}
+        assert [problem.problem for problem in read_problems(result.file)] == ["whole \U0001f600?"]
+        assert result.report["removed"]["not-text"]["examples"][0]["why"] == r"'\ud83d'"
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda f: prepare([_source("dapo", f), _source("tulu3", f)], out=f.parent), "must be of one kind"),
-        (lambda f: prepare([], out=f.parent), "none given"),
-        (lambda f: prepare([_source("aime", f)], out=f.parent, against=[f]), "take no --against"),
-        (lambda f: prepare([_source("tulu3", f)], out=f.parent, sampled=f), "these sources are conversations"),
-        (lambda f: prepare([_source("dapo", f)], out=f.parent, sampled=f), "applies to openmathreasoning, problems"),
-        (lambda f: prepare([_source("problems", f)], out=f.parent), "no row is left of 1: not-an-integer 1"),
+        (lambda f: prepare([_source("dapo", f), _source("tulu3", f)], out=f.parent), "must have the same kind"),
+        (lambda f: prepare([], out=f.parent), "got none"),
+        (lambda f: prepare([_source("aime", f)], out=f.parent, against=[f]), "--against and --sampled do not apply"),
+        (lambda f: prepare([_source("tulu3", f)], out=f.parent, sampled=f), "the sources are conversations"),
+        (lambda f: prepare([_source("dapo", f)], out=f.parent, sampled=f), "the layouts openmathreasoning, problems"),
+        (lambda f: prepare([_source("problems", f)], out=f.parent), "removed all 1 rows: not-an-integer 1"),
         (lambda f: prepare([_source("tulu3", f)], out=f.parent), r"f\.jsonl:1: no messages; layout tulu3 is"),
         (lambda f: prepare([_source("problems", f)], out=f.parent, against=[f.parent / "g"]), "g: no such file"),
-        (lambda f: PrepareSettings(similarity=0), "--similarity is 0"),
-        (lambda f: PrepareSettings(agree=0), r"--agree \(0\) must be at least 1"),
+        (lambda f: PrepareSettings(similarity=0), "--similarity must be above 0 and at most 1, got 0"),
+        (lambda f: PrepareSettings(agree=0), "must be at least 1, got 20 and 0"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_leaves_nothing(
+def test_prepare_of_invalid_request_raises_and_writes_nothing(
     tmp_path: Path, make: Callable[[Path], Any], message: str
 ) -> None:
+    """An invalid request is an error that leaves no output."""
     file = _write(tmp_path / "f.jsonl", {"problem": "p", "answer": "x"})
     with pytest.raises(DataError, match=message):
         make(file)

@@ -146,7 +146,7 @@ def test_a_filter_that_could_drop_nothing_is_refused(
     ("lines", "says"),
     [
         ([], "problems.jsonl: the file has no rows"),
-        ([{"id": 1, "problem": "a", "answer": 1}] * 2, "problems.jsonl:2: id '1' is already used in line 1"),
+        ([{"id": 1, "problem": "a", "answer": 1}] * 2, "problems.jsonl:2: duplicate id '1', first used in line 1"),
         ([{"problem": "a"}], "problems.jsonl:1: answer must be a non-empty text"),
     ],
 )
