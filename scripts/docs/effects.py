@@ -93,4 +93,4 @@ def effect(path: str) -> str:
     for pattern, value in EFFECTS:
         if fnmatchcase(path, pattern) or fnmatchcase(path, pattern.removesuffix(".*")):
             return value
-    raise KeyError(f"{path} is missing in EFFECTS of scripts/docs/effects.py: say when a change takes effect")
+    raise KeyError(f"{path} is missing in EFFECTS of scripts/docs/effects.py: add when a change takes effect")

@@ -22,8 +22,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "manifest.md"
 Schema = Mapping[str, Any]
 
 SECTIONS = (
-    "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter", "spec.stages[].evaluate",
-    "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trainer", "spec.rollout", "spec.judge",
+    "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
+    "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trainer", "spec.rollout", "spec.judge",
     "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking", "spec.failurePolicy", "spec.deadlines",
     "spec.retain", "spec.secretRefs", "spec.runtimePatches[]", "spec.runtimePatches[].affinity",
 )  # fmt: skip
@@ -40,7 +40,7 @@ HEAD = """\
 Every field of an `AgenticRLJob` (`rstar2.dev/v1alpha1`, short name `arl`). Only `spec.model.source` and `spec.stages`
 are required. An unset field has the default of its row; the defaults of training and sampling are the paper's.
 
-- `rstar2 validate FILE` lists every error of a manifest at once: the field, its value, and the allowed values.
+- `rstar2 validate FILE` lists all errors of a manifest in one run: the field, its value, and the allowed values.
 - `kubectl explain arl.spec.grpo` shows the same descriptions in a terminal.
 - Complete manifests: [examples](examples.md).
 
@@ -49,7 +49,7 @@ Kubernetes quantities, such as `500m` or `16Gi`. `[]` in a path stands for each 
 
 ## When a change takes effect
 
-You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change* says when the new value is
+You may edit a job at any time, with `kubectl edit`, `apply` or `scale`. The column *Change* shows when the new value is
 used. [Changing a running job](kubernetes.md#changing-a-running-job) explains the cost.
 
 | Change | Meaning |
@@ -204,8 +204,8 @@ def _default(path: str, node: Schema, required: bool) -> str:
     value = node.get("default", _effective_default(path))
     if value is None or value in ("", [], {}):
         return "unset"
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return ", ".join(f"`{one}`" for one in value)
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return ", ".join(f"`{entry}`" for entry in value)
     return f"`{json.dumps(value) if not isinstance(value, str) else value}`"
 
 

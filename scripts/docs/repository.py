@@ -105,16 +105,16 @@ def links(text: str) -> Iterator[tuple[int, str]]:
 
 def anchors(text: str) -> set[str]:
     """Anchors of a Markdown text: of its headings, as GitHub and MkDocs make them, and those that it sets itself."""
-    found = set(re.findall(r'\bid="([^"]+)"', text)) | set(re.findall(r"\{#([\w-]+)", text))
+    ids = set(re.findall(r'\bid="([^"]+)"', text)) | set(re.findall(r"\{#([\w-]+)", text))
     for _, line, is_prose in prose(text):
         if is_prose and (heading := re.match(r"#+\s+(.*?)\s*(\{#.*\})?\s*$", line)):
             plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).replace("`", ""))
-            found.add(re.sub(r"\s", "-", plain.strip().lower()))
-    return found
+            ids.add(re.sub(r"\s", "-", plain.strip().lower()))
+    return ids
 
 
 def stale_references(text: str) -> Iterator[tuple[int, str]]:
-    """(line number, what is wrong) of every path or `path::symbol` in a code span that does not exist."""
+    """(line number, the problem) of every path or `path::symbol` in a code span that does not exist."""
     for number, line, is_prose in prose(text):
         for span in _SPAN.findall(line) if is_prose else ():
             match = _REFERENCE.fullmatch(span)

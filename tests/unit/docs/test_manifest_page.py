@@ -57,7 +57,7 @@ def test_manifest_page_has_each_field() -> None:
 
 
 def test_effects_explain_each_field_and_value() -> None:
-    """No field is forgotten, no pattern is left over, and the legend has every value."""
+    """Each field has a pattern, each pattern has a field, and the legend has every value."""
     used = {next(pattern for pattern, _ in EFFECTS if fnmatchcase(path, pattern)) for path in FIELDS}
     assert used == {pattern for pattern, _ in EFFECTS}
     plain = {value for _, value in EFFECTS if not value.startswith(f"{NOW}, replaces ")}
@@ -74,12 +74,12 @@ def test_effects_replaced_pods_match_the_builders() -> None:
     """A change of a field changes the pod templates of the roles that the page names, and of no other role."""
     before, wrong = templates({}), {}
     for path in FIELDS:
-        value, told = other_value(path), effect(path)
-        if "[]" in path or told in (NEVER, FETCH, REJECTED) or value is None:
+        value, effect_of = other_value(path), effect(path)
+        if "[]" in path or effect_of in (NEVER, FETCH, REJECTED) or value is None:
             continue
         after = templates({path: value})
         replaced = {role for role in ROLES if before[role] != after[role]}
-        if replaced != set(told.partition("replaces ")[2].partition(";")[0].split(", ")) - {""}:
+        if replaced != set(effect_of.partition("replaces ")[2].partition(";")[0].split(", ")) - {""}:
             wrong[path] = replaced
     assert not wrong
 
@@ -94,14 +94,14 @@ def templates(changes: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(folder, {})
         node[last] = value
     built = build_context(AgenticRLJob.model_validate(manifest), OperatorSettings())
-    return {role: [one["spec"].get("template") for one in build(built)] for role, build in ROLES.items()}
+    return {role: [body["spec"].get("template") for body in build(built)] for role, build in ROLES.items()}
 
 
 def other_value(path: str) -> Any:
     """A value of the field that differs from the example's; None when the test cannot make one."""
     node, value = FIELDS[path], manifest_value(path)
     if "enum" in node:
-        return next((one for one in node["enum"] if one != value), None)
+        return next((entry for entry in node["enum"] if entry != value), None)
     if node.get("x-kubernetes-int-or-string"):
         return "77Gi"
     match node.get("type"):

@@ -48,12 +48,12 @@ def _exists(page: Path, target: str) -> bool:
 
 def test_pages_show_valid_manifests() -> None:
     """Each AgenticRLJob in a fenced block passes `rstar2 validate`."""
-    found = 0
+    manifests = 0
     for page in PAGES:
         for block in re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL):
             if "kind: AgenticRLJob" not in block:
                 continue
-            found += 1
+            manifests += 1
             job, issues = check(yaml.safe_load(block))
             assert job is not None, [str(issue) for issue in issues]
-    assert found
+    assert manifests
