@@ -1,6 +1,6 @@
-"""What every stage driver has at hand: the job, its state, where its helpers are, and how to say what it reached.
+"""The context of one stage attempt: the job, its state directory, the endpoints, progress and stop requests.
 
-Made once by `__main__`, passed down; the drivers of the stage types hold no other globals.
+Created once by `__main__` and passed to the stage and its sessions; they use no other globals.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.tracking.tracker import Tracker
 
+_REPORT_INTERVAL = 0.5
+"""Seconds between two progress reports of the same batch of rollouts."""
+
 
 class SuspendRequested(Exception):
-    """Raised between two steps, or in the middle of one, when the driver was asked to stop."""
+    """The process received SIGTERM or SIGINT; raised between two steps or inside one."""
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the other roles are."""
+    """Addresses of the other roles."""
 
     engines: tuple[str, ...] = ()
-    """Base URLs of the vLLM engines."""
+    """Base URLs of vLLM engines."""
     engine_service: str = ""
-    """`HOST:PORT` whose addresses are engines too, looked up again and again; empty: only `engines`."""
+    """`HOST:PORT` whose addresses are engines too, looked up periodically; empty: only `engines`."""
     judge: str = ""
     """Base URL of the judge API."""
     ray: str | None = None
@@ -58,7 +61,7 @@ class StageContext:
     endpoints: Endpoints
     tracker: Tracker
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by SIGTERM: checkpoint, then end as suspended."""
+    """Set by SIGTERM and SIGINT: write a checkpoint, then exit as suspended."""
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,49 +69,50 @@ class StageContext:
 
     @property
     def folder(self) -> StageState:
-        """The stage's own folder."""
+        """The folder of the stage."""
         return self.state.stage(self.stage.name)
 
     @property
     def seed(self) -> int:
-        """The job's seed."""
+        """The seed of the job."""
         return self.job.spec.seed
 
     def report(self, *, metrics: Mapping[str, float] | None = None, **changes: object) -> None:
-        """Change fields of the progress and write it. A metric that is not finite is left out: JSON cannot hold it."""
+        """Change fields of the progress and write it. Skips metrics that are not finite, which JSON cannot hold."""
         if metrics is not None:
             changes["metrics"] = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.progress = self.progress.model_copy(update=changes | {"updated_at": time.time()})
         write_model(self.state.progress_file, self.progress)
 
-    def watch_signals(self) -> None:
-        """Let SIGTERM and SIGINT ask for a suspension. Again after Ray has started: it puts in handlers of its own."""
+    def install_signal_handlers(self) -> None:
+        """Let SIGTERM and SIGINT request a suspension. Call again after Ray started: it installs its own handlers."""
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stopping.set)
 
     def report_rollouts(self, done: int, total: int) -> None:
-        """Show how many rollouts of the present batch have ended; written at most twice a second."""
-        if done < total and time.time() - self.progress.updated_at < 0.5:
+        """Report the number of finished rollouts of the current batch, at most twice per second."""
+        if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:
             return
         self.report(rollouts_done=done, rollouts_total=total)
 
     def check_stop(self) -> None:
-        """Raise Suspend when the driver was asked to stop."""
+        """Raise SuspendRequested if the process received a stop signal."""
         if self.stopping.is_set():
             raise SuspendRequested
 
     def check_current(self) -> None:
-        """Raise StageFailed when another attempt of the stage has begun: this one must write nothing any more."""
+        """Raise StageFailed if a newer attempt of the stage exists: this attempt must not write any more."""
         current = self.folder.attempt()
         if current != AttemptRecord(attempt=self.attempt, uid=self.job.metadata.uid):
-            by = f"attempt {current.attempt} of job {current.uid}" if current else "nobody (its file is gone)"
-            raise StageFailed("StaleAttempt", f"{by} has taken over from attempt {self.attempt}", retryable=False)
+            owner = f"attempt {current.attempt} of job {current.uid}" if current else "no attempt (its file is missing)"
+            message = f"attempt {self.attempt} is stale: the stage belongs to {owner}"
+            raise StageFailed("StaleAttempt", message, retryable=False)
 
     def outcome(
         self, kind: str, reason: Reason, message: str = "", *, checkpoint: CheckpointRef | None = None
     ) -> Outcome:
-        """An outcome of this attempt. A longer message is cut: sixty engines have a word each to say."""
+        """Return an outcome of this attempt. The message is truncated: with many engines it can be long."""
         return Outcome.model_validate(
             {
                 "stage": self.stage.name,
@@ -121,5 +125,5 @@ class StageContext:
         )
 
     def relative(self, path: Path) -> str:
-        """A path as contracts name it: relative to the job's state."""
+        """Return a path as the contracts name it: relative to the job's state directory."""
         return str(path.relative_to(self.state.root))

@@ -1,4 +1,4 @@
-"""Which policy a stage starts from: what the last training stage before it handed on, or the job's own source."""
+"""The policy that a stage starts from: the result of the last training stage before it, or the job's model source."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ class InitialPolicy:
     """The policy at the start of a stage."""
 
     model: Path
-    """Hugging Face folder."""
+    """Hugging Face model folder."""
     version: str
-    """Weight version that engines serve it under."""
+    """Weight version under which engines serve it."""
     stage: Stage | None
-    """The stage that made it; None: the job's source."""
+    """Stage that trained it; None: the job's model source."""
     checkpoint: Path | None
-    """The checkpoint behind it, with the optimiser; None for the job's source."""
+    """Checkpoint of these weights, with the optimiser; None for the job's model source."""
 
 
 def initial_policy(job: AgenticRLJob, stage: Stage, state: JobState) -> InitialPolicy:
-    """What `stage` starts from. Raises StageFailed when an earlier training stage has not finished."""
-    before = job.spec.stages[: job.spec.stages.index(stage)]
-    maker = next((one for one in reversed(before) if one.learns), None)
-    if maker is None:
+    """Return the policy that `stage` starts from. Raises StageFailed if the training stage before it is unfinished."""
+    earlier = job.spec.stages[: job.spec.stages.index(stage)]
+    source = next((candidate for candidate in reversed(earlier) if candidate.learns), None)
+    if source is None:
         return InitialPolicy(Path(job.spec.model.source), "source", None, None)
-    folder = state.stage(maker.name)
+    folder = state.stage(source.name)
     outcome = folder.outcome()
     if outcome is None or not folder.done or outcome.checkpoint is None:
-        raise StageFailed("BadConfiguration", f"stage {maker.name} has not finished; run it first", retryable=False)
-    version = final_version(maker, outcome.checkpoint.step)
-    return InitialPolicy(folder.model, version, maker, state.root / outcome.checkpoint.path)
+        message = f"stage {source.name}, which stage {stage.name} starts from, has not finished: run it first"
+        raise StageFailed("BadConfiguration", message, retryable=False)
+    version = final_version(source, outcome.checkpoint.step)
+    return InitialPolicy(folder.model, version, source, state.root / outcome.checkpoint.path)
 
 
 def step_version(stage: Stage, step: int) -> str:
-    """Weight version after `step` steps of a stage."""
+    """Return the weight version after `step` steps of a stage."""
     return f"{stage.name}-step-{step:06d}"
 
 
 def final_version(stage: Stage, step: int) -> str:
-    """Weight version of what a stage handed on, made at `step`."""
+    """Return the weight version of a stage's final model, which is that of `step`."""
     return f"{stage.name}-final-{step:06d}"
 
 
-def inherits_optimizer(maker: Stage | None, *, reset: bool) -> bool:
-    """Whether a GRPO stage goes on with the optimiser of the stage before: only from another GRPO stage."""
-    return maker is not None and maker.type == "GRPO" and not reset
+def inherits_optimizer(source: Stage | None, *, reset: bool) -> bool:
+    """Return whether a GRPO stage takes over the optimiser of the stage before: only that of another GRPO stage."""
+    return source is not None and source.type == "GRPO" and not reset

@@ -1,6 +1,6 @@
-"""From a step's rollouts to what the trainer learns from: Resample-on-Correct, then advantages. Pure.
+"""Turns the rollouts of a step into a training batch: Resample-on-Correct, then advantages. Pure.
 
-Marks every trajectory with what became of it (kept or not, and why), so that the Parquet file of the step says all.
+Marks each trajectory with its selection (kept or dropped, and the reason), so that the step's Parquet file is complete.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from rstar2_train.trainer.types import TrainSequence
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What a step trains on."""
+    """The training sequences of one step."""
 
     groups: list[list[TrainSequence]]
-    """The groups with variance, each with its kept rollouts."""
+    """The groups whose rewards differ, each with its kept rollouts."""
     lost: int
-    """Rollouts that infrastructure lost."""
+    """Number of rollouts lost to infrastructure."""
 
 
-def select(groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int) -> TrainingBatch:
-    """Mark the trajectories in place and return the training sequences. Paper §2.2.3, eq. 7."""
+def select_rollouts(
+    groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int
+) -> TrainingBatch:
+    """Mark the trajectories in place and return the training sequences (paper §2.2.3, eq. 7)."""
     trained = []
     for group in groups:
-        stats = [_stats(trajectory) for trajectory in group]
-        chosen = resample(
-            stats,
+        selection = resample(
+            [_stats(trajectory) for trajectory in group],
             keep=settings.keep_per_prompt,
             mode=settings.resample.mode,
             min_per_class=settings.resample.min_per_class,
             seed=(seed, step, group[0].prompt_id),
         )
         for index, trajectory in enumerate(group):
-            trajectory.kept = chosen.trainable and index in chosen.kept
-            trajectory.kept_reason = chosen.reasons[index]
-        if chosen.trainable:
-            kept = [group[index] for index in chosen.kept]
+            trajectory.kept = selection.trainable and index in selection.kept
+            trajectory.kept_reason = selection.reasons[index]
+        if selection.trainable:
+            kept = [group[index] for index in selection.kept]
             advantages = group_advantages([trajectory.reward for trajectory in kept])
             trained.append([_sequence(t, advantage) for t, advantage in zip(kept, advantages, strict=True)])
     return TrainingBatch(trained, sum(trajectory.failed for group in groups for trajectory in group))
 
 
-def stored_groups(
+def regroup_stored(
     stored: Sequence[Trajectory], *, problems: Sequence[Problem], rollouts_per_prompt: int
 ) -> list[list[Trajectory]] | None:
-    """The groups of a step that was sampled before, in the order of its problems.
+    """Return the stored rollouts of a step as groups, in the order of its problems.
 
-    None when they are not this step's: written for other data, or with another number of rollouts.
+    Return None if they belong to other data or to another number of rollouts per prompt.
     """
     by_prompt: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
     for trajectory in stored:
         by_prompt.setdefault(trajectory.prompt_id, []).append(trajectory)
     groups = list(by_prompt.values())
-    whole = len(groups) == len(problems) and all(len(group) == rollouts_per_prompt for group in groups)
-    return groups if whole else None
+    complete = len(groups) == len(problems) and all(len(group) == rollouts_per_prompt for group in groups)
+    return groups if complete else None
 
 
 def _stats(trajectory: Trajectory) -> RolloutStats:

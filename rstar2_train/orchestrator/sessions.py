@@ -1,14 +1,18 @@
 """The collaborators of a stage attempt, and how each one is created.
 
-The stages receive them as a parameter, so that a test can pass its own.
+The stages receive `Sessions` as a parameter, so that a test can pass its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.rollout_session import RolloutSession
+from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 
 
@@ -18,3 +22,17 @@ def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
         return ChatFormat.load(model, ctx.job.spec.model, tool=ctx.job.spec.rollout.tool)
     except ChatFormatError as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Factories of a stage's collaborators."""
+
+    trainer: Callable[..., TrainerSession] = TrainerSession
+    """Called with the arguments of TrainerSession."""
+    rollouts: Callable[[StageContext, ChatFormat], RolloutSession] = RolloutSession
+    chat_format: Callable[[StageContext, Path], ChatFormat] = load_chat_format
+
+
+SESSIONS = Sessions()
+"""The sessions of a real attempt."""

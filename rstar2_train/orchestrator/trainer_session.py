@@ -1,7 +1,7 @@
-"""The trainer's side of a stage: ranks, checkpoints, what is shown and tracked, and what is handed on.
+"""The trainer side of a stage attempt: the ranks, the checkpoints, the step reports and the final model.
 
-Shared by the SFT and the GRPO driver. A stage resumes from its last complete checkpoint; its final model is exported
-as a Hugging Face folder, and its final checkpoint (with the optimiser) is named in the outcome.
+Shared by the SFT and GRPO stages. A stage resumes from its newest complete checkpoint. Its final model is exported as a
+Hugging Face folder; the outcome names its final checkpoint, which includes the optimiser.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any, Self
 
@@ -23,50 +23,61 @@ from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
 log = logging.getLogger(__name__)
 
 _TIMED_STEPS = 8
-"""Steps whose mean gives the time left."""
+"""Number of recent steps whose mean duration gives the estimate of the remaining time."""
 
 
 class TrainerSession:
-    """The ranks of one stage attempt, from start to hand-over.
+    """The ranks of one stage attempt. Use as `async with`.
 
-    What ends the attempt and is no fault of the ranks (it is to stop, the engines or the judge stay away) leaves a
-    checkpoint when it passes through.
+    On exit the session writes a checkpoint if the body was suspended, or failed because engines or judge are
+    unavailable: the ranks are still healthy.
     """
 
     group: TrainerGroup
-    """Set once `begun` has returned."""
+    """Set after `wait_until_ready` has returned."""
 
     def __init__(
-        self, ctx: StageContext, optimizer: OptimizerConfig, source: InitialPolicy, *, inherit: bool = False
+        self,
+        ctx: StageContext,
+        optimizer: OptimizerConfig,
+        source: InitialPolicy,
+        *,
+        inherit: bool = False,
+        start_group: Callable[..., TrainerGroup] = TrainerGroup,
     ) -> None:
-        """`source`: what the stage starts from; `inherit`: with the optimiser of the stage before."""
+        """`source`: the policy to start from; `inherit`: with the optimiser of its stage.
+
+        `start_group`: starts the ranks, with the arguments of TrainerGroup.
+        """
         self._ctx = ctx
         self._optimizer = optimizer
         self._source = source
         self._inherit = inherit
-        self._seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
+        self._start_group = start_group
+        self._step_seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._done = 0
         self._saved = 0
         self._saving: asyncio.Task[None] | None = None
         self.extra: dict[str, Any] = {}
-        """What the driver keeps with a checkpoint, such as its history; JSON."""
+        """JSON values that the stage stores in each checkpoint, such as its history."""
         self.rewards: list[float] = []
-        """Mean rewards of the steps since the last checkpoint; the first was sampled with that checkpoint's weights."""
+        """Mean reward of each step since the last checkpoint. The first step was sampled with that checkpoint's
+        weights."""
         self.best: tuple[float, int] | None = None
         """The best checkpoint: mean reward of the steps from it to the next one, and its step."""
         self.resumes = bool(checkpoints.list_checkpoints(ctx.folder.checkpoints))
-        """Whether the stage has a checkpoint to go on from; if not, its weights are still those of the source."""
+        """Whether the stage has a checkpoint to resume from; if not, its weights are those of `source`."""
 
     async def __aenter__(self) -> Self:
-        # Ranks take half a minute to boot: the driver reads its data and samples its first rollouts meanwhile.
-        self._beginning = asyncio.create_task(self._begin())
+        # The ranks need half a minute to start. Meanwhile the stage reads its data and samples its first rollouts.
+        self._starting = asyncio.create_task(self._start())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        await asyncio.wait({self._beginning})
-        away = isinstance(error, StageFailed) and error.reason in ("EngineUnavailable", "JudgeUnavailable")
+        await asyncio.wait({self._starting})
+        unavailable = isinstance(error, StageFailed) and error.reason in ("EngineUnavailable", "JudgeUnavailable")
         try:
-            if (away or isinstance(error, SuspendRequested)) and self._beginning.exception() is None:
+            if (unavailable or isinstance(error, SuspendRequested)) and self._starting.exception() is None:
                 await self.checkpoint(self._done)
         finally:
             if hasattr(self, "group"):
@@ -74,39 +85,39 @@ class TrainerSession:
             if self._saving is not None:
                 await asyncio.wait({self._saving})
 
-    async def begun(self) -> int:
-        """Wait until the ranks hold the stage's weights. Returns the steps that are already done."""
-        return await asyncio.shield(self._beginning)
+    async def wait_until_ready(self) -> int:
+        """Wait until the ranks have loaded the stage's weights. Return the number of finished steps."""
+        return await asyncio.shield(self._starting)
 
-    async def _begin(self) -> int:
-        """Boot the ranks; restore the stage's last checkpoint, or load what it starts from."""
+    async def _start(self) -> int:
+        """Start the ranks; restore the newest checkpoint of the stage, or load the policy that it starts from."""
         ctx, spec = self._ctx, self._ctx.job.spec
         self.group = await asyncio.to_thread(
-            TrainerGroup,
+            self._start_group,
             ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
             config=TrainConfig.from_spec(spec),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )
-        ctx.watch_signals()
+        ctx.install_signal_handlers()
         await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
         state = await self._restore_newest()
         if state is None:
-            await self._take_over()
+            await self._restore_source()
             return 0
         self.extra = state.extra
         self._done = self._saved = state.step
         best = self.extra.get("best")
-        # After falling back to an older checkpoint, what was the best then may have been deleted since.
-        self.best = (best[0], best[1]) if best and self._there(best[1]) else None
-        log.info("resuming %s after step %d", ctx.stage.name, state.step)
+        # After a fallback to an older checkpoint, its best one may have been deleted since.
+        self.best = (best[0], best[1]) if best and self._exists(best[1]) else None
+        log.info("stage %s resumes after step %d", ctx.stage.name, state.step)
         ctx.report(step=state.step, checkpoint=self._reference(state.step))
         return state.step
 
-    async def _take_over(self) -> None:
-        """Take the weights of the stage before as its ranks had them: its model folder has them rounded to its dtype.
+    async def _restore_source(self) -> None:
+        """Load the exact weights of the previous stage's checkpoint; its model folder holds them rounded to its dtype.
 
-        A damaged checkpoint is an error only where the optimiser is wanted too: no other file has that.
+        A damaged checkpoint is an error only if the optimiser is needed too: no other file has it.
         """
         checkpoint = self._source.checkpoint
         if checkpoint is None:
@@ -119,57 +130,63 @@ class TrainerSession:
             log.warning("%s; starting from the rounded weights in %s", error, self._source.model)
 
     async def _restore_newest(self) -> TrainState | None:
-        """The newest checkpoint that is whole; None when the stage has none yet.
+        """Restore the newest complete checkpoint of the stage; return None if there is no checkpoint.
 
-        Damaged ones that are newer are deleted: as the newest they would be kept, and what is written now dropped.
+        Newer damaged checkpoints are deleted. Otherwise they would be kept as the newest, and new ones pruned.
         """
-        found = [folder for _, folder in checkpoints.list_checkpoints(self._ctx.folder.checkpoints)]
+        folders = [folder for _, folder in checkpoints.list_checkpoints(self._ctx.folder.checkpoints)]
         damaged = []
-        for folder in reversed(found):
+        for folder in reversed(folders):
             try:
                 state = await asyncio.to_thread(self.group.restore, folder)
             except checkpoints.CheckpointInvalid as error:
-                if folder == found[0]:
+                if folder == folders[0]:
                     raise
-                log.warning("%s; falling back to the checkpoint before it", error)
+                log.warning("%s; falling back to the previous checkpoint", error)
                 damaged.append(folder)
                 continue
-            for one in damaged:
-                await asyncio.to_thread(checkpoints.remove, one)
+            for path in damaged:
+                await asyncio.to_thread(checkpoints.remove, path)
             return state
         return None
 
-    def finished_step(
-        self, step: int, metrics: Mapping[str, float], *, seconds: float, show: Mapping[str, float]
+    def report_step(
+        self, step: int, metrics: Mapping[str, float], *, seconds: float, headline: Mapping[str, float]
     ) -> None:
-        """Track a step's metrics and show its most telling ones (`show`) in the progress."""
+        """Track the metrics of a step, and report its `headline` metrics in the progress."""
         ctx = self._ctx
         self._done = step
-        self._seconds.append(seconds)
+        self._step_seconds.append(seconds)
         total = ctx.progress.total_steps or step
-        left = (total - step) * fmean(self._seconds)
+        remaining = (total - step) * fmean(self._step_seconds)
         ctx.tracker.metrics(ctx.stage.name, step=step, values=metrics)
-        ctx.report(phase="Training", step=step, metrics=dict(show), estimated_remaining_seconds=left)
+        ctx.report(phase="Training", step=step, metrics=dict(headline), estimated_remaining_seconds=remaining)
 
     async def checkpoint(self, step: int) -> None:
-        """Write a complete checkpoint of `step` and drop those that need not be kept."""
-        await self.settled()
+        """Write the checkpoint of `step`, unless it exists, and prune old ones."""
+        await self.wait_for_checkpoint()
         if step != self._saved:
             await self._write(step)
 
-    def begin_checkpoint(self, step: int) -> None:
-        """The same aside, while the engines sample: the ranks have nothing to do. `settled` before the next update."""
+    def start_checkpoint(self, step: int) -> None:
+        """Write the checkpoint of `step` in the background while the engines sample and the ranks are idle.
+
+        Call `wait_for_checkpoint` before the next update.
+        """
         self._saving = asyncio.create_task(self._write(step))
 
-    async def settled(self) -> None:
-        """Return when a checkpoint that was begun is written. Raises what kept it from being."""
+    async def wait_for_checkpoint(self) -> None:
+        """Wait until the background checkpoint is written. Raises the error of a failed write."""
         if self._saving is not None:
             await asyncio.shield(self._saving)
             self._saving = None
 
     async def _write(self, step: int) -> None:
-        """Only now is it known how good the checkpoint before was: rollouts show the weights that sampled them."""
-        ctx, keep = self._ctx, self._ctx.job.spec.checkpoint
+        """Write a checkpoint, rate the previous one, and prune.
+
+        The rewards since the previous checkpoint rate that checkpoint: its weights sampled the first of them.
+        """
+        ctx, policy = self._ctx, self._ctx.job.spec.checkpoint
         ctx.check_current()
         if self._saved and self.rewards:
             reward = fmean(self.rewards)
@@ -180,32 +197,33 @@ class TrainerSession:
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
         await asyncio.to_thread(self.group.save, folder, step=step, extra=self.extra)
         self._saved = step
-        best = self.best[1] if self.best and keep.keep_best else None
-        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=keep.keep_last, best=best)
+        best = self.best[1] if self.best and policy.keep_best else None
+        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=policy.keep_last, best=best)
         ctx.report(checkpoint=self._reference(step))
 
-    async def hand_on(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
-        """Write the final checkpoint and model of the stage; the outcome is for the caller to return.
+    async def finish(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
+        """Write the stage's final checkpoint and model, and return the outcome.
 
-        After a collapse it is the best checkpoint that is handed on; where none was kept, the last one, with a warning.
+        After a collapse the final model is that of the best checkpoint; if none was kept, it is the last one, with a
+        warning.
         """
         ctx = self._ctx
         await self.checkpoint(step)
-        message = f"after {step} steps"
-        if reason == "Collapsed" and self.best is not None and self._there(self.best[1]):
+        message = f"finished after {step} steps"
+        if reason == "Collapsed" and self.best is not None and self._exists(self.best[1]):
             best = checkpoints.checkpoint_path(ctx.folder.checkpoints, self.best[1])
             step = (await asyncio.to_thread(self.group.restore, best)).step
-            message += f"; hands on the best checkpoint, of step {step}"
+            message += f"; the final model is that of the best checkpoint, step {step}"
         elif reason == "Collapsed":
-            message += "; no earlier checkpoint was kept to hand on, so that what is handed on has collapsed"
-            log.warning("%s collapsed %s (spec.checkpoint: everySteps, keepBest)", ctx.stage.name, message)
+            message += "; no earlier checkpoint was kept, so the final model is the collapsed one"
+            log.warning("stage %s: %s (see spec.checkpoint: everySteps, keepBest)", ctx.stage.name, message)
         ctx.check_current()
         await asyncio.to_thread(self.group.export, ctx.folder.model)
         kind = "completed" if reason == "StepsReached" else "advanced"
         return ctx.outcome(kind, reason, message, checkpoint=self._reference(step))
 
-    def _there(self, step: int) -> bool:
-        """Whether there is a complete checkpoint of `step`."""
+    def _exists(self, step: int) -> bool:
+        """Return whether a complete checkpoint of `step` exists."""
         return step in dict(checkpoints.list_checkpoints(self._ctx.folder.checkpoints))
 
     def _reference(self, step: int) -> CheckpointRef:

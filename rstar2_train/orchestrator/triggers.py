@@ -1,7 +1,7 @@
-"""When a GRPO stage ends before its last step: advance triggers and collapse. Pure: step history in, decision out.
+"""Decides whether a GRPO stage finishes before its last step: advance triggers and collapse. Pure.
 
-Paper §4.3: stage 1 gave way to 2 when the truncation ratio had settled at about 10 %; stage 2 to 3 when over 70 % of
-the prompts of a batch were solved by every rollout; past the last stage the reward falls and does not come back.
+Paper §4.3: stage 1 was followed by stage 2 when the truncation ratio had settled at about 10 %; stage 2 by stage 3 when
+over 70 % of the prompts of a batch were solved by every rollout; after the last stage the reward falls permanently.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from rstar2_train.api.stages import AdvanceTrigger, CollapseTrigger
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What the triggers look at, of one finished step."""
+    """The figures of one finished step that the triggers use."""
 
     step: int
     reward: float
-    """Mean reward over all rollouts of the step that infrastructure spared, 0..1."""
+    """Mean reward over the step's rollouts that are not lost, 0..1."""
     truncated: float
     """Share of rollouts that a limit stopped, 0..1."""
     all_correct: float
     """Share of prompts that every rollout solved, 0..1."""
 
 
-Decision = Literal["TruncationSettled", "AllCorrect", "Collapsed"]
+EndReason = Literal["TruncationSettled", "AllCorrect", "Collapsed"]
 
 _SETTLED_SPREAD = 0.05
-"""Truncation has settled when, over the window, no step is further than this from the window's mean."""
+"""Truncation has settled if no step of the window differs from the window's mean by more than this."""
 
 
-def decide(history: Sequence[StepRecord], *, advance: AdvanceTrigger, collapse: CollapseTrigger) -> Decision | None:
-    """Why the stage should end now, or None. `history` is in step order, one record a finished step."""
-    if collapsed(history, collapse):
+def end_reason(
+    history: Sequence[StepRecord], *, advance: AdvanceTrigger, collapse: CollapseTrigger
+) -> EndReason | None:
+    """Return why the stage must finish now, or None. `history`: one record per finished step, in step order."""
+    if has_collapsed(history, collapse):
         return "Collapsed"
     window = history[-advance.window_steps :]
     if len(window) < advance.window_steps or len(history) < advance.min_steps:
@@ -50,8 +52,11 @@ def decide(history: Sequence[StepRecord], *, advance: AdvanceTrigger, collapse: 
     return None
 
 
-def collapsed(history: Sequence[StepRecord], settings: CollapseTrigger) -> bool:
-    """Whether every step of the last window lies more than `drop` (a share) below the best earlier window's mean."""
+def has_collapsed(history: Sequence[StepRecord], settings: CollapseTrigger) -> bool:
+    """Return whether every step of the last window is more than `drop` (a share) below the best earlier window's mean.
+
+    The mean is that of the rewards.
+    """
     size = settings.window_steps
     if not settings.enabled or len(history) < 2 * size:
         return False

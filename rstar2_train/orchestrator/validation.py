@@ -1,8 +1,9 @@
-"""Measures a stage's model on the held-out set, under the same limits after every stage, so that stages compare.
+"""Runs evaluations of a stage's model: validation runs on the held-out set, and the run of an Evaluate stage.
 
-A stage that has engines measures its own final model. A stage without (SFT) leaves it to the next one that has: the
-model is the same, and no GPU waits for an engine to start. Each sample is kept as it ends, under the model's content
-and all settings: an attempt after a kill asks no finished sample again, and never takes that of another model.
+Every validation run of a job uses the same limits, so that stages are comparable. A stage with engines evaluates its
+own final model. An SFT stage has no engines; the next stage that has them evaluates its model. Each sample is saved
+when it finishes, under a key of the model's content and all settings: a restarted attempt samples only the missing
+ones, and never uses samples of another model.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2_train.api.contracts import StageFailed
@@ -29,88 +31,93 @@ from rstar2_train.rollout import trajectory_store
 log = logging.getLogger(__name__)
 
 
-def wants_validation(ctx: StageContext, stage: Stage) -> bool:
-    """Whether `stage`'s model still has to be measured on the held-out set."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRun:
+    """One evaluation of one model."""
+
+    stage: Stage
+    """Stage whose `evaluation.json` the run writes."""
+    model: Path
+    """Model folder that the engines serve."""
+    problems: Sequence[Problem]
+    samples: int
+    """Samples per problem."""
+    sampling: Sampling
+    step: int | None = None
+    """Step of the stage at which the model was exported; None: not known to this stage."""
+    benchmarks: Mapping[str, str] | None = None
+    """Benchmark name by problem id."""
+
+
+def needs_validation(ctx: StageContext, stage: Stage) -> bool:
+    """Return whether the validation run of `stage`'s model is still missing."""
     return ctx.job.spec.validation is not None and not ctx.state.stage(stage.name).evaluation_file.exists()
 
 
-async def measure_validation(ctx: StageContext, rollouts: RolloutSession, stage: Stage, *, step: int | None) -> None:
-    """Measure the model of `stage`, which the engines now serve, and write its evaluation."""
+async def run_validation(ctx: StageContext, rollouts: RolloutSession, stage: Stage, *, step: int | None) -> None:
+    """Evaluate the model of `stage`, which the engines serve, on the held-out set."""
     validation = ctx.job.spec.validation
     assert validation is not None
     folder = ctx.state.stage(stage.name)
-    problems = load_problems(validation.data)[: validation.max_problems]
-    await measure_problems(
-        ctx,
-        rollouts,
-        stage,
-        problems,
+    run = EvaluationRun(
+        stage=stage,
         model=folder.model,
+        problems=load_problems(validation.data)[: validation.max_problems],
         samples=validation.samples,
         sampling=validation.sampling,
         step=step,
     )
-    await asyncio.to_thread(shutil.rmtree, folder.samples, ignore_errors=True)  # never measured again: it is written
+    await run_evaluation(ctx, rollouts, run)
+    await asyncio.to_thread(shutil.rmtree, folder.samples, ignore_errors=True)  # the result is written
 
 
-async def measure_problems(
-    ctx: StageContext,
-    rollouts: RolloutSession,
-    stage: Stage,
-    problems: list[Problem],
-    *,
-    model: Path,
-    samples: int,
-    sampling: Sampling,
-    step: int | None,
-    benchmarks: Mapping[str, str] | None = None,
-) -> None:
-    """Sample, score and write `evaluation.json` of `stage`; its trajectories are kept beside it.
+async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: EvaluationRun) -> None:
+    """Sample and score the problems; write the stage's `evaluation.json` and its trajectories.
 
-    `model`: folder of what the engines serve. What an earlier attempt has sampled of it is not asked again.
+    Samples that an earlier attempt saved are used. Raises SuspendRequested or StageFailed.
     """
     ctx.report(phase="Evaluating")
     started = time.monotonic()
-    folder, spec = ctx.state.stage(stage.name), ctx.job.spec
+    folder, spec = ctx.state.stage(run.stage.name), ctx.job.spec
     settings = {
-        "model": await asyncio.to_thread(_content, model),
+        "model": await asyncio.to_thread(_content_hash, run.model),
         "engine_args": dict(spec.rollout.engine_args),
-        **sampling_settings(spec, sampling, seed_name=SEED_NAME),
+        **sampling_settings(spec, run.sampling, seed_name=SEED_NAME),
     }
-    with SampleCache(folder.samples / f"{cache_key(settings)}.jsonl") as kept:
-        rows = await rollouts.measure(
-            problems, samples=samples, sampling=sampling, seed=(ctx.seed, SEED_NAME), store=kept
+    with SampleCache(folder.samples / f"{cache_key(settings)}.jsonl") as cache:
+        results = await rollouts.measure(
+            run.problems, samples=run.samples, sampling=run.sampling, seed=(ctx.seed, SEED_NAME), store=cache
         )
-        lost = sum(row.failed for row in rows)
+        lost = sum(result.failed for result in results)
         if lost:
-            log.warning("%d of %d evaluation samples were lost to infrastructure and are excluded", lost, len(rows))
+            log.warning("excluded %d of %d evaluation samples: lost to infrastructure", lost, len(results))
         ctx.check_current()
-        await asyncio.to_thread(trajectory_store.write, folder.evaluation_trajectories, kept.trajectories())
+        await asyncio.to_thread(trajectory_store.write, folder.evaluation_trajectories, cache.trajectories())
     evaluation = measure(
-        rows,
-        stage=stage.name,
-        sampling=sampling,
+        results,
+        stage=run.stage.name,
+        sampling=run.sampling,
         seconds=time.monotonic() - started,
         attempt=ctx.attempt,
-        step=step,
-        benchmarks=benchmarks,
+        step=run.step,
+        benchmarks=run.benchmarks,
     )
     write_evaluation(folder.evaluation_file, evaluation)
-    ctx.tracker.metrics(stage.name, step=step or 0, values=evaluation_metrics(evaluation))
-    if stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
+    ctx.tracker.metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
+    if run.stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
         ctx.report(metrics=ctx.progress.metrics | {"pass_at_1": evaluation.pass_at_1})
 
 
-def _content(model: Path) -> str:
-    try:
-        return fingerprint(model)
-    except ModelIncomplete as error:
-        raise StageFailed("BadConfiguration", str(error), retryable=False) from error
-
-
 def load_problems(file: str) -> list[Problem]:
-    """The problems of a data file. Raises StageFailed when they cannot be read."""
+    """Return the problems of a data file. Raises StageFailed when the file cannot be read."""
     try:
         return list(read_problems(Path(file)))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
+
+
+def _content_hash(model: Path) -> str:
+    try:
+        return fingerprint(model)
+    except ModelIncomplete as error:
+        raise StageFailed("BadConfiguration", str(error), retryable=False) from error

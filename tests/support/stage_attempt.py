@@ -1,16 +1,23 @@
-"""A stage attempt without processes: the real context, folders and checkpoints, and ranks that hold one number."""
+"""A stage attempt without processes: the real context, folders and checkpoints, and a fake trainer.
+
+The weights of the fake trainer are one number. `create_attempt` creates the context of an attempt, `fake_sessions` the
+sessions that a stage runs with.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.orchestrator.context import Endpoints, StageContext
+from rstar2_train.orchestrator.sessions import Sessions
+from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.checkpoint import CheckpointManifest
@@ -18,35 +25,39 @@ from rstar2_train.trainer.types import TrainState
 from tests.support.simulated_cluster import manifest
 
 
-class Group:
-    """In place of `TrainerGroup`: its weights are a number that a step adds one to."""
+class FakeTrainerGroup:
+    """Replaces `TrainerGroup`: its weights are a number, and a step adds one to it."""
 
-    on_step: ClassVar[Callable[[Group], None]] = staticmethod(lambda _: None)
-    """What happens at the end of a step; for tests to replace."""
-    on_save: ClassVar[Callable[[int], None]] = staticmethod(lambda _: None)
-    """What happens when a checkpoint of a step is written, in a thread of its own; the same."""
-
-    def __init__(self, **_: object) -> None:
+    def __init__(
+        self,
+        *,
+        on_step: Callable[[FakeTrainerGroup], None] = lambda _: None,
+        on_save: Callable[[int], None] = lambda _: None,
+        **_: object,
+    ) -> None:
+        """`on_step`: called at the end of a step; `on_save`: called with the step of a checkpoint that is written."""
         self.weights = 0.0
         self.fresh_optimizer = True
+        self._on_step = on_step
+        self._on_save = on_save
 
     def load(self, model_dir: Path, *, optimizer: object) -> None:
         self.weights = json.loads((model_dir / "weights.json").read_text())
 
     def restore(self, folder: Path, reset_optimizer: bool = False) -> TrainState:
-        found = checkpoint.verify(folder)
+        saved = checkpoint.verify(folder)
         self.weights = json.loads((folder / "weights.json").read_text())
         self.fresh_optimizer = reset_optimizer
-        return TrainState(step=found.step, extra=found.extra)
+        return TrainState(step=saved.step, extra=saved.extra)
 
     def grpo_step(self, groups: object, *, lr: float, **_: object) -> dict[str, float]:
         self.weights += 1
-        type(self).on_step(self)
+        self._on_step(self)
         return {"loss": 0.0}
 
     def save(self, folder: Path, *, step: int, extra: dict[str, Any]) -> None:
         with checkpoint.write_folder(folder, durable=False) as aside:
-            type(self).on_save(step)
+            self._on_save(step)
             (aside / "weights.json").write_text(json.dumps(self.weights))
             checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
 
@@ -57,18 +68,32 @@ class Group:
         pass
 
 
+def fake_sessions(rollouts: object, *, chat_format: object = None, **hooks: Callable[..., None]) -> Sessions:
+    """Return sessions with the fake trainer, with `rollouts` and with `chat_format`.
+
+    `hooks`: `on_step` and `on_save` of FakeTrainerGroup.
+    """
+    trainer: Any = partial(TrainerSession, start_group=partial(FakeTrainerGroup, **hooks))  # type: ignore[arg-type]
+    return Sessions(
+        trainer=trainer,
+        rollouts=lambda *_: rollouts,  # type: ignore[arg-type, return-value]
+        chat_format=lambda *_: chat_format,  # type: ignore[arg-type, return-value]
+    )
+
+
 def write_weights(folder: Path, weights: float) -> None:
-    """A model folder."""
+    """Write a model folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.json").write_text(json.dumps(weights))
 
 
-Begin = Callable[..., StageContext]
-"""Of the fixture `begin`: stages by letters as `simulated.manifest` takes them, the stage's number, fields of spec."""
+NewAttempt = Callable[..., StageContext]
+"""Type of the fixture `new_attempt`: stages by letters as `simulated_cluster.manifest` takes them, the stage's number, fields
+of spec."""
 
 
-def begin_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> StageContext:
-    """The context of an attempt, whose job starts from weights 0 and has its data in `folder`."""
+def create_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> StageContext:
+    """Return the context of an attempt. The job starts from weights 0 and has its data in `folder`."""
     state = JobState(folder / "state")
     content = json.dumps(manifest(stages, **{"model": {"source": str(folder / "base")}, **spec}))
     job, problems = check(json.loads(content.replace('"/data/', f'"{folder}/')))

@@ -1,7 +1,6 @@
-"""The Evaluate stage: the final policy on named benchmarks (paper §5.1). Needs engines and judge, no trainer.
+"""The Evaluate stage: measures the final policy on named benchmarks (paper §5.1). Needs engines and judge, no trainer.
 
-A driver that died or was suspended goes on: its next attempt asks only what was not finished
-(`orchestrator/validation.py`).
+A restarted attempt samples only the missing samples (`orchestrator/validation.py`).
 """
 
 from __future__ import annotations
@@ -13,33 +12,31 @@ from rstar2_train.data.problems import DataError
 from rstar2_train.evaluation.benchmarks import BenchmarkFile, read_benchmarks
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
-from rstar2_train.orchestrator.rollout_session import RolloutSession
-from rstar2_train.orchestrator.sessions import load_chat_format
-from rstar2_train.orchestrator.validation import measure_problems, measure_validation, wants_validation
+from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
+from rstar2_train.orchestrator.validation import EvaluationRun, needs_validation, run_evaluation, run_validation
 
 
-async def run(ctx: StageContext) -> Outcome:
-    """Run the stage to its end. Raises Suspend or StageFailed."""
+async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
+    """Run the stage to its end. Raises SuspendRequested or StageFailed."""
     settings = ctx.stage.evaluate
     assert settings is not None
     source = initial_policy(ctx.job, ctx.stage, ctx.state)
+    files = [BenchmarkFile(benchmark.name, Path(benchmark.data)) for benchmark in settings.benchmarks]
     try:
-        named = list(read_benchmarks(BenchmarkFile(one.name, Path(one.data)) for one in settings.benchmarks))
+        named_problems = list(read_benchmarks(files))
     except DataError as error:
         raise StageFailed("BadData", str(error), retryable=False) from error
-    async with RolloutSession(ctx, load_chat_format(ctx, source.model)) as rollouts:
+    async with sessions.rollouts(ctx, sessions.chat_format(ctx, source.model)) as rollouts:
         await rollouts.push_folder(source.model, source.version)
-        if source.stage is not None and wants_validation(ctx, source.stage):
-            await measure_validation(ctx, rollouts, source.stage, step=None)
-        await measure_problems(
-            ctx,
-            rollouts,
-            ctx.stage,
-            [problem for _, problem in named],
+        if source.stage is not None and needs_validation(ctx, source.stage):
+            await run_validation(ctx, rollouts, source.stage, step=None)
+        run = EvaluationRun(
+            stage=ctx.stage,
             model=source.model,
+            problems=[problem for _, problem in named_problems],
             samples=settings.samples,
             sampling=settings.sampling,
-            step=None,
-            benchmarks={problem.id: name for name, problem in named},
+            benchmarks={problem.id: name for name, problem in named_problems},
         )
-    return ctx.outcome("completed", "Completed", f"measured {len(named)} problems")
+        await run_evaluation(ctx, rollouts, run)
+    return ctx.outcome("completed", "Completed", f"evaluated {len(named_problems)} problems")

@@ -1,4 +1,4 @@
-"""An attempt of a stage, with nothing but its folder."""
+"""The context of a stage attempt with nothing but its folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.orchestrator import trainer_session
-from tests.support.stage_attempt import Begin, Group, begin_attempt
+from tests.support.stage_attempt import NewAttempt, create_attempt
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
-    """Makes the context of an attempt; its ranks hold one number."""
-    monkeypatch.setattr(trainer_session, "TrainerGroup", Group)
-    return partial(begin_attempt, tmp_path)
+def new_attempt(tmp_path: Path) -> NewAttempt:
+    """Return a function that creates the context of an attempt."""
+    return partial(create_attempt, tmp_path)

@@ -1,48 +1,52 @@
-"""The Filter stage: one stream of samples, what an attempt has written, what the next one asks, what is kept."""
+"""The Filter stage: one stream of samples, the slices on disk, the samples of a restart, the kept problems."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
-from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.data.problems import Problem
-from rstar2_train.evaluation import sampling
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.sampling import SampleStore
+from rstar2_train.evaluation.sampling import SampleKey, SampleRequest, SampleStore
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.stages import filter as stage
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.tracker import journal_file
-from tests.support.stage_attempt import Begin
+from tests.support.stage_attempt import NewAttempt, fake_sessions
 
 Pairs = Sequence[tuple[Problem, int]]
 PROBLEMS = 5
 SAMPLES = 8
 ALL = [(str(number), sample) for number in range(PROBLEMS) for sample in range(SAMPLES)]
 EASY = ["1", "3"]
+SLICE_ROLLOUTS = 12
 
 
-def ended(problem: Problem, sample: int) -> Trajectory:
-    right = problem.id in EASY or sample == 0
-    return Trajectory(problem.id, sample, [65], gold=problem.answer, verdict="correct" if right else "wrong")
+def finished(problem: Problem, sample: int) -> Trajectory:
+    """Return a finished sample; easy problems are always solved, the others by their first sample only."""
+    correct = problem.id in EASY or sample == 0
+    return Trajectory(problem.id, sample, [65], gold=problem.answer, verdict="correct" if correct else "wrong")
 
 
-class Engines:
-    """In place of `Rollouts`."""
+def slowest_first(pairs: Pairs) -> Iterator[Trajectory]:
+    """Finish the first sample of each problem last, so that no problem is complete before the end."""
+    yield from (finished(*pair) for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0].id), reverse=True))
 
-    asked: list[Pairs]
-    """What each call asked."""
-    answers: Callable[[Pairs], Iterator[Trajectory]]
-    """The trajectories in the order in which they end; it may raise."""
 
-    def __init__(self, *_: object) -> None:
-        pass
+@dataclass
+class FakeRollouts:
+    """Replaces RolloutSession: yields the trajectories of `sample` in the order in which they finish."""
+
+    sample: Callable[[Pairs], Iterator[Trajectory]] = slowest_first
+    requests: list[list[SampleKey]] = field(default_factory=list)
+    """The samples that each call of `measure` generated."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,48 +61,34 @@ class Engines:
         self, problems: Sequence[Problem], *, samples: int, store: SampleStore, **_: object
     ) -> list[SampleResult]:
         prompts = {problem.id: [65] for problem in problems}
-        request = sampling.SampleRequest(problems=problems, prompts=prompts, samples=samples)
-        return await sampling.sample_missing(
-            request, saved=store.load(request), store=store, context=Any, on_sample=lambda _: None
-        )
-
-
-async def ask_all(pairs: Pairs, *, on_done: Callable[[Trajectory], None], **_: object) -> None:
-    Engines.asked.append([(problem.id, sample) for problem, sample in pairs])
-    for trajectory in Engines.answers(pairs):
-        on_done(trajectory)
-
-
-def slowest_first_last(pairs: Pairs) -> Iterator[Trajectory]:
-    """First samples end last, the very first last of all: whoever waits for it asks nothing else meanwhile."""
-    yield from (ended(*pair) for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0].id), reverse=True))
+        request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
+        results = store.load(request)
+        missing = [(problem, sample) for problem, sample in request.pairs if (problem.id, sample) not in results]
+        self.requests.append([(problem.id, sample) for problem, sample in missing])
+        for trajectory in self.sample(missing):
+            results[trajectory.prompt_id, trajectory.sample] = store.add(trajectory)
+        return [results[problem.id, sample] for problem, sample in request.pairs]
 
 
 @pytest.fixture
-def attempt(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StageContext]:
-    """Makes attempts of a stage that writes twelve samples at a time."""
-    monkeypatch.setattr(stage, "RolloutSession", Engines)
-    monkeypatch.setattr(stage, "load_chat_format", lambda *_: None)
-    monkeypatch.setattr(stage, "SLICE_ROLLOUTS", 12)
-    monkeypatch.setattr(sampling, "collect_trajectories", ask_all)
-    monkeypatch.setattr(Engines, "asked", [], raising=False)
-    monkeypatch.setattr(Engines, "answers", staticmethod(slowest_first_last), raising=False)
+def attempt(new_attempt: NewAttempt, tmp_path: Path) -> Callable[..., StageContext]:
+    """Return a function that creates an attempt of the stage."""
     rows = [{"id": str(number), "problem": f"{number}", "answer": "1"} for number in range(PROBLEMS)]
     (tmp_path / "rl.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def one(number: int = 1) -> StageContext:
-        return begin("f", attempt=number)
-
-    return one
+    return lambda number=1: new_attempt("f", attempt=number)
 
 
-def files(ctx: StageContext) -> list[int]:
-    """Trajectories in each file."""
+async def run(ctx: StageContext, rollouts: FakeRollouts) -> Outcome:
+    return await stage.run(ctx, fake_sessions(rollouts), slice_rollouts=SLICE_ROLLOUTS)
+
+
+def slice_sizes(ctx: StageContext) -> list[int]:
+    """Return the number of trajectories in each file."""
     return [len(trajectory_store.read(file)) for _, file in trajectory_store.step_files(ctx.folder.trajectories)]
 
 
-def told(ctx: StageContext) -> list[int]:
-    """The steps that figures were told of, by all attempts."""
+def reported_steps(ctx: StageContext) -> list[int]:
+    """Return the steps whose figures are in the journal, of all attempts."""
     events = [json.loads(line) for line in journal_file(ctx.state.root).read_text().splitlines()]
     return [event["step"] for event in events if "filter/kept" in event.get("values", {})]
 
@@ -107,34 +97,35 @@ def kept(ctx: StageContext) -> list[str]:
     return [json.loads(line)["id"] for line in ctx.folder.kept_file.read_text().splitlines()]
 
 
-async def test_all_problems_are_asked_at_once_and_written_in_slices(attempt: Callable[..., StageContext]) -> None:
-    ctx = attempt()
-    outcome = await stage.run(ctx)
-    assert Engines.asked == [ALL]
-    assert files(ctx) == [16, 16, 8]
+async def test_filter_samples_one_stream_and_writes_slices(attempt: Callable[..., StageContext]) -> None:
+    """All samples are requested together; files hold whole problems; each slice is reported as a step."""
+    ctx, rollouts = attempt(), FakeRollouts()
+    outcome = await run(ctx, rollouts)
+    assert rollouts.requests == [ALL]
+    assert slice_sizes(ctx) == [16, 16, 8]
     assert kept(ctx) == ["0", "2", "4"]
     assert outcome.message == "kept 3 of 5 problems"
     assert (ctx.progress.step, ctx.progress.total_steps) == (4, 4)
-    assert told(ctx) == [1, 2, 4]
+    assert reported_steps(ctx) == [1, 2, 4]
     assert ctx.progress.metrics == {"kept": 3.0, "seen": 5.0, "kept_ratio": 0.6}
 
 
-async def test_an_attempt_asks_only_what_none_before_has_written(
-    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(pairs: Pairs) -> Iterator[Trajectory]:
-        yield from [ended(*pair) for pair in pairs[:20]]
+async def test_filter_restart_samples_only_missing_samples(attempt: Callable[..., StageContext]) -> None:
+    """A suspended attempt writes all finished samples; the next attempt generates only the others."""
+
+    def stop_after_20(pairs: Pairs) -> Iterator[Trajectory]:
+        yield from [finished(*pair) for pair in pairs[:20]]
         raise SuspendRequested
 
-    monkeypatch.setattr(Engines, "answers", staticmethod(stopped))
+    rollouts = FakeRollouts(stop_after_20)
     ctx = attempt()
     with pytest.raises(SuspendRequested):
-        await stage.run(ctx)
-    assert files(ctx) == [16, 4], "what had ended is written, the rest of a slice too"
-    monkeypatch.setattr(Engines, "answers", staticmethod(slowest_first_last))
+        await run(ctx, rollouts)
+    assert slice_sizes(ctx) == [16, 4], "an unfinished slice is written too"
+    rollouts.sample = slowest_first
     ctx = attempt(2)
-    await stage.run(ctx)
-    assert Engines.asked == [ALL, ALL[20:]]
+    await run(ctx, rollouts)
+    assert rollouts.requests == [ALL, ALL[20:]]
     assert kept(ctx) == ["0", "2", "4"]
     assert (
         sorted(
@@ -145,39 +136,38 @@ async def test_an_attempt_asks_only_what_none_before_has_written(
         == ALL
     )
     assert ctx.progress.metrics["seen"] == PROBLEMS
-    assert told(ctx) == [1, 2, 4]
+    assert reported_steps(ctx) == [1, 2, 4]
 
 
-async def test_what_infrastructure_lost_is_kept_to_the_end_and_asked_again_by_another_attempt(
-    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def losing(pairs: Pairs) -> Iterator[Trajectory]:
+async def test_filter_restart_samples_lost_samples_again(attempt: Callable[..., StageContext]) -> None:
+    """A lost sample is written only at the end of a stage; a restarted attempt generates it again."""
+
+    def lose_one(pairs: Pairs) -> Iterator[Trajectory]:
         for problem, sample in pairs:
-            trajectory = ended(problem, sample)
+            trajectory = finished(problem, sample)
             if (problem.id, sample) == ("1", 2):
-                trajectory.stop, trajectory.verdict = "infrastructure", "internal"
+                trajectory.mark_lost("engine", RuntimeError("connection refused"))
             yield trajectory
 
-    def stopped(pairs: Pairs) -> Iterator[Trajectory]:
-        yield from losing(pairs)
+    def lose_one_and_stop(pairs: Pairs) -> Iterator[Trajectory]:
+        yield from lose_one(pairs)
         raise SuspendRequested
 
-    monkeypatch.setattr(Engines, "answers", staticmethod(stopped))
+    rollouts = FakeRollouts(lose_one_and_stop)
     with pytest.raises(SuspendRequested):
-        await stage.run(attempt())
-    monkeypatch.setattr(Engines, "answers", staticmethod(losing))
+        await run(attempt(), rollouts)
+    rollouts.sample = lose_one
     ctx = attempt(2)
-    await stage.run(ctx)
-    assert Engines.asked == [ALL, [("1", 2)]]
-    assert kept(ctx) == ["0", "1", "2", "4"], "nobody saw it solved each time"
-    assert sum(files(ctx)) == len(ALL)
+    await run(ctx, rollouts)
+    assert rollouts.requests == [ALL, [("1", 2)]]
+    assert kept(ctx) == ["0", "1", "2", "4"], "problem 1 was not solved by every sample"
+    assert sum(slice_sizes(ctx)) == len(ALL)
 
 
-async def test_an_attempt_that_another_has_replaced_writes_nothing(
-    attempt: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_filter_stale_attempt_writes_nothing(attempt: Callable[..., StageContext]) -> None:
+    """An attempt that a newer one replaced fails before its first write."""
     old = attempt()
     attempt(2)
-    with pytest.raises(StageFailed, match="has taken over"):
-        await stage.run(old)
-    assert files(old) == []
+    with pytest.raises(StageFailed, match="attempt 1 is stale"):
+        await run(old, FakeRollouts())
+    assert slice_sizes(old) == []

@@ -1,40 +1,67 @@
-"""Engines that do not come up hold nobody who is asked to stop."""
+"""How a rollout session ends: bad data, a stop request, and lost rollouts."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.orchestrator.context import SuspendRequested
-from rstar2_train.orchestrator.rollout_session import RolloutSession
+from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.rollout_session import RolloutSession, _check_lost
 from rstar2_train.rollout.collector import PromptTooLong
-from tests.support.stage_attempt import Begin
+from rstar2_train.rollout.trajectory import LostTo, Trajectory
+from tests.support.stage_attempt import NewAttempt
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
+NO_FORMAT: Any = None
 
 
-async def test_a_prompt_that_no_engine_has_room_for_is_bad_data_for_every_attempt(begin: Begin) -> None:
-    async def work() -> None:
-        raise PromptTooLong("problem p7: 9 prompt tokens and maxResponseTokens 5 are more than the engines' 12")
+@pytest.fixture
+def ctx(new_attempt: NewAttempt) -> StageContext:
+    """An attempt whose engines and judge are unreachable."""
+    context = new_attempt()
+    context.endpoints = dataclasses.replace(context.endpoints, engines=(UNREACHABLE,), judge=UNREACHABLE)
+    return context
 
-    ctx = begin()
-    ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=(NOBODY,), judge=NOBODY)
-    rollouts = RolloutSession(ctx, None)  # type: ignore[arg-type]
+
+async def test_session_prompt_too_long_is_bad_data(ctx: StageContext) -> None:
+    """A prompt that exceeds the engines' context would fail in every attempt: the failure is not retryable."""
+
+    async def sample() -> None:
+        raise PromptTooLong("problem p7: 9 prompt tokens plus maxResponseTokens 5 exceed the engines' max-model-len 12")
+
     with pytest.raises(StageFailed, match="problem p7: 9 prompt tokens") as caught:
-        await rollouts._unless_stopped(work())
+        await RolloutSession(ctx, NO_FORMAT)._unless_stopped(sample())
     assert (caught.value.reason, caught.value.retryable) == ("BadData", False)
 
 
-async def test_asked_to_stop_it_waits_for_no_engine(begin: Begin) -> None:
-    ctx = begin()
-    ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=(NOBODY,), judge=NOBODY)
-    began = time.monotonic()
-    async with RolloutSession(ctx, None) as rollouts:  # type: ignore[arg-type]
+async def test_session_stop_request_does_not_wait_for_engines(ctx: StageContext) -> None:
+    """A stop request ends the wait for an engine long before the pool gives up."""
+    started = time.monotonic()
+    async with RolloutSession(ctx, NO_FORMAT) as rollouts:
         asyncio.get_running_loop().call_later(0.3, ctx.stopping.set)
         with pytest.raises(SuspendRequested):
             await rollouts.push_folder(ctx.state.root, "v1")
-    assert time.monotonic() - began < rollouts._pool.times.patience / 2
+    assert time.monotonic() - started < rollouts._pool.times.patience / 2
+
+
+@pytest.mark.parametrize(("lost_to", "reason"), [("engine", "EngineUnavailable"), ("judge", "JudgeUnavailable")])
+def test_check_lost_names_the_failed_service(lost_to: LostTo, reason: str) -> None:
+    """The reason comes from the field `lost_to`; the words of the error message do not matter."""
+    rollouts = [Trajectory("p", sample, [1]) for sample in range(4)]
+    for rollout in rollouts[2:]:
+        rollout.mark_lost(lost_to, RuntimeError("engine or judge"))
+    with pytest.raises(StageFailed, match="2 of 4") as caught:
+        _check_lost(rollouts)
+    assert (caught.value.reason, caught.value.retryable) == (reason, True)
+
+
+def test_check_lost_accepts_a_quarter() -> None:
+    """Up to a quarter of the rollouts may be lost."""
+    rollouts = [Trajectory("p", sample, [1]) for sample in range(4)]
+    rollouts[0].mark_lost("engine", RuntimeError("connection refused"))
+    _check_lost(rollouts)

@@ -1,10 +1,11 @@
-"""Which checkpoint is the best, and what a stage hands on."""
+"""Which checkpoint is the best, which one a stage resumes from, and which model it exports."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,117 +15,130 @@ from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.types import OptimizerConfig
-from tests.support.stage_attempt import Begin, Group
+from tests.support.stage_attempt import FakeTrainerGroup, NewAttempt
 
 FALLING = [0.5, 0.5, 0.9, 0.5, 0.8, 0.8, 0.1, 0.1]
-"""Mean reward of each step; step 3 alone has the highest, the checkpoint of step 4 made the best two steps."""
+"""Mean reward of each step. Step 3 has the highest; the checkpoint of step 4 sampled the best pair of steps."""
+
+
+def start(ctx: StageContext, **options: Any) -> TrainerSession:
+    """Return a session of the attempt with the fake trainer."""
+    source = initial_policy(ctx.job, ctx.stage, ctx.state)
+    return TrainerSession(ctx, OptimizerConfig(), source, start_group=FakeTrainerGroup, **options)  # type: ignore[arg-type]
 
 
 async def train(ctx: StageContext, rewards: Sequence[float], *, every: int, until: int | None = None) -> Outcome | None:
-    """Steps from where the stage is to the end of `rewards` (step 0 first), or to a death after `until`."""
-    async with TrainerSession(ctx, OptimizerConfig(), initial_policy(ctx.job, ctx.stage, ctx.state)) as training:
-        for step in range(await training.begun(), len(rewards) if until is None else until):
-            training.group.grpo_step([], lr=0.0)
-            training.rewards.append(rewards[step])
+    """Run the remaining steps of `rewards` (step 0 first), or only up to `until`, as if the process was killed then."""
+    async with start(ctx) as trainer:
+        for step in range(await trainer.wait_until_ready(), len(rewards) if until is None else until):
+            trainer.group.grpo_step([], lr=0.0)
+            trainer.rewards.append(rewards[step])
             if (step + 1) % every == 0:
-                await training.checkpoint(step + 1)
+                await trainer.checkpoint(step + 1)
         if until is not None:
             return None
-        return await training.hand_on(len(rewards), reason="Collapsed")
+        return await trainer.finish(len(rewards), reason="Collapsed")
 
 
 def kept(ctx: StageContext) -> list[int]:
+    """Return the steps of the existing checkpoints."""
     return [step for step, _ in checkpoint.list_checkpoints(ctx.folder.checkpoints)]
 
 
-@pytest.mark.parametrize("dies_after", [None, 3, 4, 5, 6, 7])
-async def test_a_collapse_hands_on_the_checkpoint_whose_own_steps_were_the_best(
-    begin: Begin, dies_after: int | None
-) -> None:
+@pytest.mark.parametrize("killed_after", [None, 3, 4, 5, 6, 7])
+async def test_finish_after_collapse_exports_best_checkpoint(new_attempt: NewAttempt, killed_after: int | None) -> None:
+    """The best checkpoint is the one whose own steps had the best rewards, also after a restart."""
     spec = {"checkpoint": {"everySteps": 2, "keepLast": 1}}
-    if dies_after is not None:
-        await train(begin(**spec), FALLING, every=2, until=dies_after)
-    ctx = begin(attempt=2, **spec)
+    if killed_after is not None:
+        await train(new_attempt(**spec), FALLING, every=2, until=killed_after)
+    ctx = new_attempt(attempt=2, **spec)
     outcome = await train(ctx, FALLING, every=2)
     assert outcome is not None and outcome.checkpoint is not None
     assert (outcome.outcome, outcome.reason, outcome.checkpoint.step) == ("advanced", "Collapsed", 4)
     assert (ctx.folder.model / "weights.json").read_text() == "4"
-    assert kept(ctx) == [4, 8], "the best is kept beside the last"
+    assert kept(ctx) == [4, 8], "the best and the last checkpoint are kept"
 
 
-async def test_the_weights_that_an_update_has_broken_are_not_credited_with_the_rewards_before_it(begin: Begin) -> None:
-    outcome = await train(begin(checkpoint={"everySteps": 1}), [0.6, 0.7, 0.8, 0.1, 0.1], every=1)
+async def test_best_checkpoint_excludes_rewards_before_it(new_attempt: NewAttempt) -> None:
+    """A reward rates the weights that sampled it, not the weights of the update that followed."""
+    outcome = await train(new_attempt(checkpoint={"everySteps": 1}), [0.6, 0.7, 0.8, 0.1, 0.1], every=1)
     assert outcome is not None and outcome.checkpoint is not None
-    assert outcome.checkpoint.step == 2, "the third update made the weights that got 0.1"
+    assert outcome.checkpoint.step == 2, "the weights after the third update had reward 0.1"
 
 
-async def test_a_collapse_with_no_checkpoint_before_it_is_said(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+async def test_finish_after_collapse_without_checkpoint_warns(
+    new_attempt: NewAttempt, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an earlier checkpoint the collapsed model is exported; outcome and log report it."""
     with caplog.at_level(logging.WARNING):
-        outcome = await train(begin(), FALLING, every=100)
+        outcome = await train(new_attempt(), FALLING, every=100)
     assert outcome is not None and outcome.checkpoint is not None
     assert outcome.checkpoint.step == 8
     assert "no earlier checkpoint was kept" in outcome.message
     assert "no earlier checkpoint was kept" in caplog.text
 
 
-async def test_a_damaged_checkpoint_takes_no_place_of_one_that_is_whole(begin: Begin) -> None:
+async def test_resume_deletes_newer_damaged_checkpoints(new_attempt: NewAttempt) -> None:
+    """A damaged checkpoint is not counted by keepLast, so that a new checkpoint is not pruned."""
     spec = {"checkpoint": {"everySteps": 1, "keepLast": 1}}
-    ctx = begin(**spec)
+    ctx = new_attempt(**spec)
     await train(ctx, [0.9, 0.1, 0.1, 0.1], every=1, until=4)
     assert kept(ctx) == [1, 4], "the best and the last"
     manifest = checkpoint.checkpoint_path(ctx.folder.checkpoints, 4) / checkpoint.MANIFEST
     manifest.write_text(manifest.read_text()[:-5])
-    await train(begin(attempt=2, **spec), [0.9, 0.1, 0.1], every=1, until=2)
-    assert kept(ctx) == [1, 2], "it went on from 1, and what it wrote is kept"
+    await train(new_attempt(attempt=2, **spec), [0.9, 0.1, 0.1], every=1, until=2)
+    assert kept(ctx) == [1, 2], "it resumed from 1, and the new checkpoint is kept"
 
 
-async def test_a_best_checkpoint_that_is_gone_is_no_best(begin: Begin) -> None:
+async def test_finish_ignores_a_best_checkpoint_that_is_missing(new_attempt: NewAttempt) -> None:
+    """If the best checkpoint was deleted, the next best one is exported."""
     spec = {"checkpoint": {"everySteps": 2, "keepLast": 2}}
-    ctx = begin(**spec)
+    ctx = new_attempt(**spec)
     await train(ctx, FALLING, every=2, until=6)
     checkpoint.remove(checkpoint.checkpoint_path(ctx.folder.checkpoints, 4))
     rewards = [*FALLING[:6], 0.3, 0.3, 0.1, 0.1]
-    outcome = await train(begin(attempt=2, **spec), rewards, every=2)
+    outcome = await train(new_attempt(attempt=2, **spec), rewards, every=2)
     assert outcome is not None and outcome.checkpoint is not None
     assert outcome.checkpoint.step == 6
 
 
 @pytest.mark.parametrize("inherit", [True, False])
-async def test_a_stage_starts_from_the_weights_as_the_ranks_had_them(begin: Begin, inherit: bool) -> None:
-    first = begin("gg", 0)
-    async with TrainerSession(
-        first, OptimizerConfig(), initial_policy(first.job, first.stage, first.state)
-    ) as training:
-        await training.begun()
-        training.group.weights = 2.25
-        write_model(first.folder.outcome_file, await training.hand_on(1))
+async def test_start_loads_the_exact_weights_of_the_last_stage(new_attempt: NewAttempt, inherit: bool) -> None:
+    """A stage starts from the previous stage's checkpoint; without it, from the rounded weights of the model folder.
+
+    With an inherited optimiser a missing checkpoint is an error.
+    """
+    first = new_attempt("gg", 0)
+    async with start(first) as trainer:
+        await trainer.wait_until_ready()
+        trainer.group.weights = 2.25  # type: ignore[attr-defined]
+        write_model(first.folder.outcome_file, await trainer.finish(1))
     assert (first.folder.model / "weights.json").read_text() == "2", "rounded"
 
-    async def begun() -> Group:
-        second = begin("gg", 1)
-        source = initial_policy(second.job, second.stage, second.state)
-        async with TrainerSession(second, OptimizerConfig(), source, inherit=inherit) as training:
-            assert await training.begun() == 0
-            return training.group
+    async def start_second() -> Any:
+        async with start(new_attempt("gg", 1), inherit=inherit) as trainer:
+            assert await trainer.wait_until_ready() == 0
+            return trainer.group
 
-    group = await begun()
+    group = await start_second()
     assert (group.weights, group.fresh_optimizer) == (2.25, not inherit)
 
     checkpoint.remove(checkpoint.checkpoint_path(first.folder.checkpoints, 1))
     if inherit:
         with pytest.raises(checkpoint.CheckpointInvalid):
-            await begun()
+            await start_second()
     else:
-        group = await begun()
+        group = await start_second()
         assert (group.weights, group.fresh_optimizer) == (2, True)
 
 
-async def test_a_loss_that_is_no_number_is_left_out_of_the_progress(begin: Begin) -> None:
-    ctx = begin()
-    async with TrainerSession(ctx, OptimizerConfig(), initial_policy(ctx.job, ctx.stage, ctx.state)) as training:
-        await training.begun()
-        shown = {"loss": math.nan, "grad_norm": math.inf, "tokens_per_second": 2.0}
-        training.finished_step(1, {"sft/loss": math.nan}, seconds=1.0, show=shown)
+async def test_report_step_skips_metrics_that_are_not_finite(new_attempt: NewAttempt) -> None:
+    """NaN and infinity are not valid JSON: the progress omits them."""
+    ctx = new_attempt()
+    async with start(ctx) as trainer:
+        await trainer.wait_until_ready()
+        headline = {"loss": math.nan, "grad_norm": math.inf, "tokens_per_second": 2.0}
+        trainer.report_step(1, {"sft/loss": math.nan}, seconds=1.0, headline=headline)
     progress = ctx.state.progress()
     assert progress is not None
     assert (progress.step, progress.metrics) == (1, {"tokens_per_second": 2.0})

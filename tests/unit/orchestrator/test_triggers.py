@@ -1,7 +1,7 @@
-"""Advance triggers and collapse detection, on made-up histories."""
+"""Advance triggers and collapse detection, on constructed histories."""
 
 from rstar2_train.api.stages import AdvanceTrigger, CollapseTrigger
-from rstar2_train.orchestrator.triggers import StepRecord, collapsed, decide
+from rstar2_train.orchestrator.triggers import StepRecord, end_reason, has_collapsed
 
 OFF = CollapseTrigger(enabled=False)
 
@@ -13,35 +13,44 @@ def history(*, reward=(), truncated=(), all_correct=()) -> list[StepRecord]:
     return [StepRecord(i + 1, r, t, a) for i, (r, t, a) in enumerate(rows)]
 
 
-def test_no_trigger_set_never_advances() -> None:
-    assert decide(history(all_correct=[1.0] * 50), advance=AdvanceTrigger(), collapse=OFF) is None
+def test_end_reason_without_triggers_is_none() -> None:
+    """A stage without triggers runs all its steps."""
+    assert end_reason(history(all_correct=[1.0] * 50), advance=AdvanceTrigger(), collapse=OFF) is None
 
 
-def test_all_correct_must_hold_for_the_whole_window() -> None:
+def test_end_reason_all_correct_needs_the_whole_window() -> None:
+    """`allCorrectAbove` must hold in every step of the window."""
     advance = AdvanceTrigger(all_correct_above=0.7, window_steps=3)
-    assert decide(history(all_correct=[0.1, 0.8, 0.8]), advance=advance, collapse=OFF) is None
-    assert decide(history(all_correct=[0.1, 0.8, 0.8, 0.71]), advance=advance, collapse=OFF) == "AllCorrect"
-    assert decide(history(all_correct=[0.8, 0.7, 0.8]), advance=advance, collapse=OFF) is None
+    assert end_reason(history(all_correct=[0.1, 0.8, 0.8]), advance=advance, collapse=OFF) is None
+    assert end_reason(history(all_correct=[0.1, 0.8, 0.8, 0.71]), advance=advance, collapse=OFF) == "AllCorrect"
+    assert end_reason(history(all_correct=[0.8, 0.7, 0.8]), advance=advance, collapse=OFF) is None
 
 
-def test_truncation_must_be_low_and_settled() -> None:
+def test_end_reason_truncation_must_be_low_and_settled() -> None:
+    """A low truncation ratio that still changes, or a settled one that is high, does not finish the stage."""
     advance = AdvanceTrigger(truncation_below=0.1, window_steps=3)
-    assert decide(history(truncated=[0.5, 0.11, 0.09, 0.10]), advance=advance, collapse=OFF) == "TruncationSettled"
-    assert decide(history(truncated=[0.2, 0.02, 0.02]), advance=advance, collapse=OFF) is None  # low, not settled
-    assert decide(history(truncated=[0.3, 0.3, 0.3]), advance=advance, collapse=OFF) is None  # settled, not low
+    settled = history(truncated=[0.5, 0.11, 0.09, 0.10])
+    low_only = history(truncated=[0.2, 0.02, 0.02])
+    settled_only = history(truncated=[0.3, 0.3, 0.3])
+    assert end_reason(settled, advance=advance, collapse=OFF) == "TruncationSettled"
+    assert end_reason(low_only, advance=advance, collapse=OFF) is None
+    assert end_reason(settled_only, advance=advance, collapse=OFF) is None
 
 
-def test_min_steps_holds_back() -> None:
+def test_end_reason_waits_for_min_steps() -> None:
+    """No trigger finishes the stage before `minSteps`."""
     advance = AdvanceTrigger(all_correct_above=0.5, window_steps=2, min_steps=5)
-    assert decide(history(all_correct=[0.9] * 4), advance=advance, collapse=OFF) is None
-    assert decide(history(all_correct=[0.9] * 5), advance=advance, collapse=OFF) == "AllCorrect"
+    assert end_reason(history(all_correct=[0.9] * 4), advance=advance, collapse=OFF) is None
+    assert end_reason(history(all_correct=[0.9] * 5), advance=advance, collapse=OFF) == "AllCorrect"
 
 
-def test_collapse_is_a_fall_that_stays() -> None:
+def test_has_collapsed_needs_a_lasting_fall() -> None:
+    """A collapse is a fall by more than `drop` in every step of the last window."""
     settings = CollapseTrigger(drop=0.3, window_steps=3)
-    assert collapsed(history(reward=[0.6, 0.6, 0.6, 0.2, 0.2, 0.2]), settings)
-    assert not collapsed(history(reward=[0.6, 0.6, 0.6, 0.2, 0.2, 0.5]), settings)  # came back
-    assert not collapsed(history(reward=[0.6, 0.6, 0.6, 0.45, 0.45, 0.45]), settings)  # fell by less
-    assert not collapsed(history(reward=[0.0] * 10), settings)  # never had anything to lose
-    assert decide(history(reward=[0.6] * 3 + [0.1] * 3), advance=AdvanceTrigger(), collapse=settings) == "Collapsed"
-    assert not collapsed(history(reward=[0.6] * 3 + [0.1] * 3), OFF)
+    assert has_collapsed(history(reward=[0.6, 0.6, 0.6, 0.2, 0.2, 0.2]), settings)
+    assert not has_collapsed(history(reward=[0.6, 0.6, 0.6, 0.2, 0.2, 0.5]), settings)  # recovered
+    assert not has_collapsed(history(reward=[0.6, 0.6, 0.6, 0.45, 0.45, 0.45]), settings)  # fell by less
+    assert not has_collapsed(history(reward=[0.0] * 10), settings)  # had no reward before
+    fallen = history(reward=[0.6] * 3 + [0.1] * 3)
+    assert end_reason(fallen, advance=AdvanceTrigger(), collapse=settings) == "Collapsed"
+    assert not has_collapsed(fallen, OFF)
