@@ -1,8 +1,8 @@
 """Runs one attempt of one stage: `python -m rstar2_train.orchestrator --state DIR --stage NAME --attempt N`.
 
-The pod 0 of a trainer and `rstar2 run` start this process. It runs the stage, writes the outcome and exits with the outcome's
-code (api/contracts.py). SIGTERM and SIGINT suspend the stage: it finishes or abandons the step, writes a checkpoint and
-exits with code 75.
+Pod 0 of the trainer and `rstar2 run` start this process. It runs the stage, writes the outcome and exits with the
+outcome's code (api/contracts.py). SIGTERM and SIGINT suspend the stage: it finishes or abandons the step, writes a
+checkpoint and exits with code 75.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def write_weights(folder: Path, weights: float) -> None:
 
 
 NewAttempt = Callable[..., StageContext]
-"""Type of the fixture `new_attempt`: stages by letters as `simulated_cluster.manifest` takes them, the stage's number, fields
+"""Type of the fixture `new_attempt`: stages as letters (see `simulated_cluster.manifest`), the stage's number, fields
 of spec."""
 
 
