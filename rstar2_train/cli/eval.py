@@ -70,6 +70,6 @@ def _evaluate(given: argparse.Namespace, wanted: EvalRequest, elsewhere: Externa
         shipped = flow.track(result, out, uri=given.mlflow, experiment=given.experiment, name=name)
         if not shipped.complete:
             return fail(NAME, f"MLflow has not taken everything: {shipped.error}\nthe same command sends it again")
-        if shipped.missing:
-            return fail(NAME, shipped.missing)
+        if shipped.rejection_message:
+            return fail(NAME, shipped.rejection_message)
     return ended(NAME, lost=result.overall.excluded)

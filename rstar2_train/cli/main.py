@@ -171,7 +171,7 @@ def _track(arguments: argparse.Namespace) -> int:
         return _fail(f"{state}: no such job; name the folder of all jobs with --state")
     shipped = ship(state, timeout=arguments.timeout)
     if shipped.complete:
-        print(shipped.missing or "everything is in MLflow")
+        print(shipped.rejection_message or "everything is in MLflow")
         return 0
     why = shipped.error or f"{arguments.timeout:g} s were not enough; run it again, or give more with --timeout"
     return _fail(f"{shipped.pending} bytes of the journal are still unsent: {why}")

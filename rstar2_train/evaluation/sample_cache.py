@@ -2,9 +2,8 @@
 
 A file belongs to one model under one group of settings (`cache_key`); in it each sample is addressed by its problem's
 tokens and answer and by its number. So a larger measurement, with more benchmarks or samples, finds what a smaller one
-has asked, and a problem that was changed is asked again. Appended as samples end, read when the command or the stage
-starts; `sampling.py` asks what is missing.
-"""
+has asked, and a problem that was changed is asked again. Appended as samples end, read_entries when the command or the
+stage starts; `sampling.py` asks what is missing. """
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tracking.journal import Event, Journal, read, read_at
+from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
 
 FORMAT = 2
 """Version of the file's lines, and of what an address covers."""
@@ -97,7 +96,7 @@ class SampleCache:
             for problem, sample in request.pairs
         }
         results = {}
-        for event, start, _ in read(self._path):
+        for event, start, _ in read_entries(self._path):
             problem = problems.get(event["sample"]) if event is not None else None
             if event is not None and problem is not None:
                 result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
@@ -128,7 +127,7 @@ class SampleCache:
         order = {name: at for at, name in enumerate(self._problems)}
         for key in sorted(self._at | self._lost, key=lambda key: (order[key[0]], key[1])):
             if key in self._at:
-                trajectory = trajectory_store.from_row(read_at(self._path, self._at[key])["trajectory"])
+                trajectory = trajectory_store.from_row(read_event(self._path, self._at[key])["trajectory"])
                 problem = self._problems[key[0]]
                 trajectory.slice, trajectory.hard = problem.slice, problem.hard
                 yield trajectory

@@ -159,7 +159,7 @@ class TrainerSession:
         self._step_seconds.append(seconds)
         total = ctx.progress.total_steps or step
         remaining = (total - step) * fmean(self._step_seconds)
-        ctx.tracker.metrics(ctx.stage.name, step=step, values=metrics)
+        ctx.tracker.log_metrics(ctx.stage.name, step=step, values=metrics)
         ctx.report(phase="Training", step=step, metrics=dict(headline), estimated_remaining_seconds=remaining)
 
     async def checkpoint(self, step: int) -> None:

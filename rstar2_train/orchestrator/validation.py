@@ -103,7 +103,7 @@ async def run_evaluation(ctx: StageContext, rollouts: RolloutSession, run: Evalu
         benchmarks=run.benchmarks,
     )
     write_evaluation(folder.evaluation_file, evaluation)
-    ctx.tracker.metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
+    ctx.tracker.log_metrics(run.stage.name, step=run.step or 0, values=evaluation_metrics(evaluation))
     if run.stage.name == ctx.stage.name and evaluation.pass_at_1 is not None:
         ctx.report(metrics=ctx.progress.metrics | {"pass_at_1": evaluation.pass_at_1})
 

@@ -1,8 +1,8 @@
-"""The tracking journal: every event of a job, one JSON object a line, appended before anything is sent anywhere.
+"""The tracking journal: all events of a job, one JSON object per line.
 
-First half of tracking: writers append (never wait for a server), the shipper reads from its own offset. A process
-killed while it writes leaves at most one torn line, which no reader takes for an event. Standard library only.
-"""
+Writers append events and never wait for a server. The shipper reads from its own offset. A process that is killed
+during a write leaves at most one torn line, which readers skip. `evaluation/sample_cache.py` has the same file format.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class JournalEntry(NamedTuple):
     """One line of the journal."""
 
     event: Event | None
-    """None: a torn line, to be skipped."""
+    """None: a torn line, which the reader skips."""
     start: int
-    """Byte offset of its first byte: what `read_at` takes."""
+    """Offset of the first byte, the argument of `read_event`."""
     end: int
-    """Byte offset behind it: where to read on."""
+    """Offset after the line, at which reading continues."""
 
 
 class Journal:
-    """Appends events. Several processes may hold one journal: each line is a single append to the file."""
+    """Appends events. Several processes may write to one journal, because each line is a single append."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, event: Mapping[str, Any]) -> int:
-        """Hand one event to the operating system: no death of this process can take it back. Returns its offset.
+        """Append one event and return its offset. The event survives the death of this process.
 
-        Not synced to disk, which would cost more than a step of a small model: a crash of the machine may lose the
-        last seconds. Raises OSError when the disk is full; the journal stays readable.
+        The file is not synced to disk, which would take longer than a step of a small model. A machine crash may lose
+        the last seconds. Raises OSError when the disk is full; the journal stays readable.
         """
         line = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         opening = b"\n" if self._torn() else b""
         written = os.write(self._file, opening + line)
         if written != len(opening + line):
-            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of an entry could be written")
+            raise OSError(errno.ENOSPC, f"wrote only {written} of {len(line)} bytes of a journal entry")
         return os.lseek(self._file, 0, os.SEEK_CUR) - len(line)
 
     def close(self) -> None:
@@ -53,13 +53,13 @@ class Journal:
         os.close(self._file)
 
     def _torn(self) -> bool:
-        """Whether a writer died in the middle of the last line."""
+        """Whether the last line is incomplete because its writer died."""
         size = os.fstat(self._file).st_size
         return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
 
-def read(path: Path, offset: int = 0) -> Iterator[JournalEntry]:
-    """Entries from byte `offset` on, in order. An unfinished last line is not yielded: it may still grow."""
+def read_entries(path: Path, offset: int = 0) -> Iterator[JournalEntry]:
+    """Yield the entries from byte `offset`, in order. An incomplete last line is omitted, because it may still grow."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -73,8 +73,8 @@ def read(path: Path, offset: int = 0) -> Iterator[JournalEntry]:
                     yield JournalEntry(_decode(line), start, offset)
 
 
-def read_at(path: Path, start: int) -> Event:
-    """The event that `Journal.append` or `read` found at byte `start`. Raises ValueError when there is none."""
+def read_event(path: Path, start: int) -> Event:
+    """Return the event at byte `start`, from `Journal.append` or `read_entries`. Raises ValueError if there is none."""
     with path.open("rb") as file:
         file.seek(start)
         event = _decode(file.readline())
@@ -86,6 +86,6 @@ def read_at(path: Path, start: int) -> Event:
 def _decode(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
-    except ValueError:  # a line torn by kill -9 and closed by the next writer
+    except ValueError:  # a line that was torn by kill -9 and closed by the next writer
         return None
     return event if isinstance(event, dict) else None

@@ -1,9 +1,8 @@
-"""All metrics of a GRPO step, from its groups: what MLflow, progress and the terminal view show.
+"""Computes all metrics of a GRPO step from its groups, for MLflow, progress and the terminal view.
 
-Called by the driver after selection and update. The names of `reject_equal_reward/`, `roc_error_ratio/`,
-`roc_answer_format/` and `down_sampling/` are those that rStar2-Agent's users know. Pure; no figure counts a
-trajectory that infrastructure lost, except the one that counts those.
-"""
+The orchestrator calls it after selection and update. The names of `reject_equal_reward/`, `roc_error_ratio/`,
+`roc_answer_format/` and `down_sampling/` are those of rStar2-Agent. Lost rollouts count in `rollout/excluded` only.
+Pure."""
 
 from __future__ import annotations
 
@@ -21,31 +20,30 @@ HEADLINE = {
     "response_tokens": "response/length_mean",
     "all_correct": "reject_equal_reward/all_correct_ratio",
 }
-"""Name in `progress.json` (and in the terminal view) -> metric."""
+"""Name in `progress.json` and the terminal view -> metric."""
 
 
 def step_metrics(
     groups: Sequence[Sequence[Trajectory]], trainer: Mapping[str, float], timings: Mapping[str, float]
 ) -> dict[str, float]:
-    """Metrics of one step.
+    """Return the metrics of one step.
 
-    `groups`: all rollouts of each prompt, judged, with `kept` set by the selection. `trainer`: what the update
-    returned (loss, gradient norm, ...), reported as `trainer/<name>`. `timings`: seconds a phase, reported as
-    `time/<phase>_seconds`; `rollout` is the one that tokens per second are taken over. A figure with nothing to
-    measure (no tool call, no correct rollout) is left out, not 0.
-    """
-    valid = [[trajectory for trajectory in group if not trajectory.failed] for group in groups]
-    everyone = [trajectory for group in valid for trajectory in group]
+    `groups`: all rollouts of each prompt, with verdicts, and with `kept` set by the selection. `trainer`: metrics of
+    the update (loss, gradient norm, ...), reported as `trainer/<name>`. `timings`: seconds per phase, reported as
+    `time/<phase>_seconds`; `rollout` is the phase of tokens per second. A metric without data, such as an error ratio
+    without tool calls, is omitted."""
+    valid_groups = [[trajectory for trajectory in group if not trajectory.failed] for group in groups]
+    valid = [trajectory for group in valid_groups for trajectory in group]
     values: dict[str, float | None] = {
-        **_rewards(everyone),
-        **_groups(valid),
-        **_penalties(everyone),
-        **_tools(everyone),
-        **_responses(everyone),
-        "down_sampling/before_sampling_trace_num": len(everyone),
-        "down_sampling/after_sampling_trace_num": sum(trajectory.kept for trajectory in everyone),
-        "rollout/excluded": sum(len(group) for group in groups) - len(everyone),
-        "rollout/tokens_per_second": _rate(_sampled_tokens(everyone), timings.get("rollout", 0.0)),
+        **_rewards(valid),
+        **_groups(valid_groups),
+        **_penalties(valid),
+        **_tools(valid),
+        **_responses(valid),
+        "down_sampling/before_sampling_trace_num": len(valid),
+        "down_sampling/after_sampling_trace_num": sum(trajectory.kept for trajectory in valid),
+        "rollout/excluded": sum(len(group) for group in groups) - len(valid),
+        "rollout/tokens_per_second": _rate(_sampled_tokens(valid), timings.get("rollout", 0.0)),
         **{f"trainer/{name}": value for name, value in trainer.items()},
         **{f"time/{phase}_seconds": seconds for phase, seconds in timings.items()},
     }
@@ -53,27 +51,27 @@ def step_metrics(
 
 
 def headline(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The few metrics that progress carries, under their short names."""
+    """Return the metrics of `progress.json` under their short names."""
     return {short: metrics[name] for short, name in HEADLINE.items() if name in metrics}
 
 
-def _rewards(everyone: Sequence[Trajectory]) -> dict[str, float | None]:
-    kept = [trajectory.reward for trajectory in everyone if trajectory.kept]
-    verdicts = Counter(trajectory.verdict for trajectory in everyone)
+def _rewards(valid: Sequence[Trajectory]) -> dict[str, float | None]:
+    kept = [trajectory.reward for trajectory in valid if trajectory.kept]
+    verdicts = Counter(trajectory.verdict for trajectory in valid)
     return {
-        "reward/mean": _mean([trajectory.reward for trajectory in everyone]),
+        "reward/mean": _mean([trajectory.reward for trajectory in valid]),
         "reward/mean_kept": _mean(kept),
-        "reward/no_answer_ratio": _ratio(verdicts["no_answer"], len(everyone)),
-        "reward/verifier_timeout_ratio": _ratio(verdicts["timeout"], len(everyone)),
+        "reward/no_answer_ratio": _ratio(verdicts["no_answer"], len(valid)),
+        "reward/verifier_timeout_ratio": _ratio(verdicts["timeout"], len(valid)),
     }
 
 
-def _groups(valid: Sequence[Sequence[Trajectory]]) -> dict[str, float | None]:
-    """Groups whose rollouts all have one reward carry no advantage and are dropped."""
-    rewards = [{trajectory.reward for trajectory in group} for group in valid if group]
+def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | None]:
+    """Return the metrics of groups. A group whose rollouts have the same reward has no advantage and is dropped."""
+    rewards = [{trajectory.reward for trajectory in group} for group in valid_groups if group]
     equal = [values for values in rewards if len(values) == 1]
     wrong = sum(values == {0.0} for values in equal)
-    kept = [{trajectory.reward for trajectory in group if trajectory.kept} for group in valid]
+    kept = [{trajectory.reward for trajectory in group if trajectory.kept} for group in valid_groups]
     return {
         "reject_equal_reward/solve_non_equal_total": len(rewards) - len(equal),
         "reject_equal_reward/solve_equal_total": len(equal),
@@ -86,14 +84,14 @@ def _groups(valid: Sequence[Sequence[Trajectory]]) -> dict[str, float | None]:
     }
 
 
-def _penalties(everyone: Sequence[Trajectory]) -> dict[str, float | None]:
-    tags = [trajectory.answer_tags for trajectory in everyone]
-    kept_correct = [trajectory for trajectory in everyone if trajectory.kept and trajectory.reward > 0]
+def _penalties(valid: Sequence[Trajectory]) -> dict[str, float | None]:
+    tags = [trajectory.answer_tags for trajectory in valid]
+    kept_correct = [trajectory for trajectory in valid if trajectory.kept and trajectory.reward > 0]
     return {
-        "roc_error_ratio/global_err_ratio": _error_ratio(everyone),
-        "roc_error_ratio/penalty_weight": _mean([trajectory.p_err for trajectory in everyone]),
+        "roc_error_ratio/global_err_ratio": _error_ratio(valid),
+        "roc_error_ratio/penalty_weight": _mean([trajectory.p_err for trajectory in valid]),
         "roc_error_ratio/penalty_weight_kept_correct": _mean([trajectory.p_err for trajectory in kept_correct]),
-        "roc_answer_format/penalty_weight": _mean([trajectory.p_format for trajectory in everyone]),
+        "roc_answer_format/penalty_weight": _mean([trajectory.p_format for trajectory in valid]),
         "roc_answer_format/penalty_weight_kept_correct": _mean([trajectory.p_format for trajectory in kept_correct]),
         "roc_answer_format/answer_per_rollout_mean": _mean(tags),
         "roc_answer_format/zero_answer_count": sum(count == 0 for count in tags),
@@ -102,49 +100,49 @@ def _penalties(everyone: Sequence[Trajectory]) -> dict[str, float | None]:
     }
 
 
-def _tools(everyone: Sequence[Trajectory]) -> dict[str, float | None]:
-    calls = [call for trajectory in everyone for call in trajectory.calls]
-    # Calls that never reached the judge (malformed, unknown tool) have no latency.
-    ran = [call for call in calls if call.status not in ("malformed", "unknown_tool", "invalid")]
-    latency = sorted(call.queue_seconds + call.run_seconds for call in ran)
+def _tools(valid: Sequence[Trajectory]) -> dict[str, float | None]:
+    calls = [call for trajectory in valid for call in trajectory.calls]
+    # Malformed calls and calls of unknown tools are not sent to the judge and have no latency.
+    sent = [call for call in calls if call.status not in ("malformed", "unknown_tool", "invalid")]
+    latency = sorted(call.queue_seconds + call.run_seconds for call in sent)
     statuses = Counter(call.status for call in calls)
     return {
-        "tools/calls_per_trajectory": _ratio(len(calls), len(everyone)),
+        "tools/calls_per_trajectory": _ratio(len(calls), len(valid)),
         "tools/calls": len(calls),
-        "tools/error_ratio": _error_ratio(everyone),
-        "tools/error_ratio_correct": _error_ratio([trajectory for trajectory in everyone if trajectory.reward > 0]),
+        "tools/error_ratio": _error_ratio(valid),
+        "tools/error_ratio_correct": _error_ratio([trajectory for trajectory in valid if trajectory.reward > 0]),
         "tools/latency_mean_seconds": _mean(latency),
         "tools/latency_p50_seconds": quantile(latency, 0.5),
         "tools/latency_p99_seconds": quantile(latency, 0.99),
-        "tools/queue_mean_seconds": _mean([call.queue_seconds for call in ran]),
+        "tools/queue_mean_seconds": _mean([call.queue_seconds for call in sent]),
         **{f"tools/status_{status}_ratio": count / len(calls) for status, count in sorted(statuses.items())},
     }
 
 
-def _responses(everyone: Sequence[Trajectory]) -> dict[str, float | None]:
-    lengths = [trajectory.response_tokens for trajectory in everyone]
-    correct = [trajectory.response_tokens for trajectory in everyone if trajectory.reward > 0]
+def _responses(valid: Sequence[Trajectory]) -> dict[str, float | None]:
+    lengths = [trajectory.response_tokens for trajectory in valid]
+    correct = [trajectory.response_tokens for trajectory in valid if trajectory.reward > 0]
     return {
         "response/length_mean": _mean(lengths),
         "response/length_max": max(lengths, default=None),
         "response/length_mean_correct": _mean(correct),
-        "response/truncation_ratio": _ratio(sum(trajectory.truncated for trajectory in everyone), len(everyone)),
-        "response/turns_mean": _mean([trajectory.turns for trajectory in everyone]),
-        "response/seconds_mean": _mean([trajectory.seconds for trajectory in everyone]),
-        "response/seconds_max": max((trajectory.seconds for trajectory in everyone), default=None),
+        "response/truncation_ratio": _ratio(sum(trajectory.truncated for trajectory in valid), len(valid)),
+        "response/turns_mean": _mean([trajectory.turns for trajectory in valid]),
+        "response/seconds_mean": _mean([trajectory.seconds for trajectory in valid]),
+        "response/seconds_max": max((trajectory.seconds for trajectory in valid), default=None),
     }
 
 
 def quantile(ascending: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of `ascending` (sorted) do not exceed; None when it is empty."""
+    """Return the smallest of the sorted values that at least `share` of them do not exceed; None if there is none."""
     if not ascending:
         return None
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
 
 
-def _sampled_tokens(everyone: Iterable[Trajectory]) -> int:
+def _sampled_tokens(valid: Iterable[Trajectory]) -> int:
     return sum(
-        len(segment.token_ids) for trajectory in everyone for segment in trajectory.segments if segment.kind == "model"
+        len(segment.token_ids) for trajectory in valid for segment in trajectory.segments if segment.kind == "model"
     )
 
 

@@ -1,14 +1,14 @@
-"""Puts journal events into MLflow. The only file that imports mlflow, which takes seconds: used by the shipper alone.
+"""Applies journal events to an MLflow server. Only the shipper imports this module: importing mlflow takes seconds.
 
-Everything here may be done twice with the result of doing it once: runs are found by tags, metrics carry the time of
-their event (the server drops equal ones), traces have ids derived from what they are of.
+All operations are idempotent. Runs are found by tags, metrics have the time of their event (the server drops
+duplicates), and traces have deterministic ids.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +26,28 @@ from rstar2_train.tracking.traces import Span, Trace
 from rstar2_train.tracking.tracker import JOB, TrackingTarget
 
 _MAX_BATCH = 1000
-"""Metrics that one MLflow request may carry."""
+"""Maximum metrics in one MLflow request."""
 _MAX_PARAMS = 100
+"""Maximum parameters or tags in one MLflow request."""
 _MAX_VALUE = 5000
-"""Characters of a parameter or tag."""
+"""Maximum characters of a parameter or tag."""
 
 
 def metric_name(name: str) -> str:
-    """A metric's name as MLflow takes it: a slice or benchmark may be called anything, a metric may not."""
+    """Return a valid MLflow metric name: slices and benchmarks may have characters that MLflow rejects."""
     parts = re.sub(r"[^\w.\- :/]", "_", name).split("/")
     return "/".join(part for part in parts if part.strip("."))
 
 
 class RunNotFound(Exception):
-    """The server no longer has a run that this journal was sent to: all of it must be sent again."""
+    """A run of this journal was deleted on the server, so the whole journal must be sent again."""
 
 
 class MlflowSink:
-    """Applies events to one MLflow server, in the order in which they come."""
+    """Applies events to one MLflow server, in journal order."""
 
     def __init__(self, target: TrackingTarget, runs: dict[str, str]) -> None:
-        """`runs`: run ids by stage, as far as known; grown here. Raises RunNotFound when one of them is gone."""
+        """`runs`: known run ids by stage; new ones are added. Raises RunNotFound if a run was deleted."""
         self._target = target
         self._client = MlflowClient(tracking_uri=target["uri"])
         self._tracing = TracingClient(tracking_uri=target["uri"])
@@ -56,19 +57,28 @@ class MlflowSink:
             self._check(run)
 
     def apply(self, events: list[Event]) -> None:
-        """Send events that follow one another; those of metrics are sent together."""
+        """Send consecutive events. Consecutive metrics of one run are sent in one request."""
         pending: list[Event] = []
         for event in events:
             if event["kind"] == "metrics" and (not pending or pending[0]["run"] == event["run"]):
                 pending.append(event)
                 continue
-            self._metrics(pending)
+            self._log_metrics(pending)
             pending = [event] if event["kind"] == "metrics" else []
             if not pending:
-                getattr(self, f"_{event['kind']}")(event)
-        self._metrics(pending)
+                self._apply_one(event)
+        self._log_metrics(pending)
 
-    def _metrics(self, events: list[Event]) -> None:
+    def _apply_one(self, event: Event) -> None:
+        handlers: dict[str, Callable[[Event], None]] = {
+            "start": self._start,
+            "end": self._end,
+            "artifact": self._log_artifact,
+            "trace": self._log_trace,
+        }
+        handlers[event["kind"]](event)
+
+    def _log_metrics(self, events: list[Event]) -> None:
         metrics = [
             Metric(metric_name(name), value, event["time"], event["step"])
             for event in events
@@ -84,25 +94,25 @@ class MlflowSink:
         new = [Param(key, value[:_MAX_VALUE]) for key, value in event["params"].items() if key not in known]
         for batch in _batches(new, _MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
-        # A parameter cannot change in MLflow: what a later attempt changed is told by tags.
+        # MLflow parameters are immutable, so tags record the changes of a later attempt.
         tags = dict(event["tags"])
         for key, value in event["params"].items():
             if key in known and known[key] != value[:_MAX_VALUE]:
                 tags[f"rstar2.changed.{key}"] = value
-        self._tags(run_id, tags)
+        self._set_tags(run_id, tags)
         self._client.update_run(run_id, status="RUNNING")
 
     def _end(self, event: Event) -> None:
         run_id = self._run(event["run"])
-        self._tags(run_id, event["tags"])
+        self._set_tags(run_id, event["tags"])
         self._client.set_terminated(run_id, status=event["status"], end_time=event["time"])
 
-    def _artifact(self, event: Event) -> None:
+    def _log_artifact(self, event: Event) -> None:
         path = Path(event["path"])
-        if path.exists():  # a file that was dropped since (retention) is not worth a failure
+        if path.exists():  # retention may have deleted the file, which is not an error
             self._client.log_artifact(self._run(event["run"]), str(path), event["folder"] or None)
 
-    def _trace(self, event: Event) -> None:
+    def _log_trace(self, event: Event) -> None:
         trace: Trace = event["trace"]
         run_id = self._run(event["run"])
         root = trace["spans"][0]
@@ -126,21 +136,21 @@ class MlflowSink:
         )
         self._tracing.log_spans(self._experiment, _otel_spans(trace))
 
-    def _tags(self, run_id: str, tags: dict[str, str]) -> None:
+    def _set_tags(self, run_id: str, tags: dict[str, str]) -> None:
         entities = [RunTag(key, value[:_MAX_VALUE]) for key, value in tags.items()]
         for batch in _batches(entities, _MAX_PARAMS):
             self._client.log_batch(run_id, tags=batch)
 
     def _run(self, key: str, created: int | None = None) -> str:
-        """Id of the run of a stage (or of the job): known, found by its tags, or created."""
+        """Return the id of the run of a stage or the job: known, found by tags, or created."""
         if key not in self.runs:
             self.runs[key] = self._find_run(key) or self._create_run(key, created)
         return self.runs[key]
 
     def _find_run(self, key: str) -> str | None:
         query = f"tags.`rstar2.job_uid` = '{self._target['uid']}' and tags.`rstar2.stage` = '{key or '-'}'"
-        found = self._client.search_runs([self._experiment], query, max_results=1)
-        return str(found[0].info.run_id) if found else None
+        runs = self._client.search_runs([self._experiment], query, max_results=1)
+        return str(runs[0].info.run_id) if runs else None
 
     def _create_run(self, key: str, created: int | None) -> str:
         job = self._target["job"]
@@ -169,10 +179,10 @@ class MlflowSink:
 
     def _find_experiment(self) -> str:
         name = self._target["experiment"]
-        found: Experiment | None = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment: Experiment | None = self._client.get_experiment_by_name(name)
+        if experiment is None:
             return str(self._client.create_experiment(name, artifact_location=self._target["artifacts"]))
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
 
 def _otel_spans(trace: Trace) -> list[MlflowSpan]:
@@ -187,7 +197,7 @@ def _otel_spans(trace: Trace) -> list[MlflowSpan]:
                 name=span["name"],
                 context=context,
                 parent=None if span["parent"] is None else contexts[span["parent"]],
-                resource=Resource.get_empty(),  # the default one would tag each trace with this process
+                resource=Resource.get_empty(),  # the default would add attributes of this process to each trace
                 attributes=_attributes(span, trace["id"]),
                 start_time=span["start"],
                 end_time=span["end"],
@@ -199,7 +209,7 @@ def _otel_spans(trace: Trace) -> list[MlflowSpan]:
 
 
 def _attributes(span: Span, trace_id: str) -> dict[str, str]:
-    """MLflow keeps every attribute as JSON text."""
+    """Return the attributes of a span as JSON texts, the form in which MLflow stores them."""
     values: dict[str, Any] = {
         "mlflow.traceRequestId": f"tr-{trace_id}",
         "mlflow.spanType": span["type"],

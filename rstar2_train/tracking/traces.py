@@ -1,7 +1,7 @@
-"""Turns a trajectory into a trace: a root span, one span a generation and a tool call, one for the reward.
+"""Converts a trajectory to a trace: a root span, one span per generation and per tool call, and one for the reward.
 
-Between the driver (which samples trajectories) and the journal. Plain data, no MLflow: the shipper maps it. Pure.
-Ids are derived from what the trace is of, so that sending one twice makes one trace.
+`tracker.py` writes traces to the journal as plain data; `mlflow_sink.py` converts them to MLflow's types. The id of a
+trace is a hash of its origin, so that sending a trace twice creates one trace. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 MAX_TEXT = 20_000
-"""Characters kept of any one text: a trace is for reading; the trajectory file has everything."""
+"""Maximum characters of each text in a trace. The trajectory file has the complete texts."""
 _USER = re.compile(r".*(?:<\|im_start\|>|^|\n)user\n(.*?)(?:<\|im_end\|>)?\n(?:<\|im_start\|>)?assistant\b", re.DOTALL)
 Decode = Callable[[Sequence[int]], str]
 
@@ -33,7 +33,7 @@ class Span(TypedDict):
     outputs: dict[str, Any]
     attributes: dict[str, Any]
     error: str
-    """What went wrong; empty: the span is OK."""
+    """Error message; empty: the span is OK."""
 
 
 class Trace(TypedDict):
@@ -46,19 +46,19 @@ class Trace(TypedDict):
     response: str
     tags: dict[str, str]
     spans: list[Span]
-    """The root first."""
+    """All spans; the first is the root."""
 
 
 def trace_id(*parts: object) -> str:
-    """32 hexadecimal digits that stand for `parts`."""
+    """Return 32 hexadecimal digits, a hash of `parts`."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, decode: Decode, now: float) -> Trace:
-    """The trace of one trajectory.
+    """Return the trace of one trajectory.
 
-    `decode`: the tokenizer's, special tokens left out. `now`: Unix time, the end of the trajectory where it does not
-    know when it started. Spans follow one another as the agent loop ran them; the calls of a turn ran side by side.
+    `decode`: decodes token ids without special tokens. `now`: Unix time; the end of the trajectory if its start is
+    unknown. Spans are in the order of the agent loop; the calls of a turn run in parallel.
     """
     start = _nanoseconds(trajectory.started_at or now - trajectory.seconds)
     prompt = _clip(decode(trajectory.prompt_ids))
@@ -69,7 +69,7 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
         parent=None,
         start=start,
         end=start + _nanoseconds(trajectory.seconds),
-        inputs=_message("user", verbatim(question(prompt))),
+        inputs=_message("user", fenced(last_user_message(prompt))),
         outputs=_message("assistant", _conversation(trajectory, decode)),
         attributes={
             "prompt_id": trajectory.prompt_id,
@@ -88,7 +88,7 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
     return Trace(
         id=trace_id(uid, stage, step, trajectory.prompt_id, trajectory.sample),
         name=root["name"],
-        request=question(prompt),
+        request=last_user_message(prompt),
         response=f"{trajectory.verdict}: {answer}",
         tags={
             "stage": stage,
@@ -106,32 +106,32 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
     )
 
 
-def question(prompt: str) -> str:
-    """The last user message of a rendered ChatML prompt, with or without its special tokens; else all of it."""
-    found = _USER.search(prompt)
-    return found.group(1).strip() if found else prompt
+def last_user_message(prompt: str) -> str:
+    """Return the last user message of a ChatML prompt, with or without special tokens; otherwise the whole prompt."""
+    match = _USER.search(prompt)
+    return match.group(1).strip() if match else prompt
 
 
-def pick(groups: Sequence[Sequence[Trajectory]], count: int) -> list[Trajectory]:
-    """The `count` trajectories of a step that are worth reading: kept and dropped, right and wrong, in turn.
+def select_trajectories(groups: Sequence[Sequence[Trajectory]], count: int) -> list[Trajectory]:
+    """Return `count` trajectories of a step, alternating between kept and dropped, correct and wrong ones.
 
-    Deterministic, so that a repeated step sends the same ones.
+    Deterministic, so that a repeated step sends the same traces.
     """
     kinds: dict[tuple[bool, bool], list[Trajectory]] = {}
     for group in groups:
         for trajectory in group:
             kinds.setdefault((trajectory.kept, trajectory.reward > 0), []).append(trajectory)
     queues = [kinds[kind] for kind in sorted(kinds, reverse=True)]
-    picked: list[Trajectory] = []
+    selected: list[Trajectory] = []
     row = 0
-    while len(picked) < count and any(row < len(queue) for queue in queues):
-        picked += [queue[row] for queue in queues if row < len(queue)]
+    while len(selected) < count and any(row < len(queue) for queue in queues):
+        selected += [queue[row] for queue in queues if row < len(queue)]
         row += 1
-    return picked[:count]
+    return selected[:count]
 
 
-def verbatim(text: str, language: str = "") -> str:
-    """`text` as a fenced block: MLflow shows texts as Markdown, which would eat asterisks, tags and line breaks."""
+def fenced(text: str, language: str = "") -> str:
+    """Return `text` as a fenced code block. MLflow renders texts as Markdown, which alters asterisks and tags."""
     if not text:
         return ""
     fence = "~~~"
@@ -141,39 +141,39 @@ def verbatim(text: str, language: str = "") -> str:
 
 
 def _message(role: str, text: str) -> dict[str, Any]:
-    """Inputs or outputs that MLflow shows as a chat message."""
+    """Return inputs or outputs in the form that MLflow renders as a chat message."""
     return {"messages": [{"role": role, "content": text}]}
 
 
 def _conversation(trajectory: Trajectory, decode: Decode) -> str:
-    """What was said after the prompt, a block a segment."""
+    """Return the text after the prompt, one fenced block per segment."""
     return "\n\n".join(
-        f"**{segment.kind}**\n{verbatim(_clip(decode(segment.token_ids)))}" for segment in trajectory.segments
+        f"**{segment.kind}**\n{fenced(_clip(decode(segment.token_ids)))}" for segment in trajectory.segments
     )
 
 
 def _turns(trajectory: Trajectory, clock: int, prompt: str, decode: Decode) -> list[Span]:
-    """Generation and tool spans, laid one after the other from `clock` on."""
+    """Return the generation and tool spans in sequence, from time `clock`."""
     spans: list[Span] = []
     pending = _calls_by_turn(trajectory.calls)
-    shown = prompt
+    input_text = prompt
     generations = 0
     for segment in trajectory.segments:
         end = clock + _nanoseconds(segment.seconds)
         if segment.kind == "model":
             generations += 1
-            spans.append(_generation(segment, generations, clock, end, shown, decode))
+            spans.append(_generation(segment, generations, clock, end, input_text, decode))
         else:
-            shown = _clip(decode(segment.token_ids))
+            input_text = _clip(decode(segment.token_ids))
             if pending:
                 spans += [_call(call, clock) for call in pending.pop(0)]
         clock = end
-    # Calls whose results no longer fitted the budget have no tool segment.
+    # Calls whose results exceeded the token budget have no tool segment.
     spans += [_call(call, clock) for calls in pending for call in calls]
     return spans
 
 
-def _generation(segment: Segment, number: int, start: int, end: int, shown: str, decode: Decode) -> Span:
+def _generation(segment: Segment, number: int, start: int, end: int, input_text: str, decode: Decode) -> Span:
     tokens = len(segment.token_ids)
     return Span(
         name=f"generate turn {number}",
@@ -181,8 +181,8 @@ def _generation(segment: Segment, number: int, start: int, end: int, shown: str,
         parent=0,
         start=start,
         end=end,
-        inputs=_message("user" if number == 1 else "tool", verbatim(shown)),
-        outputs=_message("assistant", verbatim(_clip(decode(segment.token_ids)))),
+        inputs=_message("user" if number == 1 else "tool", fenced(input_text)),
+        outputs=_message("assistant", fenced(_clip(decode(segment.token_ids)))),
         attributes={
             "tokens": tokens,
             "tokens_per_second": round(tokens / segment.seconds, 1) if segment.seconds > 0 else None,
@@ -199,8 +199,8 @@ def _call(call: ToolCall, start: int) -> Span:
         parent=0,
         start=start,
         end=start + _nanoseconds(call.queue_seconds + call.run_seconds),
-        inputs={"code": verbatim(_clip(call.code), "python"), "input": verbatim(_clip(call.stdin))},
-        outputs={"response": verbatim(_clip(call.response))},
+        inputs={"code": fenced(_clip(call.code), "python"), "input": fenced(_clip(call.stdin))},
+        outputs={"response": fenced(_clip(call.response))},
         attributes={
             "tool": call.name,
             "status": call.status,

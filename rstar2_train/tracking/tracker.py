@@ -1,9 +1,8 @@
-"""Records what a job does: runs, parameters, metrics, traces, artifacts. Writes the journal, and nothing else.
+"""Writes the tracking events of a job to the journal: runs, parameters, metrics, traces and artifacts.
 
-Called by the drivers and by `rstar2 run`. No call here waits for, or fails with, a tracking server: the shipper
-(`track.ship`) sends the journal to MLflow on its own, now or later. One parent run a job, one nested run a stage;
-a stage that is restarted goes on in the same run.
-"""
+Used by the orchestrator and the launchers. No call waits for a tracking server or fails because of it: `shipper.py`
+sends the journal to MLflow. A job has one parent run, and each stage one nested run. A restarted stage continues its
+run."""
 
 from __future__ import annotations
 
@@ -25,45 +24,45 @@ from rstar2_train.tracking.traces import Decode, build_trace
 from rstar2_train.utils.files import write_atomically
 
 JOB = ""
-"""The key of the job's own run, where a stage's name would stand."""
+"""Key of the job's own run, in place of a stage name."""
 Ending = Literal["completed", "advanced", "suspended", "failed"]
 _STATUS = {"completed": "FINISHED", "advanced": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
 class TrackingTarget(TypedDict):
-    """Where a job's journal is to be sent, and what its runs are found by."""
+    """The destination of a job's journal, and the identity of its runs."""
 
     uri: str
     """MLflow tracking URI."""
     artifacts: str | None
-    """Folder for artifacts; None: the server decides."""
+    """Folder for artifacts; None: the default of the server."""
     experiment: str
     job: str
     uid: str
 
 
 def journal_file(state: Path) -> Path:
-    """The journal of the job whose state folder is `state`."""
+    """Return the path of the journal in the state directory `state`."""
     return JobState(state).track / "journal.jsonl"
 
 
 def read_target(state: Path) -> TrackingTarget:
-    """Where the journal goes. Raises FileNotFoundError when the job was never tracked."""
+    """Return the destination of the journal. Raises FileNotFoundError if the job was never tracked."""
     target: TrackingTarget = json.loads((JobState(state).track / "target.json").read_text(encoding="utf-8"))
     return target
 
 
 class Tracker:
-    """Writes tracking events of one job. Any number of processes may track into one state folder."""
+    """Writes tracking events of one job. Several processes may write to one state directory."""
 
     def __init__(
         self, state: Path, *, job: str, uri: str | None = None, experiment: str = "rstar2", uid: str | None = None
     ) -> None:
-        """`uri`: MLflow's; None: a sqlite file in `state`. `uid`: what identifies the job in MLflow; None: made once
-        for this state folder and kept in it."""
+        """`uri`: MLflow tracking URI; None: a SQLite file in `state`. `uid`: identity of the job in MLflow; None: a
+        random one, stored in `state`."""
         paths = JobState(state.resolve())
         local = f"sqlite:///{paths.mlflow_database}"
-        self.uid = uid or _own_uid(paths.track / "uid")
+        self.uid = uid or _stored_uid(paths.track / "uid")
         target = TrackingTarget(
             uri=uri or local,
             artifacts=None if uri else paths.mlflow_artifacts.as_uri(),
@@ -76,43 +75,43 @@ class Tracker:
         self._journal = Journal(journal_file(state))
 
     @classmethod
-    def of(cls, job: AgenticRLJob, state: Path) -> Self:
-        """The tracker that a job's spec asks for."""
+    def for_job(cls, job: AgenticRLJob, state: Path) -> Self:
+        """Return a tracker with the tracking settings of the job's spec."""
         mlflow = job.spec.tracking.mlflow
         return cls(state, job=job.metadata.name, uri=mlflow.uri, experiment=mlflow.experiment, uid=job.metadata.uid)
 
     def start_job(self, params: Mapping[str, Any], *, tags: Mapping[str, str] | None = None) -> None:
-        """Open the job's run, or open it again. `params` may be nested; they are flattened to `a.b.c`."""
+        """Start or reopen the job's run. Nested `params` are flattened to `a.b.c`."""
         self._write({"kind": "start", "run": JOB, "params": flatten(params), "tags": dict(tags or {})})
 
     def start_stage(self, stage: str, *, type: str, attempt: int, params: Mapping[str, Any]) -> None:
-        """Open the run of a stage, or go on in it with the next attempt."""
+        """Start the run of a stage, or continue it with the next attempt."""
         tags = {"rstar2.type": type, "rstar2.attempt": str(attempt)}
         self._write({"kind": "start", "run": stage, "params": flatten(params), "tags": tags})
-        self.metrics(stage, step=0, values={"attempt": attempt})
+        self.log_metrics(stage, step=0, values={"attempt": attempt})
 
     def end_stage(self, stage: str, ending: Ending, *, reason: str = "") -> None:
-        """Close the run of a stage with the status that its outcome stands for."""
+        """Finish the run of a stage with the status of its outcome."""
         self._end(stage, ending, reason)
 
     def end_job(self, ending: Ending, *, reason: str = "") -> None:
-        """Close the job's run; also after a failure."""
+        """Finish the job's run with the status of its outcome."""
         self._end(JOB, ending, reason)
 
-    def metrics(self, stage: str, *, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of one step; `stage` may be JOB. Names are grouped in MLflow by what stands before their `/`."""
+    def log_metrics(self, stage: str, *, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of one step; `stage` may be JOB. MLflow groups names by the prefix before `/`."""
         self._write(
             {"kind": "metrics", "run": stage, "step": step, "values": {key: float(v) for key, v in values.items()}}
         )
 
-    def traces(self, stage: str, *, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
-        """Trajectories as traces with a span a generation, tool call and reward (`traces.pick` chooses them)."""
+    def log_traces(self, stage: str, *, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+        """Log trajectories as traces. `traces.select_trajectories` selects them."""
         for trajectory in trajectories:
             trace = build_trace(trajectory, uid=self.uid, stage=stage, step=step, decode=decode, now=time.time())
             self._write({"kind": "trace", "run": stage, "trace": trace})
 
-    def artifact(self, stage: str, path: Path, *, folder: str = "") -> None:
-        """A file that belongs to a run, under `folder` of its artifacts. It is read when it is sent, not now."""
+    def log_artifact(self, stage: str, path: Path, *, folder: str = "") -> None:
+        """Log a file as an artifact of a run, under `folder`. The shipper reads the file when it sends the event."""
         self._write({"kind": "artifact", "run": stage, "path": str(path.resolve()), "folder": folder})
 
     def close(self) -> None:
@@ -124,12 +123,12 @@ class Tracker:
         self._write({"kind": "end", "run": run, "status": _STATUS[ending], "tags": tags})
 
     def _write(self, event: Event) -> None:
-        # The time is fixed here: an event that is sent twice is the same event.
+        # The time is set here, so that sending an event twice gives the same event.
         self._journal.append({"time": int(time.time() * 1000), **event})
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `a.b.c: text`; lists by index; None is left out."""
+    """Return nested settings as `a.b.c: text`. List items get their index; None is omitted."""
     flat: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -143,7 +142,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def ui_command(state: Path) -> str:
-    """What to do to see a job's tracking in a browser: a command for a local file, else the server's address."""
+    """Return how to open a job's runs in a browser: a shell command for a local file, else the server's address."""
     target = read_target(state)
     if target["artifacts"] is None:
         return f"open {target['uri']}"
@@ -151,7 +150,7 @@ def ui_command(state: Path) -> str:
     return f"{shlex.quote(program)} ui --backend-store-uri {shlex.quote(target['uri'])}"
 
 
-def _own_uid(path: Path) -> str:
+def _stored_uid(path: Path) -> str:
     if not path.exists():
         write_atomically(path, f"{uuid.uuid4()}\n")
     return path.read_text(encoding="utf-8").strip()

@@ -101,4 +101,4 @@ def create_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt:
     write_weights(folder / "base", 0.0)
     stage = job.spec.stages[number]
     write_model(state.stage(stage.name).attempt_file, AttemptRecord(attempt=attempt, uid=job.metadata.uid))
-    return StageContext(job, stage, attempt, state, Endpoints(), Tracker.of(job, state.root))
+    return StageContext(job, stage, attempt, state, Endpoints(), Tracker.for_job(job, state.root))

@@ -33,7 +33,7 @@ def steps_done_twice(state: JobState) -> list[tuple[str, int]]:
     """(stage, step) of every step whose figures were told more than once: work that a kill made repeat."""
     told = Counter(
         (str(event["run"]), int(event["step"]))
-        for entry in journal.read(journal_file(state.root))
+        for entry in journal.read_entries(journal_file(state.root))
         if (event := entry.event) is not None and "reward/mean" in (event.get("values") or {})
     )
     return sorted(step for step, times in told.items() for _ in range(times - 1))

@@ -150,9 +150,9 @@ def track(result: EvaluationResult, out: Path, *, uri: str, experiment: str, nam
             for metric, value in evaluation_metrics(figures).items()
             if metric.startswith("evaluation/")
         }
-    tracker.metrics(JOB, step=0, values=values)
+    tracker.log_metrics(JOB, step=0, values=values)
     for file in (REPORT, PAGE, TRAJECTORIES):
-        tracker.artifact(JOB, out / file)
+        tracker.log_artifact(JOB, out / file)
     tracker.end_job("completed")
     tracker.close()
     return ship(out, timeout=MLFLOW_SECONDS)

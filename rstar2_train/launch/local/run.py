@@ -97,9 +97,9 @@ class _LocalRun:
         loop = asyncio.get_running_loop()
         for signum in ending_signals():
             loop.add_signal_handler(signum, self._asked_to_stop)
-        tracker = Tracker.of(job, state.root)
+        tracker = Tracker.for_job(job, state.root)
         tracker.start_job(job.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
-        tracker.artifact("", state.manifest_file)
+        tracker.log_artifact("", state.manifest_file)
         shown = asyncio.Event()
         view = asyncio.create_task(
             watch(state, stop=shown, health=self._supervisor.health, console=self._console, started=self._began)
@@ -236,7 +236,7 @@ class _LocalRun:
         """Stop the children; give the tracking server a moment to take the last metrics."""
         self._write_seconds()
         report = build_report(self._state.root, self._job, seconds=self._seconds)
-        tracker.artifact("", write_report(self._state.root, report))
+        tracker.log_artifact("", write_report(self._state.root, report))
         tracker.end_job(ending)
         tracker.close()
         others = [name for name in self._supervisor.health() if name != "tracking"]
@@ -259,8 +259,8 @@ class _LocalRun:
                 style="yellow",
                 markup=False,
             )
-        if shipped.missing:
-            console.print(shipped.missing, style="yellow", markup=False)
+        if shipped.rejection_message:
+            console.print(shipped.rejection_message, style="yellow", markup=False)
         console.print(f"report   {_shown(path)}", highlight=False, markup=False, soft_wrap=True)
         console.print(f"logs     {_shown(state.logs)}", highlight=False, markup=False, soft_wrap=True)
         console.print(f"metrics  {ui_command(state.root)}", highlight=False, markup=False, soft_wrap=True)

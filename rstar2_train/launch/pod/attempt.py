@@ -138,7 +138,7 @@ class _TrainerPod:
 
     def _open_run(self) -> None:
         """Say where the journal goes, for the shipper: it may start before the driver does."""
-        Tracker.of(self._job, self._state.root).close()
+        Tracker.for_job(self._job, self._state.root).close()
 
     async def _start_ray(self) -> tuple[str | None, Outcome | None]:
         """Address of the whole Ray cluster, or how the attempt ended before there was one."""

@@ -108,9 +108,9 @@ def begin(source: AgenticRLJob, state: JobState) -> None:
         write_atomically(state.began_file, json.dumps({"uid": uid, "at": time.time()}))
     wanted = source.model_dump(mode="json", exclude_defaults=True)
     write_atomically(state.manifest_file, dump_yaml([wanted]))
-    tracker = Tracker.of(source, state.root)
+    tracker = Tracker.for_job(source, state.root)
     tracker.start_job(source.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
-    tracker.artifact("", state.manifest_file)
+    tracker.log_artifact("", state.manifest_file)
     tracker.close()
 
 

@@ -35,16 +35,16 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     slices = render_slices(result)
     if slices is not None:
         console.print(slices)
-    tracker = Tracker.of(job, state.root)
-    tracker.artifact("", path)
+    tracker = Tracker.for_job(job, state.root)
+    tracker.log_artifact("", path)
     tracker.end_job(ending)
     tracker.close()
     shipped = ship(state.root, timeout=SHIP_SECONDS)
     if not shipped.complete:
         print(f"MLflow has not taken everything ({shipped.error}); it stays in the journal, {path.parent / 'track'}")
         return ExitCode.RETRYABLE
-    if shipped.missing:
-        print(shipped.missing)
+    if shipped.rejection_message:
+        print(shipped.rejection_message)
     return ExitCode.DONE
 
 

@@ -43,7 +43,7 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.metrics import headline, step_metrics
-from rstar2_train.tracking.traces import pick
+from rstar2_train.tracking.traces import select_trajectories
 from rstar2_train.trainer import lr_schedule
 from rstar2_train.trainer.types import OptimizerConfig, TrainSequence
 
@@ -147,7 +147,7 @@ class _TrainingLoop:
         await self._rollouts.push_weights(trainer.group, step_version(ctx.stage, self.step))
         finished = time.monotonic()
         timings = {"time/weights_seconds": finished - push_started, "time/step_seconds": finished - started}
-        ctx.tracker.metrics(ctx.stage.name, step=self.step, values=timings)
+        ctx.tracker.log_metrics(ctx.stage.name, step=self.step, values=timings)
         if self.step % ctx.job.spec.checkpoint.every_steps == 0 and not last:
             trainer.start_checkpoint(self.step)
 
@@ -221,8 +221,8 @@ class _TrainingLoop:
         now = time.monotonic()
         self._trainer.report_step(self.step, metrics, seconds=now - self._reported_at, headline=headline(metrics))
         self._reported_at = now
-        chosen = pick(groups, ctx.job.spec.tracking.traces_per_step)
-        ctx.tracker.traces(ctx.stage.name, step=self.step, trajectories=chosen, decode=self._chat_format.decode)
+        chosen = select_trajectories(groups, ctx.job.spec.tracking.traces_per_step)
+        ctx.tracker.log_traces(ctx.stage.name, step=self.step, trajectories=chosen, decode=self._chat_format.decode)
         keep = ctx.job.spec.retain.trajectory_steps
         if keep is not None:
             trajectory_store.prune(ctx.folder.trajectories, keep)

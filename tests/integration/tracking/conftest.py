@@ -1,4 +1,4 @@
-"""A real MLflow: an empty database made once, and servers that a test may start late, kill and start again."""
+"""A real MLflow: an empty database, created once, and servers that a test may start late, kill and restart."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables with nothing in them: making them takes seconds, copying them none."""
+    """MLflow's empty tables. Creating them takes seconds, so tests copy this file."""
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
     program = "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).search_experiments()"
     subprocess.run([sys.executable, "-c", program, f"sqlite:///{path}"], check=True, capture_output=True)
@@ -24,7 +24,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Server:
-    """An MLflow server on a port of its own choice, which it keeps over restarts."""
+    """An MLflow server on a free port that stays the same after a restart."""
 
     def __init__(self, folder: Path, database: Path) -> None:
         self._folder = folder
@@ -62,22 +62,22 @@ class Server:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as response:
+                return bool(response.status == 200)
         except OSError:
             return False
 
 
 @pytest.fixture
 def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
-    one = Server(tmp_path, empty_database)
-    yield one
-    one.kill()
+    mlflow_server = Server(tmp_path, empty_database)
+    yield mlflow_server
+    mlflow_server.kill()
 
 
 @pytest.fixture
 def state(tmp_path: Path, empty_database: Path) -> Path:
-    """A job's state folder, with the tables of its own sqlite file ready."""
+    """State directory of a job, with MLflow's tables in its SQLite file."""
     folder = tmp_path / "state"
     folder.mkdir()
     shutil.copy(empty_database, folder / "mlflow.db")
@@ -86,12 +86,12 @@ def state(tmp_path: Path, empty_database: Path) -> Path:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Waits for something to become true; pytest's own limits end a wait that is in vain."""
+    """Wait until a condition is true, and fail after a timeout."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 300
         while not condition():
-            assert time.monotonic() < deadline, "did not come true in 300 s"
+            assert time.monotonic() < deadline, "the condition is not true after 300 s"
             time.sleep(0.1)
 
     return wait

@@ -1,4 +1,4 @@
-"""What the journal says arrives in a real MLflow exactly once, whatever dies on the way."""
+"""All events of the journal arrive in a real MLflow exactly once, whichever process dies."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from rstar2_train.tracking.shipper import Shipper, progress, run_id, send, ship
 from rstar2_train.tracking.tracker import JOB, Tracker, journal_file, read_target
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 def decode(ids: list[int]) -> str:
@@ -47,60 +47,61 @@ def trajectory(sample: int) -> Trajectory:
 
 def train(tracker: Tracker, stage: str, first: int, last: int) -> None:
     for step in range(first, last + 1):
-        tracker.metrics(stage, step=step, values={"reward/mean": step / 100, "tools/error_ratio": 1 / step})
+        tracker.log_metrics(stage, step=step, values={"reward/mean": step / 100, "tools/error_ratio": 1 / step})
 
 
 def runs(state: Path) -> dict[str, Run]:
-    """Runs of the job in MLflow by stage; fails when one is there twice."""
+    """Return the runs of the job in MLflow by stage, and fail if a stage has two."""
     target = read_target(state)
     client = MlflowClient(target["uri"])
     experiment = client.get_experiment_by_name(target["experiment"])
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], f"tags.`rstar2.job_uid` = '{target['uid']}'")
-    names = [run.data.tags["rstar2.stage"] for run in found]
+    job_runs = client.search_runs([experiment.experiment_id], f"tags.`rstar2.job_uid` = '{target['uid']}'")
+    names = [run.data.tags["rstar2.stage"] for run in job_runs]
     assert len(set(names)) == len(names)
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, job_runs, strict=True))
 
 
 def history(state: Path, stage: str, key: str) -> list[tuple[int, float]]:
     client = MlflowClient(read_target(state)["uri"])
     run = runs(state)[stage].info.run_id
-    return sorted((one.step, one.value) for one in client.get_metric_history(run, key))
+    return sorted((metric.step, metric.value) for metric in client.get_metric_history(run, key))
 
 
 def expected(first: int, last: int) -> list[tuple[int, float]]:
     return [(step, step / 100) for step in range(first, last + 1)]
 
 
-def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
+def test_ship_of_complete_job_to_sqlite(state: Path) -> None:
+    """Runs, parameters, tags, metrics, artifacts and traces of a job with a restarted stage."""
     manifest, report = JobState(state).manifest_file, JobState(state).report_file
     manifest.write_text("kind: AgenticRLJob\n")
     report.write_text("{}")
     tracker = Tracker(state, job="tiny")
     tracker.start_job({"seed": 1, "model": {"source": "./base"}})
-    tracker.artifact(JOB, manifest)
+    tracker.log_artifact(JOB, manifest)
     tracker.start_stage("rl-1", type="GRPO", attempt=1, params={"learning_rate": 1e-4, "steps": 5})
     train(tracker, "rl-1", 1, 3)
-    tracker.traces("rl-1", step=3, trajectories=[trajectory(0), trajectory(1)], decode=decode)
-    # Killed here; the next attempt goes on in the same run, with a setting changed.
+    tracker.log_traces("rl-1", step=3, trajectories=[trajectory(0), trajectory(1)], decode=decode)
+    # The attempt is killed here. The next attempt continues the run with a changed setting.
     tracker.start_stage("rl-1", type="GRPO", attempt=2, params={"learning_rate": 2e-4, "steps": 5})
     train(tracker, "rl-1", 4, 5)
     tracker.end_stage("rl-1", "failed", reason="JudgeUnavailable")
     tracker.start_stage("rl-2", type="GRPO", attempt=1, params={})
     tracker.end_stage("rl-2", "suspended", reason="Suspended")
-    tracker.metrics("rl-2", step=0, values={"evaluation/pass_at_1": 0.5})  # measured when the stage was over
-    tracker.artifact(JOB, report, folder="report")
+    tracker.log_metrics("rl-2", step=0, values={"evaluation/pass_at_1": 0.5})  # measured after the end of the stage
+    tracker.log_artifact(JOB, report, folder="report")
     tracker.end_job("failed", reason="JudgeUnavailable")
-    shipped = ship(state, timeout=PATIENCE)
+    shipped = ship(state, timeout=TIMEOUT)
     assert (shipped.pending, shipped.refused, shipped.error) == (0, 0, "")
 
-    found = runs(state)
-    assert {stage: run.info.status for stage, run in found.items()} == {
+    job_runs = runs(state)
+    assert {stage: run.info.status for stage, run in job_runs.items()} == {
         "-": "FAILED",
         "rl-1": "FAILED",
         "rl-2": "KILLED",
     }
-    job, stage = found["-"], found["rl-1"]
+    job, stage = job_runs["-"], job_runs["rl-1"]
     assert (job.info.run_name, stage.info.run_name) == ("tiny", "tiny / rl-1")
     assert stage.data.tags["mlflow.parentRunId"] == job.info.run_id == run_id(state, JOB)
     assert job.data.params == {"seed": "1", "model.source": "./base"}
@@ -111,7 +112,7 @@ def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
     assert history(state, "rl-1", "reward/mean") == expected(1, 5)
     assert history(state, "rl-2", "evaluation/pass_at_1") == [(0, 0.5)]
     client = MlflowClient(read_target(state)["uri"])
-    assert [one.path for one in client.list_artifacts(job.info.run_id)] == ["manifest.yaml", "report"]
+    assert [artifact.path for artifact in client.list_artifacts(job.info.run_id)] == ["manifest.yaml", "report"]
     assert (JobState(state).mlflow_artifacts).exists()
 
     traces = client.search_traces(
@@ -121,42 +122,43 @@ def test_a_whole_job_in_a_sqlite_file(state: Path) -> None:
     info, spans = traces[0].info, traces[0].data.spans
     assert info.trace_metadata["mlflow.sourceRun"] == stage.info.run_id
     assert (info.request_time, info.execution_duration) == (1_700_000_000_000, 1750)
-    assert [(one.name, one.span_type, one.status.status_code.value) for one in spans] == [
+    assert [(span.name, span.span_type, span.status.status_code.value) for span in spans] == [
         ("rl-1 step 3", "AGENT", "OK"),
         ("generate turn 1", "LLM", "OK"),
         ("tool error", "TOOL", "ERROR"),
         ("generate turn 2", "LLM", "OK"),
         ("reward correct", "EVALUATOR", "OK"),
     ]
-    assert [(one.end_time_ns - one.start_time_ns) / 1e9 for one in spans] == pytest.approx([1.75, 1, 0.25, 0.5, 0])
+    assert [(span.end_time_ns - span.start_time_ns) / 1e9 for span in spans] == pytest.approx([1.75, 1, 0.25, 0.5, 0])
     assert spans[2].inputs == {"code": "~~~python\nprnt(12*17)\n~~~", "input": ""}
     assert spans[4].attributes["p_err"] == 1.0
 
-    # The note of what was sent is lost: sending everything again changes nothing.
-    before = [client.get_run(run.info.run_id).to_dictionary() for run in found.values()]
+    # The saved position is lost: sending the whole journal again changes nothing.
+    before = [client.get_run(run.info.run_id).to_dictionary() for run in job_runs.values()]
     (JobState(state).track / "shipped.json").unlink()
     assert send(state, read_target(state)) and progress(state).complete
-    assert [client.get_run(run.info.run_id).to_dictionary() for run in found.values()] == before
+    assert [client.get_run(run.info.run_id).to_dictionary() for run in job_runs.values()] == before
     assert history(state, "rl-1", "reward/mean") == expected(1, 5)
     assert len(client.search_traces(locations=[job.info.experiment_id])) == 2
 
 
-def test_server_comes_late_and_is_killed_half_way(server, state: Path, until: Callable) -> None:  # type: ignore[no-untyped-def]
+def test_shipper_retries_until_server_is_reachable(server, state: Path, until: Callable) -> None:  # type: ignore[no-untyped-def]
+    """The server starts late and is killed once; every event arrives exactly once."""
     tracker = Tracker(state, job="tiny", uri=server.uri, uid="the-job")
     tracker.start_job({})
     tracker.start_stage("rl-1", type="GRPO", attempt=1, params={"steps": 90})
     train(tracker, "rl-1", 1, 30)
     shipper = Shipper(state)
     shipper.start()
-    until(lambda: progress(state).error != "")  # it has tried, and told why nothing is sent
+    until(lambda: progress(state).error != "")  # the first request failed
     assert progress(state).sent == 0
 
     server.start()
     until(lambda: progress(state).complete)
     server.kill()
     train(tracker, "rl-1", 31, 60)
-    tracker.traces("rl-1", step=60, trajectories=[trajectory(0)], decode=decode)
-    # A writer dies in the middle of a line, and a new attempt goes on.
+    tracker.log_traces("rl-1", step=60, trajectories=[trajectory(0)], decode=decode)
+    # A writer dies within a line, and a new attempt continues.
     with journal_file(state).open("ab") as file:
         file.write(b'{"time":1,"kind":"metr')
     tracker = Tracker(state, job="tiny", uri=server.uri, uid="the-job")
@@ -167,7 +169,7 @@ def test_server_comes_late_and_is_killed_half_way(server, state: Path, until: Ca
     assert shipper.alive
 
     server.start()
-    shipped = shipper.stop(timeout=PATIENCE)
+    shipped = shipper.stop(timeout=TIMEOUT)
     assert (shipped.pending, shipped.refused, shipped.error) == (0, 0, "")
     assert {stage: run.info.status for stage, run in runs(state).items()} == {"-": "FINISHED", "rl-1": "FINISHED"}
     assert history(state, "rl-1", "reward/mean") == expected(1, 90)
@@ -176,32 +178,35 @@ def test_server_comes_late_and_is_killed_half_way(server, state: Path, until: Ca
     assert len(client.search_traces(locations=[experiment])) == 1
 
 
-def test_what_mlflow_refuses_does_not_hold_up_the_rest(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_send_skips_rejected_events(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An event that MLflow rejects is logged and counted, and the others are sent."""
     tracker = Tracker(state, job="tiny")
     tracker.start_job({})
-    tracker.metrics(JOB, step=1, values={"good": 1.0})
-    tracker.metrics(JOB, step=1, values={"x" * 300: 1.0})
-    tracker.metrics(JOB, step=2, values={"good": 2.0})
+    tracker.log_metrics(JOB, step=1, values={"good": 1.0})
+    tracker.log_metrics(JOB, step=1, values={"x" * 300: 1.0})
+    tracker.log_metrics(JOB, step=2, values={"good": 2.0})
     assert send(state, read_target(state))
     assert (progress(state).pending, progress(state).refused) == (0, 1)
     assert history(state, "-", "good") == [(1, 1.0), (2, 2.0)]
     assert "x" * 300 in caplog.text
-    assert "refuses" in caplog.text and "refused 1 events" in progress(state).missing
+    assert "rejected an event" in caplog.text and "rejected 1 events" in progress(state).rejection_message
 
 
-def test_a_slice_may_be_called_anything(state: Path) -> None:
+def test_send_replaces_invalid_metric_characters(state: Path) -> None:
+    """Characters of slice names that MLflow rejects are replaced."""
     tracker = Tracker(state, job="tiny")
     tracker.start_job({})
-    tracker.metrics(
+    tracker.log_metrics(
         JOB, step=1, values={"slices/Algebra, Geometry (hard)": 0.5, "slices//../": 0.25, "slices/zähl/x": 1.0}
     )
     assert send(state, read_target(state))
-    assert (progress(state).refused, progress(state).missing) == (0, "")
+    assert (progress(state).refused, progress(state).rejection_message) == (0, "")
     for name, value in (("slices/Algebra_ Geometry _hard_", 0.5), ("slices", 0.25), ("slices/zähl/x", 1.0)):
         assert history(state, "-", name) == [(1, value)]
 
 
-def test_a_run_that_was_deleted_is_sent_again(state: Path) -> None:
+def test_send_after_deleted_run_starts_over(state: Path) -> None:
+    """After the deletion of a run, the whole journal is sent again."""
     tracker = Tracker(state, job="tiny")
     tracker.start_job({})
     train(tracker, JOB, 1, 3)
@@ -209,13 +214,13 @@ def test_a_run_that_was_deleted_is_sent_again(state: Path) -> None:
     assert send(state, target)
     MlflowClient(target["uri"]).delete_run(run_id(state, JOB))
     train(tracker, JOB, 4, 6)
-    assert not send(state, target)  # it finds the run gone, and begins again
+    assert not send(state, target)  # the run was deleted, so the position is reset
     assert send(state, target)
     assert history(state, "-", "reward/mean") == expected(1, 6)
 
 
-def test_shipper_ends_with_its_parent(state: Path, until: Callable) -> None:  # type: ignore[no-untyped-def]
-    """The parent is killed with -9: its shipper sends what is left and goes."""
+def test_shipper_exits_after_death_of_parent(state: Path, until: Callable) -> None:  # type: ignore[no-untyped-def]
+    """After `kill -9` of its parent, the shipper sends the remaining events and exits."""
     Tracker(state, job="tiny").start_job({})
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The journal: what was written comes back, whatever died in the middle of a line."""
+"""The journal: all complete events are read back, even if a writer died within a line."""
 
 import errno
 import os
@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rstar2_train.tracking import journal
-from rstar2_train.tracking.journal import Journal, read, read_at
+from rstar2_train.tracking.journal import Journal, read_entries, read_event
 
 events = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), max_size=3), max_size=8)
 
 
 @settings(max_examples=50, deadline=None)
 @given(events, st.integers(0, 200))
-def test_any_cut_loses_only_what_was_not_whole(tmp_path_factory, written: list[dict], cut: int) -> None:
+def test_journal_cut_anywhere_loses_only_last_event(tmp_path_factory, written: list[dict], cut: int) -> None:
+    """A cut at any byte loses only the incomplete event, and later writes are readable."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     writer = Journal(path)
     ends = []
@@ -29,55 +30,57 @@ def test_any_cut_loses_only_what_was_not_whole(tmp_path_factory, written: list[d
     writer.close()
     cut = min(cut, path.stat().st_size)
     os.truncate(path, cut)
-    whole = [event for event, end in zip(written, ends, strict=True) if end <= cut]
-    assert [entry.event for entry in read(path)] == whole
-    # The next writer closes the torn line, and the reader passes over it; a line that lacked no more than its end
-    # is whole then.
-    whole = [event for event, end in zip(written, ends, strict=True) if end - 1 <= cut]
+    complete = [event for event, end in zip(written, ends, strict=True) if end <= cut]
+    assert [entry.event for entry in read_entries(path)] == complete
+    # The next writer closes the torn line, and the reader skips it. A line that lacked only its end is then complete.
+    complete = [event for event, end in zip(written, ends, strict=True) if end - 1 <= cut]
     writer = Journal(path)
     writer.append({"after": 1})
     writer.close()
-    entries = list(read(path))
-    assert [entry.event for entry in entries if entry.event is not None] == [*whole, {"after": 1}]
+    entries = list(read_entries(path))
+    assert [entry.event for entry in entries if entry.event is not None] == [*complete, {"after": 1}]
     assert entries[-1].end == path.stat().st_size
 
 
-def test_reading_goes_on_at_an_offset(tmp_path: Path) -> None:
+def test_read_entries_from_offset_continues(tmp_path: Path) -> None:
+    """Reading continues at the offset of an entry."""
     path = tmp_path / "journal.jsonl"
     writer = Journal(path)
     for number in range(5):
         writer.append({"n": number})
-    ends = [entry.end for entry in read(path)]
-    assert [entry.event for entry in read(path, ends[2])] == [{"n": 3}, {"n": 4}]
-    assert list(read(path, ends[-1])) == []
-    starts = [entry.start for entry in read(path, ends[2])]
-    assert [read_at(path, start) for start in starts] == [{"n": 3}, {"n": 4}]
+    ends = [entry.end for entry in read_entries(path)]
+    assert [entry.event for entry in read_entries(path, ends[2])] == [{"n": 3}, {"n": 4}]
+    assert list(read_entries(path, ends[-1])) == []
+    starts = [entry.start for entry in read_entries(path, ends[2])]
+    assert [read_event(path, start) for start in starts] == [{"n": 3}, {"n": 4}]
     with pytest.raises(ValueError, match="no event at byte 3"):
-        read_at(path, 3)
-    assert list(read(tmp_path / "none")) == []
+        read_event(path, 3)
+    assert list(read_entries(tmp_path / "none")) == []
 
 
-def test_an_event_is_found_where_append_said(tmp_path: Path) -> None:
+def test_append_returns_offset_of_event(tmp_path: Path) -> None:
+    """`append` returns the offset of the event, with several writers and after a torn line."""
     path = tmp_path / "journal.jsonl"
     first, second = Journal(path), Journal(path)
     starts = [first.append({"n": 1}), second.append({"n": 2})]
     with path.open("ab") as torn:
         torn.write(b'{"n": ')
     starts.append(first.append({"n": 3}))
-    assert [read_at(path, start) for start in starts] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [read_event(path, start) for start in starts] == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_lines_longer_than_a_read_come_back_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_entries_longer_than_chunk_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that are longer than a chunk are complete."""
     monkeypatch.setattr(journal, "_CHUNK", 7)
     writer = Journal(tmp_path / "journal.jsonl")
     long = [{"text": "x" * 50}, {"text": "é\n\u2028"}]
     for event in long:
         writer.append(event)
-    assert [entry.event for entry in read(tmp_path / "journal.jsonl")] == long
+    assert [entry.event for entry in read_entries(tmp_path / "journal.jsonl")] == long
 
 
-def test_a_full_disk_is_an_error_and_the_journal_stays_readable(tmp_path: Path) -> None:
-    """The limit on file size stands for the full disk: writes come back short, then fail."""
+def test_append_on_full_disk_raises_and_stays_readable(tmp_path: Path) -> None:
+    """A limit on the file size simulates the full disk: writes are short, then fail."""
     path = tmp_path / "journal.jsonl"
     program = (
         "import resource, signal, sys\n"
@@ -92,12 +95,13 @@ def test_a_full_disk_is_an_error_and_the_journal_stays_readable(tmp_path: Path) 
         "except OSError as error:\n"
         "    print(error.errno)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) == errno.ENOSPC
-    assert [entry.event for entry in read(path)] == [{"n": 1}]
+    completed = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert int(completed.stdout) == errno.ENOSPC
+    assert [entry.event for entry in read_entries(path)] == [{"n": 1}]
 
 
-def test_kill_9_in_the_middle_of_writing(tmp_path: Path) -> None:
+def test_append_survives_kill_9_of_writer(tmp_path: Path) -> None:
+    """Every event whose `append` returned survives the death of the writer."""
     path = tmp_path / "journal.jsonl"
     program = (
         "import sys\n"
@@ -110,12 +114,12 @@ def test_kill_9_in_the_middle_of_writing(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    for told in process.stdout:
-        if int(told) >= 20:
+    for line in process.stdout:
+        if int(line) >= 20:
             process.send_signal(signal.SIGKILL)
             break
-    told_last = int([told, *process.stdout][-1])
+    last_printed = int([line, *process.stdout][-1])
     process.wait()
-    numbers = [entry.event["n"] for entry in read(path) if entry.event is not None]
+    numbers = [entry.event["n"] for entry in read_entries(path) if entry.event is not None]
     assert numbers == list(range(len(numbers)))
-    assert len(numbers) > told_last
+    assert len(numbers) > last_printed

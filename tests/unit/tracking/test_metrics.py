@@ -1,4 +1,4 @@
-"""Metrics of a step against a table computed by hand."""
+"""The metrics of a step, compared with values that were computed by hand."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,8 @@ GROUPS = [
 ]
 
 
-def test_step_by_hand() -> None:
+def test_step_metrics_equal_manual_computation() -> None:
+    """The metrics of a step equal the manual computation."""
     metrics = step_metrics(GROUPS, {"loss": 0.25}, {"rollout": 2.0, "update": 1.0})
     expected = {
         "reward/mean": 4 / 7,
@@ -89,7 +90,8 @@ def test_step_by_hand() -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_step_metrics_without_data_are_omitted() -> None:
+    """Metrics without data are omitted."""
     metrics = step_metrics([[rollout("a", 0)]], {}, {})
     assert "tools/error_ratio" not in metrics and "rollout/tokens_per_second" not in metrics
     assert "response/length_mean_correct" not in metrics
@@ -97,14 +99,16 @@ def test_what_was_not_measured_is_left_out() -> None:
     assert step_metrics([], {}, {})["down_sampling/before_sampling_trace_num"] == 0
 
 
-def test_headline_has_short_names() -> None:
+def test_headline_returns_all_short_names() -> None:
+    """The headline has all short names."""
     assert set(headline(step_metrics(GROUPS, {}, {"rollout": 1.0}))) == set(HEADLINE)
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=50), st.floats(0.01, 1))
-def test_quantile_is_reached_by_its_share(values: list[float], share: float) -> None:
+def test_quantile_is_smallest_value_of_its_share(values: list[float], share: float) -> None:
+    """At least `share` of the values do not exceed the quantile, and fewer are below it."""
     ascending = sorted(values)
     value = quantile(ascending, share)
     assert value in values
-    assert sum(one <= value for one in values) >= share * len(values) - 1e-9
-    assert sum(one < value for one in values) < share * len(values) + 1e-9
+    assert sum(other <= value for other in values) >= share * len(values) - 1e-9
+    assert sum(other < value for other in values) < share * len(values) + 1e-9
