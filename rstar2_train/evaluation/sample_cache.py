@@ -3,7 +3,7 @@
 A file belongs to one model under one group of settings (`cache_key`); in it each sample is addressed by its problem's
 tokens and answer and by its number. So a larger measurement, with more benchmarks or samples, finds what a smaller one
 has asked, and a problem that was changed is asked again. Appended as samples end, read_entries when the command or the
-stage starts; `sampling.py` asks what is missing. """
+stage starts; `sampling.py` asks what is missing."""
 
 from __future__ import annotations
 

@@ -169,4 +169,6 @@ def _report(ctx: StageContext, settings: FilterStage, slices: FilterSlices, step
     kept = sum(slices.solved[prompt_id] < settings.drop_solved for prompt_id in seen)
     figures = {"kept": float(kept), "seen": float(len(seen)), "kept_ratio": kept / max(1, len(seen))}
     ctx.report(phase="Filtering", step=step, metrics=figures)
-    ctx.tracker.log_metrics(ctx.stage.name, step=step, values={f"filter/{name}": value for name, value in figures.items()})
+    ctx.tracker.log_metrics(
+        ctx.stage.name, step=step, values={f"filter/{name}": value for name, value in figures.items()}
+    )
