@@ -1,7 +1,7 @@
 """Reads the rows of a data file in JSON Lines, JSON, CSV, Parquet or Arrow format.
 
 The lowest module of the package: `problems.py`, `prepare/layouts.py` and `prepare/conversations.py` interpret the rows.
-At most one batch of rows is in memory, whatever the size of the file.
+At most one batch of rows is in memory, for files of any size.
 """
 
 from __future__ import annotations

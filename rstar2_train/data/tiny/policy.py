@@ -15,7 +15,7 @@ END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCABULARY = 640
 PIECES = r"\p{N}{1,2}|\b[XYZ]\b|(?:(?!\b[XYZ]\b)[^\p{N}])+"
-"""Pre-tokenizer: pairs of digits, single variables, and everything else in one piece. A call is then 10 tokens, a third
+"""Pre-tokenizer: pairs of digits, single variables, and all other text unsplit. A call is then 10 tokens, a third
 of the usual number with single digits and words. Short sequences make the task trainable in minutes. A separate token
 per variable lets attention find the sentence that defines it."""
 

@@ -52,7 +52,7 @@ def test_resolve_missing_path_names_absolute_path(tmp_path: Path) -> None:
     ],
 )
 def test_resolve_unavailable_source_gives_advice(tmp_path: Path, uri: str, advice: str) -> None:
-    """The error of a source that needs a cluster or a download says what to do."""
+    """The error of a source that needs a cluster or a download gives advice."""
     with pytest.raises(DataError) as caught:
         resolve(uri, base_dir=tmp_path, state_dir=tmp_path, seed=0)
     assert uri in str(caught.value) and advice in str(caught.value)

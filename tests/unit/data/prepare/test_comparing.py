@@ -32,7 +32,7 @@ def test_normalized_words_ignore_typesetting(text: str, expected: str) -> None:
     assert " ".join(normalized_words(text)) == expected
 
 
-def _words(rng: random.Random, count: int) -> list[str]:
+def _random_words(rng: random.Random, count: int) -> list[str]:
     return [f"w{rng.randrange(10**9)}" for _ in range(count)]
 
 
@@ -40,12 +40,12 @@ def test_overlap_needs_eight_consecutive_words() -> None:
     """Eight shared consecutive words are found at any position; seven are not an overlap."""
     rng = random.Random(0)
     benchmarks = Benchmarks()
-    problems = [_words(rng, rng.randint(GRAM, 60)) for _ in range(200)]
+    problems = [_random_words(rng, rng.randint(GRAM, 60)) for _ in range(200)]
     for index, problem in enumerate(problems):
         benchmarks.add(problem, f"bench:{index}")
     for index, problem in enumerate(problems):
         start = rng.randint(0, len(problem) - GRAM)
-        before, after = _words(rng, rng.randint(0, 30)), _words(rng, rng.randint(0, 30))
+        before, after = _random_words(rng, rng.randint(0, 30)), _random_words(rng, rng.randint(0, 30))
         shared = problem[start : start + GRAM]
         assert benchmarks.overlap([*before, *shared, *after]) == Overlap(" ".join(shared), f"bench:{index}")
         assert benchmarks.overlap([*before, *shared[1:], *after]) is None

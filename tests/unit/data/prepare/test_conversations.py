@@ -19,7 +19,7 @@ from rstar2_train.tools.schema import TOOL_NAME, TOOLS, tools_section
 
 SEARCH = {"name": "Hotel Search", "description": "Finds.", "parameters": {"type": "dict", "properties": {
     "city": {"type": "str"}, "stars": {"type": "int"}}, "required": ["city"]}}  # fmt: skip
-WEATHER = {"name": "weather", "description": "Tells {it}.", "parameters": {"type": "object", "properties": {}}}
+WEATHER = {"name": "weather", "description": "Reports {it}.", "parameters": {"type": "object", "properties": {}}}
 TOOLACE = {
     "system": "You are an expert in composing functions. Here is a list of functions in JSON format that you can "
     f"invoke:\n{json.dumps([SEARCH, WEATHER])}. \nShould you decide to return the function call(s), put it in the "
@@ -51,7 +51,7 @@ GLAIVE = {
     "\n\n\nFUNCTION RESPONSE: {\"rain\": true}\n\n\nASSISTANT: Yes. <|endoftext|>\n\n\n",
 }  # fmt: skip
 PROGRAM = 'print("hi")\nif 1:\n    pass'
-MAGICODER = {"lang": "python", "problem": "Say hi.", "solution": f"Like this:\n```python\n{PROGRAM}\n```\nDone."}
+MAGICODER = {"lang": "python", "problem": "Print hi.", "solution": f"Like this:\n```python\n{PROGRAM}\n```\nDone."}
 NEMOTRON = {
     "input": [{"role": "user", "content": "Hi"}],
     "output": "Hello.",
@@ -121,7 +121,7 @@ def test_magicoder_becomes_call_of_python_tool(row: dict[str, Any]) -> None:
     system, user, call = _messages("magicoder", row)
     (parsed,) = parse_calls(call["content"], max_calls=1)
     assert (parsed.fault, parsed.code, parsed.stdin) == ("", PROGRAM, "")
-    assert call["content"].startswith("Like this:\n<tool_call>") and user["content"] == "Say hi."
+    assert call["content"].startswith("Like this:\n<tool_call>") and user["content"] == "Print hi."
     assert system["content"] == tools_section([TOOLS[TOOL_NAME]])
     assert DEFAULT_SYSTEM_PROMPT.endswith(system["content"])
 

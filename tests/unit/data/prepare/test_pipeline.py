@@ -191,12 +191,12 @@ def test_prepare_of_transfer_benchmarks_as_published(tmp_path: Path) -> None:
         table = csv.writer(file)
         table.writerows([columns, ["Which, of\nthese?", 'the "first"', "b", "c", "d", "rec1"]])
     hmmt = {"problem_idx": 1, "answer": "103", "problem_type": ["Algebra"], "problem": "How many?"}
-    words = {"num_words": 20, "relation": "less than"}
+    limits = {"num_words": 20, "relation": "less than"}
     ifeval = {
         "key": 7,
         "prompt": "Describe a door.",
         "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
-        "kwargs": [dict.fromkeys(words), words],
+        "kwargs": [dict.fromkeys(limits), limits],
     }
     pq.write_table(pa.Table.from_pylist([hmmt]), tmp_path / "hmmt.parquet")
     pq.write_table(pa.Table.from_pylist([ifeval]), tmp_path / "ifeval.parquet")
@@ -211,7 +211,7 @@ def test_prepare_of_transfer_benchmarks_as_published(tmp_path: Path) -> None:
     assert (ifeval_problem.problem, ifeval_problem.as_is) == ("Describe a door.", True)
     assert of_gold(ifeval_problem.answer) == [
         Instruction("punctuation:no_comma", {}),
-        Instruction("length_constraints:number_words", words),
+        Instruction("length_constraints:number_words", limits),
     ]
 
 
