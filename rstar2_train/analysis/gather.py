@@ -16,7 +16,7 @@ from rstar2_train.analysis.sources import SampleSelection, TrajectoryFile
 from rstar2_train.analysis.study import Study
 from rstar2_train.analysis.tokens import Decode, annotate
 from rstar2_train.analysis.viewer import ViewerData
-from rstar2_train.evaluation.statistics import grouped
+from rstar2_train.evaluation.statistics import group_by
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.metrics import step_metrics
@@ -68,7 +68,7 @@ def read(
             data.add(file, trajectory, turns, decode(trajectory.prompt_ids))
         everyone.append(figures.slim(trajectory))
         advance()
-    groups = list(grouped(everyone, lambda one: one.prompt_id).values())
+    groups = list(group_by(everyone, lambda one: one.prompt_id).values())
     found.points.append(figures.Point(file, len(everyone), step_metrics(groups, {}, {})))
 
 

@@ -51,7 +51,7 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _filter(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJudge, bar: ProgressBar) -> int:
-    from rstar2_train.evaluation.difficulty import render
+    from rstar2_train.evaluation.difficulty import filter_table
     from rstar2_train.launch.evaluation import filter as flow
 
     filtering = flow.plan_filtering(wanted, given.problems)
@@ -61,7 +61,7 @@ def _filter(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJ
         return fail(NAME, f"--out {out} is the file of the problems itself: give another one")
     with bar as shown:
         report = flow.run_filter(filtering, elsewhere, shown, out=out)
-    print_table(render(report))
+    print_table(filter_table(report))
     if not report.kept:
         return fail(
             NAME,

@@ -146,7 +146,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from rstar2_train.api.state_dir import JobState
-    from rstar2_train.evaluation.job_report import build_report, render, render_slices
+    from rstar2_train.evaluation.job_report import build_report, slice_table, stage_table
 
     state = JobState(arguments.state / arguments.job)
     if not state.job_file.exists():
@@ -156,8 +156,8 @@ def _report(arguments: argparse.Namespace) -> int:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
         return 0
     console = _console()
-    console.print(render(report, width=console.width))
-    slices = render_slices(report)
+    console.print(stage_table(report, width=console.width))
+    slices = slice_table(report)
     if slices is not None:
         console.print(slices)
     return 0

@@ -94,12 +94,12 @@ def histogram(counts: Iterable[SolveCounts], *, samples: int) -> dict[int, int]:
     return found
 
 
-def problems_text(problems: Iterable[Problem]) -> str:
+def problems_to_jsonl(problems: Iterable[Problem]) -> str:
     """The problems as JSON Lines that `grpo.data` takes."""
     return "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in problems)
 
 
-def render(report: FilterReport) -> Table:
+def filter_table(report: FilterReport) -> Table:
     """The terminal's table: a row for each number of times that a problem was solved."""
     table = Table(
         title=Text(f"{report.model}: {report.kept} of {report.problems} problems kept, {report.dropped} dropped"),

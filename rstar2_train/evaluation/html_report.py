@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rstar2_train.evaluation.result import EvaluationResult, number
+from rstar2_train.evaluation.result import EvaluationResult, format_number
 from rstar2_train.rewards.instructions import described, is_gold
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def render_page(result: EvaluationResult) -> str:
     if len(rows) > 1:
         rows.append(("all", result.overall, result.confidence))
     return environment.get_template("page.html.jinja").render(
-        result=result, rows=rows, powers=sorted(result.overall.pass_at_k), number=number, known=_known
+        result=result, rows=rows, powers=sorted(result.overall.pass_at_k), number=format_number, known=_known
     )
 
 

@@ -47,7 +47,7 @@ def write_report(state: Path, report: JobReport) -> Path:
     return path
 
 
-def comparable(one: Evaluation, other: Evaluation) -> bool:
+def are_comparable(one: Evaluation, other: Evaluation) -> bool:
     """Whether two measurements asked the same problems under the same temperature and limits."""
     return (one.problem_set, one.temperature, one.max_response_tokens, one.max_turns) == (
         other.problem_set,
@@ -57,12 +57,12 @@ def comparable(one: Evaluation, other: Evaluation) -> bool:
     )
 
 
-def render(report: JobReport, *, width: int = WIDE) -> Table:
+def stage_table(report: JobReport, *, width: int = WIDE) -> Table:
     """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation.
 
     On a terminal of less than `WIDE` columns the less telling columns are left out.
     """
-    table = _table(f"{report.job}: seed {report.seed}, {duration(report.seconds)}")
+    table = _table(f"{report.job}: seed {report.seed}, {format_duration(report.seconds)}")
     columns: list[tuple[str, bool, Callable[[StageReport], str | Text]]] = [
         ("stage", True, lambda row: row.name),
         ("type", False, lambda row: row.type),
@@ -85,7 +85,7 @@ def render(report: JobReport, *, width: int = WIDE) -> Table:
     return table
 
 
-def render_slices(report: JobReport) -> Table | None:
+def slice_table(report: JobReport) -> Table | None:
     """Pass@1 of each slice, and of the hard problems, after each stage; None when no stage measured any."""
     names = sorted({name for row in report.stages for name in row.slices})
     hard = any(row.hard_pass_at_1 is not None for row in report.stages)
@@ -107,7 +107,7 @@ def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
     whole = int(seconds)
     if whole >= 3600:
@@ -138,7 +138,7 @@ def _row(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: lis
     )
     if evaluation is None:
         return row
-    before = next((one for one in reversed(earlier) if comparable(one, evaluation)), None)
+    before = next((one for one in reversed(earlier) if are_comparable(one, evaluation)), None)
     shared = set(Evaluation.model_fields) & set(StageReport.model_fields)
     return row.model_copy(
         update={name: getattr(evaluation, name) for name in shared}

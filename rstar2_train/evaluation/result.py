@@ -19,7 +19,7 @@ from rich.text import Text
 from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.records import Evaluation, RecordModel
 from rstar2_train.evaluation.sample_result import SampleResult
-from rstar2_train.evaluation.statistics import grouped, measure, tool_error_ratio
+from rstar2_train.evaluation.statistics import group_by, measure, tool_error_ratio
 
 STAGE = "eval"
 """What stands in the record where a job's has its stage."""
@@ -97,7 +97,7 @@ def build_result(
     overall = measure(rows, stage=STAGE, sampling=sampling, seconds=seconds, benchmarks=benchmarks)
     each = {
         name: measure(group, stage=name, sampling=sampling, seconds=seconds)
-        for name, group in grouped(rows, lambda row: benchmarks[row.prompt_id]).items()
+        for name, group in group_by(rows, lambda row: benchmarks[row.prompt_id]).items()
     }
     return EvaluationResult(
         model=model,
@@ -108,7 +108,7 @@ def build_result(
         confidence=confidence(overall),
         benchmarks=each,
         benchmark_confidence={name: confidence(evaluation) for name, evaluation in each.items()},
-        problems=[_problem(group, benchmarks) for group in grouped(rows, lambda row: row.prompt_id).values()],
+        problems=[_problem(group, benchmarks) for group in group_by(rows, lambda row: row.prompt_id).values()],
     )
 
 
@@ -120,7 +120,7 @@ def confidence(evaluation: Evaluation) -> tuple[float, float] | None:
     return max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error)
 
 
-def render(result: EvaluationResult) -> RenderableType:
+def result_table(result: EvaluationResult) -> RenderableType:
     """The terminal's table: a row a benchmark, and one over all where there are several; then that of instructions."""
     table = Table(
         title=Text(f"{result.model}: samples a problem {result.samples_per_problem}, T {result.overall.temperature:g}"),
@@ -139,16 +139,16 @@ def render(result: EvaluationResult) -> RenderableType:
     for name, one, interval in rows:
         cells = [
             str(one.problems),
-            number(one.pass_at_1, "{:.3f}"),
+            format_number(one.pass_at_1, "{:.3f}"),
             "-" if interval is None else "{:.3f} to {:.3f}".format(*interval),
-            number(one.mean_tokens, "{:.1f}"),
-            number(one.calls_per_sample, "{:.2f}"),
-            number(one.tool_error_ratio, "{:.1%}"),
-            number(one.tool_error_ratio_correct, "{:.1%}"),
-            number(one.truncated, "{:.1%}"),
+            format_number(one.mean_tokens, "{:.1f}"),
+            format_number(one.calls_per_sample, "{:.2f}"),
+            format_number(one.tool_error_ratio, "{:.1%}"),
+            format_number(one.tool_error_ratio_correct, "{:.1%}"),
+            format_number(one.truncated, "{:.1%}"),
         ]
         if largest is not None:
-            cells.insert(3, number(one.pass_at_k.get(largest), "{:.3f}"))
+            cells.insert(3, format_number(one.pass_at_k.get(largest), "{:.3f}"))
         table.add_row(name, *cells)
     return table if result.overall.instructions is None else Group(table, _render_following(result))
 
@@ -167,7 +167,7 @@ def _render_following(result: EvaluationResult) -> Table:
     return table
 
 
-def number(value: float | None, form: str) -> str:
+def format_number(value: float | None, form: str) -> str:
     """A figure for people; a dash where nothing was measured."""
     return "-" if value is None else form.format(value)
 

@@ -100,7 +100,7 @@ def pass_at_1(rows: Sequence[SampleResult]) -> MeanWithError:
     `rows` are valid ones. Problems weigh the same however many of their samples survived. The error is
     sqrt(sum (p_i - mean)^2 / (n (n - 1))) over n problems; None with fewer than two.
     """
-    shares = [_share(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
+    shares = [_share(group) for group in group_by(rows, lambda row: row.prompt_id).values()]
     if not shares:
         return MeanWithError(None, None)
     mean = math.fsum(shares) / len(shares)
@@ -113,7 +113,7 @@ def pass_at_1(rows: Sequence[SampleResult]) -> MeanWithError:
 def pass_at_k(rows: Sequence[SampleResult], k: int) -> float | None:
     """Unbiased pass@k: mean over problems of 1 - C(n - c, k) / C(n, k), for c correct of n >= k valid samples."""
     values = []
-    for group in grouped(rows, lambda row: row.prompt_id).values():
+    for group in group_by(rows, lambda row: row.prompt_id).values():
         total, right = len(group), sum(row.correct for row in group)
         if total >= k:
             values.append(1 - math.comb(total - right, k) / math.comb(total, k))
@@ -132,7 +132,7 @@ def problem_set(rows: Sequence[SampleResult]) -> str:
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
 
 
-def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
     """Rows by `key`, in order of first appearance."""
     groups: dict[Key, list[Row]] = {}
     for row in rows:
@@ -149,7 +149,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _pass_at_powers(rows: Sequence[SampleResult]) -> dict[int, float]:
-    sizes = [len(group) for group in grouped(rows, lambda row: row.prompt_id).values()]
+    sizes = [len(group) for group in group_by(rows, lambda row: row.prompt_id).values()]
     result = {}
     k = 2
     while k <= max(sizes, default=0):
@@ -163,7 +163,7 @@ def _pass_at_powers(rows: Sequence[SampleResult]) -> dict[int, float]:
 def _by(rows: Sequence[SampleResult], key: Callable[[SampleResult], str]) -> dict[str, SliceMetrics]:
     """Pass@1 by name, sorted by it; the unnamed are left out."""
     result = {}
-    for name, group in sorted(grouped(rows, key).items()):
+    for name, group in sorted(group_by(rows, key).items()):
         mean = pass_at_1(group)
         if name and mean.value is not None:
             problems = len({row.prompt_id for row in group})

@@ -18,7 +18,7 @@ from rstar2_train.evaluation.difficulty import (
     count_solved,
     histogram,
     kept_problems,
-    problems_text,
+    problems_to_jsonl,
 )
 from rstar2_train.evaluation.records import write_record
 from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
@@ -107,7 +107,7 @@ def run_filter(filtering: FilterRun, elsewhere: ExternalJudge, shown: ProgressSi
         )
         if kept:
             write_record(report_path(out), report)
-            write_atomically(out, problems_text(kept))
+            write_atomically(out, problems_to_jsonl(kept))
         return report
 
 

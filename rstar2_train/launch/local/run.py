@@ -24,7 +24,7 @@ from rstar2_train.api.failure_policy import FailureDecision, after_attempt
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import JobReport, build_report, render, render_slices, write_report
+from rstar2_train.evaluation.job_report import JobReport, build_report, slice_table, stage_table, write_report
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Ports, Services, start_engines, start_judge
 from rstar2_train.launch.local.terminal_view import watch
@@ -247,8 +247,8 @@ class _LocalRun:
     def _conclude(self, ending: Ending, report: JobReport, path: Path) -> None:
         console, state = self._console, self._state
         console.print()
-        console.print(render(report, width=console.width))
-        slices = render_slices(report)
+        console.print(stage_table(report, width=console.width))
+        slices = slice_table(report)
         if slices is not None:
             console.print(slices)
         shipped = shipper.progress(state.root)

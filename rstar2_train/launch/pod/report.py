@@ -15,7 +15,7 @@ from rich.console import Console
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import build_report, render, render_slices, write_report
+from rstar2_train.evaluation.job_report import build_report, slice_table, stage_table, write_report
 from rstar2_train.tracking.shipper import ship
 from rstar2_train.tracking.tracker import Tracker
 
@@ -31,8 +31,8 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     result = build_report(state.root, job, seconds=_seconds(state))
     path = write_report(state.root, result)
     console = Console(width=WIDTH)
-    console.print(render(result, width=WIDTH))
-    slices = render_slices(result)
+    console.print(stage_table(result, width=WIDTH))
+    slices = slice_table(result)
     if slices is not None:
         console.print(slices)
     tracker = Tracker.for_job(job, state.root)

@@ -16,7 +16,7 @@ from typing import Self
 
 from rstar2_train.api.contracts import Outcome, StageFailed
 from rstar2_train.api.stages import FilterStage
-from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_text
+from rstar2_train.evaluation.difficulty import SEED_NAME, count_solved, kept_problems, problems_to_jsonl
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.orchestrator.context import StageContext
@@ -159,7 +159,7 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS, *, slice_rollout
     if not kept:
         message = f"the policy solves all {len(problems)} problems: use harder problems, or remove the later stages"
         raise StageFailed("NothingToTrain", message, retryable=False)
-    write_atomically(ctx.folder.kept_file, problems_text(kept))
+    write_atomically(ctx.folder.kept_file, problems_to_jsonl(kept))
     return ctx.outcome("completed", "Completed", f"kept {len(kept)} of {len(problems)} problems")
 
 

@@ -12,10 +12,10 @@ from rstar2_train.data.problems import Problem, read_problems
 from rstar2_train.evaluation.difficulty import (
     FilterReport,
     count_solved,
+    filter_table,
     histogram,
     kept_problems,
-    problems_text,
-    render,
+    problems_to_jsonl,
 )
 from rstar2_train.evaluation.sample_result import SampleResult
 
@@ -69,7 +69,7 @@ def test_the_counts_add_up_in_any_order(ended: list[str], drop: int) -> None:
 
 
 def test_the_file_is_read_back_as_the_same_problems(tmp_path: Path) -> None:
-    (tmp_path / "kept.jsonl").write_text(problems_text(PROBLEMS), encoding="utf-8")
+    (tmp_path / "kept.jsonl").write_text(problems_to_jsonl(PROBLEMS), encoding="utf-8")
     assert list(read_problems(tmp_path / "kept.jsonl")) == PROBLEMS
 
 
@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_each_count_and_says_what_was_dropped() -> None:
         kept=1, dropped=3, excluded=1, histogram=histogram(counts, samples=SAMPLES), seconds=1, counts=counts,
     )  # fmt: skip
     page = StringIO()
-    Console(file=page, width=100).print(render(report))
+    Console(file=page, width=100).print(filter_table(report))
     text = page.getvalue()
     assert "[red]m: 1 of 4 problems kept, 3 dropped" in text
     lines = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rstar2_train.api.contracts import CheckpointRef, Outcome, write_model
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.evaluation.job_report import build_report, duration, render, render_slices, write_report
+from rstar2_train.evaluation.job_report import build_report, format_duration, slice_table, stage_table, write_report
 from rstar2_train.evaluation.records import Evaluation, JobReport, SliceMetrics, read_evaluation, write_evaluation
 from rstar2_train.utils.files import write_atomically
 
@@ -118,8 +118,8 @@ def test_table_shows_before_after_and_change(tmp_path: Path, job: AgenticRLJob) 
     finish(tmp_path, "rl-1", evaluation("rl-1", 0.75))
     report = build_report(tmp_path, job, seconds=3700)
     console = Console(width=200, record=True, color_system=None)
-    console.print(render(report))
-    slices = render_slices(report)
+    console.print(stage_table(report))
+    slices = slice_table(report)
     assert slices is not None
     console.print(slices)
     shown = console.export_text()
@@ -129,7 +129,7 @@ def test_table_shows_before_after_and_change(tmp_path: Path, job: AgenticRLJob) 
 
 
 def test_no_slices_no_table(tmp_path: Path, job: AgenticRLJob) -> None:
-    assert render_slices(build_report(tmp_path, job, seconds=0)) is None
+    assert slice_table(build_report(tmp_path, job, seconds=0)) is None
 
 
 def test_evaluation_round_trip_and_damage(tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_evaluation_round_trip_and_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(12.7, "12 s"), (200, "3 min 20 s"), (3725, "1 h 02 min")])
 def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, build_result, confidence, render
+from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, build_result, confidence, result_table
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import measure
 from rstar2_train.rewards.instructions import as_gold, read_instructions
@@ -136,7 +136,7 @@ def test_the_page_and_the_terminal_show_how_instructions_were_followed() -> None
         assert shown in page.words, shown
     assert HOSTILE.split("&")[0] in page.words
     out = StringIO()
-    Console(file=out, width=120).print(render(found))
+    Console(file=out, width=120).print(result_table(found))
     (line,) = [
         line.split() for line in out.getvalue().partition("instructions followed")[2].splitlines() if "b " in line
     ]
@@ -151,7 +151,7 @@ def test_the_page_of_one_benchmark_without_any_valid_sample() -> None:
 
 def test_the_terminals_table() -> None:
     out = StringIO()
-    Console(file=out, width=120).print(render(result()))
+    Console(file=out, width=120).print(result_table(result()))
     assert HOSTILE in out.getvalue()
     lines = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
     assert lines["all"][1:] == [
