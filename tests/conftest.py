@@ -1,36 +1,70 @@
-"""Rules for every test: where all parts must be there (RSTAR2_REQUIRE_ALL=1, as CI sets it), a skip is a failure; and
-a SIGTERM is a Ctrl-C, so that what tests have started ends with them.
+"""Rules for every test: markers, skips that count as failures in CI, and a SIGTERM that cleans up.
 
-A test that cannot run on a machine skips itself with the reason. On a developer's machine that is a help; in CI it
-would hide that a part was never tried.
+- A test that uses the `cluster` fixture has the marker `cluster`.
+- A test with the marker `gpu` is collected only on a machine with a GPU, or with `-m gpu`, where it skips with the
+  reason if there is none.
+- With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
+- SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
-# How long an example takes says more about what else the machine does than about the code.
+# The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 REQUIRE_ALL = os.environ.get("RSTAR2_REQUIRE_ALL") == "1"
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+"""A driver of NVIDIA or AMD creates one of them. Without it, torch is not asked: its import takes seconds."""
+
+
+def missing_gpu() -> str:
+    """Return why no test can use a GPU here; empty if one can."""
+    if not any(device.exists() for device in GPU_DEVICES):
+        return f"no GPU: none of {', '.join(map(str, GPU_DEVICES))} exists"
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: check the driver"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the marker `cluster`; leave out GPU tests, or skip them, on a machine without a GPU."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    reason = missing_gpu() if gpu else ""
+    if not reason:
+        return
+    if "gpu" in config.getoption("markexpr"):
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    else:
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if item not in gpu]
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip into a failure that keeps its reason; an expected failure (xfail) stays what it is."""
+    """Turn a skip into a failure with the same reason; an expected failure (xfail) is unchanged."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"RSTAR2_REQUIRE_ALL=1 and this was not run. {reason}"
+        report.longrepr = f"RSTAR2_REQUIRE_ALL=1 and this test did not run. {reason}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """See every test's outcome."""
+    """Check the outcome of every test."""
     report = yield
     if REQUIRE_ALL:
         refuse_skip(report)
@@ -39,7 +73,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """See every module's outcome: a module can skip itself as a whole."""
+    """Check the outcome of every module: a module can skip itself as a whole."""
     report = yield
     if REQUIRE_ALL:
         refuse_skip(report)

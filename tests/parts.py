@@ -1,8 +1,7 @@
-"""`make test`: every part of the checks, all of them even when one fails; then the time each took.
+"""Runs targets of the Makefile and prints the time that each took: `make check` and `make test`.
 
-The parts run one after the other, but for one (--beside) that runs next to them from the beginning where the machine
-has the memory for it: the end-to-end tests wait for containers much of their time. What it prints is shown when the
-others are done, so that two outputs never mix.
+The parts run one after the other, all of them even if one fails. A part named by --parallel starts with the first one
+and runs next to them; its output is printed when the others are done, so that two outputs never mix.
 """
 
 from __future__ import annotations
@@ -21,84 +20,87 @@ from typing import IO
 
 import psutil
 
-BOTH_NEED_BYTES = 12e9
-"""Of free memory, for the integration and the end-to-end tests at the same time."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 class Part:
-    """A target of the Makefile: under way, or ended."""
+    """A target of the Makefile, running or done."""
 
     def __init__(self, name: str, output: IO[bytes] | None = None) -> None:
-        """`output`: where what it prints goes; None is the terminal."""
+        """Start the target; its output is written to `output`, by default to the terminal."""
         self.name = name
         self.output = output
         self.seconds = 0.0
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         self._process = subprocess.Popen(
             ["make", "--no-print-directory", name], stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT if output else None,
         )  # fmt: skip
-        self._attended = threading.Thread(target=self._attend, daemon=True)
-        self._attended.start()
+        self._done = threading.Event()  # a join() that a signal interrupts may take the thread for finished
+        threading.Thread(target=self._measure, daemon=True).start()
 
-    def _attend(self) -> None:
+    def _measure(self) -> None:
         self._process.wait()
-        self.seconds = time.monotonic() - self._began
+        self.seconds = time.monotonic() - self._start
+        self._done.set()
 
     @property
-    def ended(self) -> bool:
-        return not self._attended.is_alive()
+    def done(self) -> bool:
+        return self._done.is_set()
 
     @property
     def passed(self) -> bool:
         return self._process.returncode == 0
 
-    def line(self) -> str:
-        """Its line of the summary."""
+    def row(self) -> str:
+        """Return the part's row of the summary."""
         return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self.seconds:5.0f} s"
 
     def wait(self) -> None:
-        """Until it has ended."""
-        self._attended.join()
+        """Return when the part is done."""
+        self._done.wait()
 
-    def end(self) -> None:
-        """End it early; make ends what it started."""
-        if not self.ended:
+    def terminate(self) -> None:
+        """Stop the part if it still runs; make stops the processes that it started."""
+        if not self.done:
             self._process.terminate()
             self.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts; 1 when one of them failed."""
-    parser = argparse.ArgumentParser(prog="make test", description=__doc__)
+    """Run the parts and print the summary; return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(prog="tests/parts.py", description=__doc__)
     parser.add_argument("parts", nargs="+", help="targets of the Makefile, in their order")
-    parser.add_argument("--beside", help="one of them that runs next to the others")
-    given = parser.parse_args(argv)
+    parser.add_argument("--parallel", metavar="PART", help="the part that runs next to the others")
+    parser.add_argument(
+        "--needs-gb", type=float, default=0, help="free memory without which the --parallel part runs last (default: 0)"
+    )
+    options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    began = time.monotonic()
-    names, running = list(given.parts), []
+    start = time.monotonic()
+    names, running = list(options.parts), []
     try:
-        if given.beside in names and psutil.virtual_memory().available >= BOTH_NEED_BYTES:
-            names.remove(given.beside)
-            running.append(Part(given.beside, tempfile.TemporaryFile()))  # noqa: SIM115 (it lives as long as we do)
+        if options.parallel and psutil.virtual_memory().available >= options.needs_gb * 1e9:
+            running.append(Part(options.parallel, tempfile.TemporaryFile()))  # noqa: SIM115 (read until the end)
+        elif options.parallel:
+            names.append(options.parallel)
         for name in names:
             print(f"\n=== {name}", flush=True)
             running.append(Part(name))
             running[-1].wait()
         for part in running:
             if part.output is not None:
-                print(f"\n=== {part.name}, which began with the first", flush=True)
+                print(f"\n=== {part.name} (started with the first part)", flush=True)
                 follow(part, part.output)
-    except KeyboardInterrupt:  # the parts have it too, from the terminal: they take down what they made
+    except KeyboardInterrupt:  # the terminal sent it to the parts too: wait until they have cleaned up
         for part in running:
             part.wait()
         return 130
     finally:
         for part in running:
-            part.end()
-    print("\n=== time by part", *(part.line() for part in running), sep="\n")
-    print(f"  {'all':12}         {time.monotonic() - began:5.0f} s")
+            part.terminate()
+    print("\n=== time per part", *(part.row() for part in running), sep="\n")
+    print(f"  {'all':12}         {time.monotonic() - start:5.0f} s")
     failed = [part.name for part in running if not part.passed]
     if failed:
         print("failed:", *failed)
@@ -106,14 +108,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def follow(part: Part, output: IO[bytes]) -> None:
-    """Show what a part has printed, and what it goes on to print until it ends."""
+    """Print the output of a part, and all that it adds until it is done."""
     with Path(f"/proc/self/fd/{output.fileno()}").open("rb") as reader:  # an offset of its own
         last = False
         while not last:
-            last = part.ended
+            last = part.done
             shutil.copyfileobj(reader, sys.stdout.buffer)
             sys.stdout.buffer.flush()
-            time.sleep(0 if last else LOOK_SECONDS)
+            time.sleep(0 if last else POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""parts.py against a Makefile with parts that pass, fail, wait for one another, or leave a child."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PARTS = Path(__file__).parents[2] / "parts.py"
+MAKEFILE = """
+good: ; @echo good output
+bad: ; @echo bad output; exit 3
+WAIT = for i in $$(seq 600); do test -e $(1) && break; sleep 0.1; done; test -e $(1)
+writer: ; @touch started; $(call WAIT,done) && echo writer output
+reader: ; @$(call WAIT,started) && touch done
+endless: ; @echo $$$$ > pid; exec sleep 600
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the command that runs parts of the Makefile above; the working directory holds it."""
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    monkeypatch.chdir(tmp_path)
+    return [sys.executable, str(PARTS)]
+
+
+def run(command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_parts_after_a_failure_all_run(command: list[str]) -> None:
+    """A failed part does not stop the next one; the summary names it and the exit code is 1."""
+    done = run(command, "bad", "good")
+    assert done.returncode == 1
+    assert "bad output" in done.stdout and "good output" in done.stdout
+    assert "bad          FAILED" in done.stdout and "good         passed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "failed: bad"
+
+
+def test_parts_that_pass_exit_with_zero(command: list[str]) -> None:
+    """The summary has the time of each part and of all."""
+    done = run(command, "good")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["good", "all"]
+
+
+def test_parts_parallel_runs_next_to_the_others(command: list[str]) -> None:
+    """`writer` and `reader` wait for each other; the output of the parallel one comes last."""
+    done = run(command, "reader", "good", "--parallel", "writer")
+    assert done.returncode == 0
+    assert done.stdout.index("good output") < done.stdout.index("writer output")
+
+
+def test_parts_parallel_without_memory_runs_last(command: list[str]) -> None:
+    """With less free memory than --needs-gb the part is one more of the sequence."""
+    done = run(command, "good", "--parallel", "bad", "--needs-gb", "1e9")
+    assert done.returncode == 1
+    assert done.stdout.index("good output") < done.stdout.index("=== bad\n")
+
+
+def test_parts_terminated_stops_the_running_part(command: list[str], tmp_path: Path) -> None:
+    """SIGTERM stops the part too, and the exit code is 143."""
+    with subprocess.Popen([*command, "endless"], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    pid = int((tmp_path / "pid").read_text())
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
