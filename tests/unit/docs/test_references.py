@@ -10,6 +10,7 @@ import yaml
 
 from rstar2_train.api.validation import check
 from scripts.docs import repository
+from tests.support.hostile import HOSTILE
 
 ROOT = repository.ROOT
 GENERATED = {*repository.PAGES.values(), repository.EXAMPLES} - {"index.md"}
@@ -57,3 +58,11 @@ def test_pages_show_valid_manifests() -> None:
             job, issues = check(yaml.safe_load(block))
             assert job is not None, [str(issue) for issue in issues]
     assert manifests
+
+
+def test_threat_model_names_existing_attacks() -> None:
+    """Each attack of the threat model is a snippet of tests/support/hostile."""
+    page = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    listed = {name for names in re.findall(r"attacks? ((?:`[\w-]+`(?:, )?)+)", page) for name in names.split("`")[1::2]}
+    assert listed
+    assert listed <= {attack.name for attack in HOSTILE}
