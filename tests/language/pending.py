@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 FILE = Path(__file__).with_name("pending.yaml")
-HEADER = "# Entries that are no longer needed do no harm: leave this file alone, so that two changes do not conflict in it.\n"
+HEADER = "# An entry that is no longer needed does no harm. Leave this file alone: two changes would conflict in it.\n"
 
 
 @cache
