@@ -36,7 +36,7 @@ def manifest(example: str, *, name: str, seed: int, folder: Path, resample: str 
     spec = data["spec"]
     spec["seed"] = seed
     if resample is not None:  # what is compared is the curve of the training steps
-        spec["grpo"]["resample"] = {"mode": resample}
+        spec["grpo"]["resample"] = {"mode": resample.capitalize()}
     else:
         spec["validation"] |= {"samples": SAMPLES, "maxProblems": None}
         for stage in spec["stages"]:

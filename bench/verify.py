@@ -30,7 +30,7 @@ from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.words import WORDS
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rewards.verify import score, verify

@@ -143,7 +143,7 @@ class Reconciler:
         What is refused stops only what needs it: deletions, and changes of what is there, go on. Returns what was
         refused, and the seconds after which to come again for what somebody else keeps changing.
         """
-        keep = one.job.spec.storage.reclaim == "Retain"
+        keep = one.job.spec.storage.reclaim_policy == "Retain"
         wanted = objects(one, plan, has_secret=self._has_secret(key, observed) or secret_consumers(observed))
         bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
         lacking = False

@@ -78,7 +78,7 @@ def write(
             "delta": DELTA,
             "trajectories": summary["trajectories"],
             "modes": modes,
-            "why": {stage.name: sentences(modes.get(stage.name, "paper")) for stage in job.spec.stages},
+            "why": {stage.name: sentences(modes.get(stage.name, "Paper")) for stage in job.spec.stages},
         }
     )
     plots = figures.plot(found.points, folder)

@@ -11,10 +11,10 @@ from rstar2_train.grpo_roc.resample import DELTA, Mode
 from rstar2_train.rollout.trajectory import Trajectory
 
 _DRAWN: dict[Mode, str] = {
-    "paper": f"The right rollouts of a group are drawn with weight 1 / (p_total + {DELTA:g}), so that clean traces are "
+    "Paper": f"The right rollouts of a group are drawn with weight 1 / (p_total + {DELTA:g}), so that clean traces are "
     "kept more often than those with failed calls or a faulty format.",
-    "rank": "Of the right rollouts of a group, those with the lowest p_total are kept.",
-    "uniform": "This job draws uniformly (plain GRPO, without Resample-on-Correct): the trace played no part.",
+    "Rank": "Of the right rollouts of a group, those with the lowest p_total are kept.",
+    "Uniform": "This job draws uniformly (plain GRPO, without Resample-on-Correct): the trace played no part.",
 }
 _FAILURES = (
     "Wrong rollouts are drawn by chance alone, whatever their traces look like, so that the policy goes on seeing "

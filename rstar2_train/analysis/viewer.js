@@ -258,7 +258,7 @@ function selection(i) {
   const counts = columns.reason[i]
     ? `Its group: ${members.length} rollouts of this problem; ${kept(good)} of ${good.length} right and ${kept(bad)} of ${bad.length} wrong ones are in the update.`
     : `Its group: ${members.length} rollouts of this problem, ${good.length} right.`;
-  const weighted = table.modes[columns.stage[i]] === "paper"; // else no draw has weights
+  const weighted = table.modes[columns.stage[i]] === "Paper"; // else no draw has weights
   const head = ["rollout", "result", "calls", "failed", "p_err", "p_format", "p_total", "weight", "tokens", "fate"];
   const body = members.map((m) => {
     const weight = weighted && right(m) ? (1 / (penalty(m) + table.delta)).toFixed(2) : "–";

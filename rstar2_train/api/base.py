@@ -1,16 +1,28 @@
-"""What every AgenticRLJob model shares: camelCase names on the wire, no unknown fields, bounded texts and amounts.
+"""Shared parts of all API models: camelCase names on the wire, no unknown fields, bounded strings and quantities.
 
-First room of the flow: a manifest becomes these models, and every other room reads them. Imports no torch.
+The lowest module of the package; every other module of `api` builds on it. Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 API_VERSION: Final = "rstar2.dev/v1alpha1"
 KIND: Final = "AgenticRLJob"
@@ -27,37 +39,36 @@ LABEL_VALUE: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _DEVICE: Final = r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 COMPUTE: Final = rf"^(cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+|{_DEVICE})$"
 DEVICE: Final = rf"^{_DEVICE}$"
-OPTIONAL_DEVICE: Final = rf"^({_DEVICE})?$"
 IMAGE: Final = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$"
 PATTERNS: Final = {
-    JOB_NAME: "lower-case letters, digits and '-', beginning with a letter and ending with a letter or digit",
-    LABEL: "lower-case letters, digits and '-', beginning and ending with a letter or digit",
-    SUBDOMAIN: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit",
-    OPTIONAL: "lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit; or nothing",
-    VARIABLE: "letters, digits and '_', not beginning with a digit",
-    FOLDER: "an absolute path of letters, digits and _.@+-, without a '/' at the end",
-    RELATIVE: "a relative path with no . or .. in it and without a '/' at the end",
-    LABEL_KEY: "a label's key: letters, digits and -_., at most 63; before it a domain and '/' if it has one",
-    LABEL_VALUE: "letters, digits and -_., beginning and ending with a letter or digit; or nothing",
-    COMPUTE: "cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its domain, such as amd.com/gpu",
-    DEVICE: "an extended resource: a domain, '/' and a name, such as amd.com/gpu",
-    OPTIONAL_DEVICE: "an extended resource: a domain, '/' and a name, such as amd.com/gpu; or nothing",
-    IMAGE: "an image's name without blanks, such as registry.example.org/rstar2/trainer:0.1.0",
+    JOB_NAME: "lower-case letters, digits and '-'; the first character is a letter, the last a letter or digit",
+    LABEL: "lower-case letters, digits and '-'; the first and last character are letters or digits",
+    SUBDOMAIN: "lower-case letters, digits, '-' and '.'; the first and last character are letters or digits",
+    OPTIONAL: "an empty string, or lower-case letters, digits, '-' and '.'; the first and last character are letters "
+    "or digits",
+    VARIABLE: "letters, digits and '_'; the first character is not a digit",
+    FOLDER: "an absolute path of letters, digits and _.@+-, without a trailing '/'",
+    RELATIVE: "a relative path without '.' or '..' components and without a trailing '/'",
+    LABEL_KEY: "a label key: an optional domain and '/', then at most 63 letters, digits and -_.",
+    LABEL_VALUE: "an empty string, or letters, digits and -_.; the first and last character are letters or digits",
+    COMPUTE: "cpu, memory, ephemeral-storage, hugepages-SIZE, or an extended resource such as amd.com/gpu",
+    DEVICE: "an extended resource: DOMAIN/NAME, such as amd.com/gpu",
+    IMAGE: "an image name without spaces, such as registry.example.org/rstar2/trainer:0.1.0",
 }
-"""Pattern of a text -> the same in words, for messages."""
+"""Pattern of a string -> its description in error messages."""
 
 Name = Annotated[str, StringConstraints(pattern=LABEL, max_length=40)]
 """A DNS label, short enough that `<job>-<stage>-<attempt>` still fits in one."""
 JobName = Annotated[str, StringConstraints(pattern=JOB_NAME, max_length=40)]
-"""The same, beginning with a letter as the names of Services must."""
+"""A `Name` whose first character is a letter, as the names of Services require."""
 ObjectName = Annotated[str, StringConstraints(pattern=SUBDOMAIN, max_length=253)]
-"""Name of an object of the cluster that is not ours."""
+"""Name of an existing object of the cluster."""
 OptionalName = Annotated[str, StringConstraints(pattern=OPTIONAL, max_length=253)]
-"""The same, or empty."""
+"""An `ObjectName` or the empty string."""
 ImageName = Annotated[str, StringConstraints(pattern=IMAGE, max_length=1024)]
-"""Where an image is, and its tag or digest."""
+"""Registry, repository, and tag or digest of a container image."""
 Text = Annotated[str, StringConstraints(max_length=1024)]
-"""A bounded string: the CRD must not hold unbounded ones."""
+"""A bounded string; the CRD must not contain unbounded strings."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -72,16 +83,16 @@ _MOST_ENTRIES: Final = 64
 
 
 def _quantity(value: object) -> object:
-    """An amount as both this and the API server take it: a whole number or a text; never 0.5 without quotes."""
+    """Accept what the API server accepts too: an integer or a string, but not a bare decimal such as 0.5."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and len(value) <= 32 and re.fullmatch(_QUANTITY, value):
         return value
-    raise ValueError('should be a whole number or an amount in quotes, such as "500m", "0.5" or "16Gi"')
+    raise ValueError('should be an integer or a quantity in quotes, such as "500m", "0.5" or "16Gi"')
 
 
 def amount(value: str | int) -> Decimal:
-    """What a Quantity stands for: bytes, cores, pieces."""
+    """Return the value of a Quantity in its base unit (bytes, cores, devices)."""
     if isinstance(value, int):
         return Decimal(value)
     if value[-1] not in _UNITS and value[-2:] not in _UNITS:
@@ -91,19 +102,19 @@ def amount(value: str | int) -> Decimal:
 
 
 def keys(pattern: str) -> AfterValidator:
-    """A validator of a mapping's keys, which the API server's schema cannot bound."""
+    """Return a validator of a mapping's keys, which a structural schema cannot constrain."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         for key in value:
             if not re.fullmatch(pattern, key):
-                raise ValueError(f"the name {key!r} is not allowed; {PATTERNS[pattern]}")
+                raise ValueError(f"key {key!r} is not allowed; allowed: {PATTERNS[pattern]}")
         return value
 
     return AfterValidator(check)
 
 
 def _bounded(value: object) -> object:
-    """Refuse a value without type that is larger than the CRD allows."""
+    """Reject an untyped value that is larger than the CRD allows."""
     if isinstance(value, str) and len(value) > _LONGEST_VALUE:
         raise ValueError(f"should have at most {_LONGEST_VALUE} characters")
     if isinstance(value, list | dict) and len(value) > _MOST_ENTRIES:
@@ -123,7 +134,7 @@ Quantity = Annotated[
         }
     ),
 ]
-"""An amount in Kubernetes' notation: 4, "500m", "16Gi"."""
+"""A Kubernetes quantity: 4, "500m", "16Gi"."""
 AnyValue = Annotated[
     Any,
     AfterValidator(_bounded),
@@ -136,11 +147,34 @@ AnyValue = Annotated[
         }
     ),
 ]
-"""A value whose type somebody else defines (vLLM's arguments): bounded in size all the same."""
+"""A value of any type (an argument of vLLM), bounded in size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    """How the entries of a list are merged: the `x-kubernetes-list-type` of its schema.
+
+    The API server rejects repeated entries of a set and repeated keys of a map; `rules.py` does the same offline.
+    """
+
+    kind: Literal["atomic", "set", "map"]
+    key: str = ""
+    """JSON name of the key of a map's entries."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        keys = {"x-kubernetes-list-map-keys": [self.key]} if self.key else {}
+        return handler(schema) | {"x-kubernetes-list-type": self.kind} | keys
+
+
+ATOMIC: Final = ListType("atomic")
+SET: Final = ListType("set")
+BY_NAME: Final = ListType("map", "name")
+ATOMIC_MAP: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
+"""Schema extension of an object that one manager sets as a whole."""
 
 
 class ApiModel(BaseModel):
-    """Base of all manifest models: unknown fields are errors, Python names are snake_case, manifests camelCase."""
+    """Base of all API models: unknown fields are errors, Python names are snake_case, JSON names camelCase."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -153,3 +187,12 @@ class ApiModel(BaseModel):
         allow_inf_nan=False,
         strict=True,
     )
+
+
+class LocalReference(ApiModel):
+    """A reference to an object in the job's namespace."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": ATOMIC_MAP}
+
+    name: ObjectName
+    """Name of the object."""

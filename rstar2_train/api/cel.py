@@ -1,9 +1,9 @@
-"""The rules of rules.py that the API server can check itself, in CEL: `kubectl apply` refuses what breaks them.
+"""CEL form of the rules in rules.py that the API server can check, so that `kubectl apply` rejects a faulty job.
 
-Each rule stands at a path of the schema (`[]` goes into a list) and becomes an entry of x-kubernetes-validations there.
-Beyond rules.py there are transition rules: what cannot change once the job exists. An object whose fields all have
-defaults is always set when a rule looks at it, so only what has no default is asked for with has() or `.?`.
-A test on a real API server holds each of them against its twin in rules.py.
+Each rule belongs to a path of the schema (`[]` is an entry of a list) and becomes an entry of its
+x-kubernetes-validations. In addition, transition rules make fields immutable. The API server applies defaults before it
+evaluates rules, so rules test only fields without a default with has() or `.?`. tests/cluster/test_crd.py compares
+every rule with its twin in rules.py on a real API server.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rstar2_train.api.pod_rules import VOLUME_KINDS
 from rstar2_train.api.roles import (
-    EXECUTORS_TAKE,
+    EXECUTOR_PATCH_FIELDS,
+    GPU_RESOURCES,
     RESERVED_FOLDERS,
     RESERVED_PREFIXES,
     RESERVED_VARIABLES,
     RuntimePatch,
 )
-from rstar2_train.api.rules import MEMBERS
+from rstar2_train.api.rules import JOB_AND_STAGE_LENGTH, MEMBERS, MEMORY_LIMITS, OUTPUT_LIMITS
 from rstar2_train.api.stages import GRPOSettings
 
 
@@ -29,22 +31,22 @@ class Rule:
     at: str
     """Path of the schema node: `spec.stages[]`; empty for the whole object."""
     rule: str
-    """Must hold."""
+    """CEL expression that must hold."""
     message: str
-    """What is allowed, for a person."""
-    said: str = ""
-    """CEL expression of a message that names the culprit; `message` stands in when it fails."""
+    """Error message."""
+    message_expression: str = ""
+    """CEL expression of a more specific error message; `message` is the fallback."""
     field: str = ""
-    """The field that is to blame, relative to `at`."""
+    """Field of the error, relative to `at`."""
 
     def entry(self) -> dict[str, Any]:
-        """As the CRD has it."""
-        parts = {"message": self.message, "messageExpression": self.said, "fieldPath": self.field}
+        """Return the rule as an entry of x-kubernetes-validations."""
+        parts = {"message": self.message, "messageExpression": self.message_expression, "fieldPath": self.field}
         return {"rule": self.rule, **{name: value for name, value in parts.items() if value}}
 
 
 def _effective(name: str) -> str:
-    """Value of a number of GRPO stage `s`: its own, else spec.grpo's, else the default; seen from `spec`."""
+    """CEL of a number of GRPO stage `s`, seen from `spec`: its own value, else that of spec.grpo, else the default."""
     field = GRPOSettings.model_fields[name]
     return f"s.grpo.?{field.alias}.orValue(self.grpo.?{field.alias}.orValue({field.default}))"
 
@@ -53,77 +55,80 @@ def _default(name: str) -> str:
     return f"{GRPOSettings.model_fields[name].alias} (default {GRPOSettings.model_fields[name].default})"
 
 
-def _each_grpo(holds: str, message: str) -> Rule:
+def _each_grpo(condition: str, message: str) -> Rule:
     """A rule about every GRPO stage `s`, seen from `spec`.
 
-    Its message cannot name the stage: the API server refuses messages whose length it cannot estimate.
+    Its message cannot name the stage: the API server rejects message expressions whose length it cannot estimate.
     """
-    return Rule(at="spec", rule=f"self.stages.all(s, !has(s.grpo) || {holds})", message=message, field=".stages")
+    return Rule(at="spec", rule=f"self.stages.all(s, !has(s.grpo) || {condition})", message=message, field=".stages")
 
 
 def _member(kind: str, member: str) -> Rule:
-    message = f"{member} is required when type is {kind}, and only allowed then"
-    said = f"'stage ' + self.name + ' is of type ' + self.type + ': {message}'"
+    message = f"{member} is required if type is {kind}, and only allowed then"
     return Rule(
-        at="spec.stages[]", rule=f"(self.type == '{kind}') == has(self.{member})", message=message, said=said,
+        at="spec.stages[]",
+        rule=f"(self.type == '{kind}') == has(self.{member})",
+        message=message,
+        message_expression=f"'stage ' + self.name + ' is of type ' + self.type + ': {message}'",
         field=f".{member}",
-    )  # fmt: skip
+    )
 
 
-def _fixed(at: str, field: str, message: str) -> Rule:
+def _immutable(at: str, field: str, message: str) -> Rule:
     """A field that cannot be set, changed or removed once the object exists."""
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
     return Rule(at=at, rule=same, message=message, field=f".{field}")
 
 
-_STORAGE = "cannot change once the job exists: its checkpoints are there; make a job of another name"
+def _between(at: str, field: str, limits: tuple[str, str]) -> Rule:
+    """A Quantity with a minimum and a maximum."""
+    low, high = limits
+    value = f"quantity(string(self.{field}))"
+    return Rule(
+        at=at,
+        rule=f"{value}.compareTo(quantity('{low}')) >= 0 && {value}.compareTo(quantity('{high}')) <= 0",
+        message=f"must be between {low} and {high}",
+        field=f".{field}",
+    )
+
+
+_OTHER_NAME = "create a job of another name instead"
+_STORAGE = f"is immutable because it has the job's checkpoints; {_OTHER_NAME}"
 _KEPT, _SAMPLED = _effective("keep_per_prompt"), _effective("rollouts_per_prompt")
 _FOLDERS = ", ".join(f"'{folder}'" for folder in RESERVED_FOLDERS)
 _NOT_FOR_EXECUTORS = [
     str(field.alias)
     for name, field in RuntimePatch.model_fields.items()
-    if field.alias not in (*EXECUTORS_TAKE, "manager", "roles")
+    if field.alias not in (*EXECUTOR_PATCH_FIELDS, "manager", "roles")
 ]
 
 STAGES = (
     Rule(
-        at="spec",
-        rule="self.stages.all(s, self.stages.exists_one(t, t.name == s.name))",
-        message="names of stages are unique",
-        field=".stages",
-    ),
-    Rule(
         at="",
-        rule="self.spec.stages.all(s, size(self.metadata.name) + size(s.name) <= 50)",
-        message="job name and stage name together have at most 50 characters",
+        rule=f"self.spec.stages.all(s, size(self.metadata.name) + size(s.name) <= {JOB_AND_STAGE_LENGTH})",
+        message=f"job name and stage name together may have at most {JOB_AND_STAGE_LENGTH} characters",
         field=".spec.stages",
     ),
     *(_member(kind, member) for kind, member in MEMBERS.items()),
-    Rule(
-        at="spec.stages[].evaluate",
-        rule="self.benchmarks.all(b, self.benchmarks.exists_one(c, c.name == b.name))",
-        message="names of benchmarks are unique in a stage",
-        field=".benchmarks",
-    ),
-    _each_grpo(f"{_effective('steps')} >= 1", "grpo.steps is required in a GRPO stage: how many rollout steps it has"),
+    _each_grpo(f"{_effective('steps')} >= 1", "grpo.steps is required in a GRPO stage: the number of rollout steps"),
     _each_grpo(
         f"{_KEPT} <= {_SAMPLED}",
-        f"in a GRPO stage {_default('keep_per_prompt')} is at most {_default('rollouts_per_prompt')}",
+        f"in a GRPO stage {_default('keep_per_prompt')} must be at most {_default('rollouts_per_prompt')}",
     ),
     _each_grpo(
         "2 * (has(s.grpo.resample) ? s.grpo.resample.minPerClass"
         f" : self.grpo.?resample.minPerClass.orValue(0)) <= {_KEPT}",
-        f"in a GRPO stage resample.minPerClass is at most half of {_default('keep_per_prompt')}",
+        f"in a GRPO stage resample.minPerClass must be at most half of {_default('keep_per_prompt')}",
     ),
     _each_grpo(
         f"{_effective('updates_per_step')} <= {_effective('prompts_per_step')}",
-        f"in a GRPO stage {_default('updates_per_step')} is at most {_default('prompts_per_step')}",
+        f"in a GRPO stage {_default('updates_per_step')} must be at most {_default('prompts_per_step')}",
     ),
     _each_grpo(
         "has(s.grpo.data) || has(s.grpo.dataFrom) || has(self.grpo.data) || has(self.grpo.dataFrom)",
-        "give data to a GRPO stage, or dataFrom with the name of an earlier Filter stage",
+        "a GRPO stage needs data, or dataFrom with the name of an earlier Filter stage",
     ),
-    # That it is an earlier one is left to rules.py: CEL of every served version has no index of a list's entries.
+    # rules.py checks that the Filter stage is an earlier one: CEL has no index of list entries in all served versions.
     _each_grpo(
         "!has(s.grpo.dataFrom) || self.stages.exists(t, t.type == 'Filter' && t.name == s.grpo.dataFrom)",
         "dataFrom of a GRPO stage must name an earlier Filter stage",
@@ -131,19 +136,19 @@ STAGES = (
     Rule(
         at="spec",
         rule="!has(self.grpo.dataFrom) || self.stages.exists(t, t.type == 'Filter' && t.name == self.grpo.dataFrom)",
-        message="dataFrom must name a Filter stage",
+        message="must name a Filter stage",
         field=".grpo.dataFrom",
     ),
     Rule(
         at="spec.stages[].grpo",
         rule="!(has(self.data) && has(self.dataFrom))",
-        message="give data or dataFrom, not both",
+        message="must not be set together with dataFrom",
         field=".data",
     ),
     Rule(
         at="spec.stages[].filter",
         rule="self.dropSolved <= self.samples",
-        message="dropSolved is at most samples; else nothing is ever dropped",
+        message="must be at most samples; otherwise no problem is dropped",
         field=".dropSolved",
     ),
 )
@@ -151,21 +156,35 @@ STAGES = (
 ROLES = (
     Rule(
         at="spec",
-        rule="(self.accelerator.vendor == 'none') == (self.trainer.gpusPerReplica == 0)",
-        message="gpusPerReplica is 0 when accelerator.vendor is none (CPU), and at least 1 otherwise",
+        rule="(self.accelerator.vendor == 'None') == (self.trainer.gpusPerReplica == 0)",
+        message="must be 0 if accelerator.vendor is None (CPU), and at least 1 otherwise",
         field=".trainer.gpusPerReplica",
     ),
     Rule(
         at="spec.accelerator",
-        rule="self.?vendor.orValue('amd') != 'nvidia' || !has(self.resource) || self.resource != 'amd.com/gpu'",
-        message="amd.com/gpu is AMD's; with vendor nvidia it is usually nvidia.com/gpu",
+        rule="(self.vendor == 'None') != has(self.resource)",
+        message="resource is required if vendor is "
+        + ", or ".join(f"{vendor} (usually {resource})" for vendor, resource in GPU_RESOURCES.items())
+        + "; it must not be set if vendor is None",
+    ),
+    Rule(
+        at="spec.accelerator",
+        rule=f"self.vendor != 'NVIDIA' || !has(self.resource) || self.resource != '{GPU_RESOURCES['AMD']}'",
+        message=f"must be that of NVIDIA's device plugin if vendor is NVIDIA, usually {GPU_RESOURCES['NVIDIA']}",
         field=".resource",
     ),
     Rule(
         at="spec.storage",
         rule="!(has(self.claimName) && has(self.size))",
-        message="give claimName (an existing claim) or size (a new one), not both",
+        message="must not be set together with claimName: size is for the claim that the operator creates",
         field=".size",
+    ),
+    _between("spec.judge.limits", "memory", MEMORY_LIMITS),
+    _between("spec.judge.limits", "output", OUTPUT_LIMITS),
+    Rule(
+        at="spec.failurePolicy.rules[]",
+        rule="size(self.?onExitCodes.orValue([])) + size(self.?onReasons.orValue([])) > 0",
+        message="must set onExitCodes or onReasons: without them the rule matches nothing",
     ),
 )
 
@@ -173,46 +192,39 @@ PATCHES = (
     Rule(
         at="spec.runtimePatches[]",
         rule=f"!('executor' in self.roles) || !({' || '.join(f'has(self.{name})' for name in _NOT_FOR_EXECUTORS)})",
-        message=f"executors take only {', '.join(EXECUTORS_TAKE)}; patch them apart",
+        message=f"executors accept only {', '.join(EXECUTOR_PATCH_FIELDS)}; use a separate patch for them",
     ),
     Rule(
         at="spec.runtimePatches[].env[]",
         rule=f"!(self.name in {list(RESERVED_VARIABLES)}) &&"
         f" !{list(RESERVED_PREFIXES)}.exists(p, self.name.startsWith(p))",
-        message=f"{', '.join((*(f'{one}*' for one in RESERVED_PREFIXES), *RESERVED_VARIABLES))}"
-        " are the operator's own variables",
+        message=f"{', '.join((*(f'{prefix}*' for prefix in RESERVED_PREFIXES), *RESERVED_VARIABLES))}"
+        " are reserved for the operator",
         field=".name",
     ),
     Rule(
         at="spec.runtimePatches[].volumes[]",
-        rule="[has(self.persistentVolumeClaim), has(self.configMap), has(self.secret), has(self.emptyDir)]"
-        ".filter(b, b).size() == 1",
-        message="a volume is exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
-    ),
-    Rule(
-        at="spec.runtimePatches[]",
-        rule="!has(self.volumes) || self.volumes.all(v, self.volumes.exists_one(w, w.name == v.name))",
-        message="names of volumes are unique in a patch",
-        field=".volumes",
+        rule=f"[{', '.join(f'has(self.{kind})' for kind in VOLUME_KINDS.values())}].filter(b, b).size() == 1",
+        message=f"must set exactly one of {', '.join(VOLUME_KINDS.values())}",
     ),
     Rule(
         at="spec.runtimePatches[]",
         rule="!has(self.volumeMounts) ||"
         " self.volumeMounts.all(m, has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
-        message="each volumeMount names a volume of the same patch",
+        message="each volumeMount must name a volume of the same patch",
         field=".volumeMounts",
     ),
     Rule(
         at="spec.runtimePatches[].volumeMounts[]",
         rule=r"!self.mountPath.matches('/[.][.]?(/|$)')",
-        message="mountPath has no . or .. in it",
+        message="must not have '.' or '..' components",
         field=".mountPath",
     ),
     Rule(
         at="spec.runtimePatches[].volumeMounts[]",
         rule=f"![{_FOLDERS}].exists(f, self.mountPath == f || f.startsWith(self.mountPath + '/') ||"
         " f != '/tmp' && self.mountPath.startsWith(f + '/'))",
-        message=f"mountPath must not cover {', '.join(RESERVED_FOLDERS)}, nor lie in one of them but /tmp",
+        message=f"must not cover {', '.join(RESERVED_FOLDERS)}, or be inside any of them except /tmp",
         field=".mountPath",
     ),
 )
@@ -221,26 +233,29 @@ TRANSITIONS = (
     Rule(
         at="spec.model",
         rule="self.source == oldSelf.source",
-        message="cannot change once the job exists: its checkpoints come from this model; make a job of another name",
+        message=f"is immutable because the job's checkpoints come from this model; {_OTHER_NAME}",
         field=".source",
     ),
     Rule(
         at="spec.seed",
         rule="self == oldSelf",
-        message="cannot change once the job exists: a resumed stage must draw the same; make a job of another name",
+        message=f"is immutable because a resumed stage must draw the same numbers; {_OTHER_NAME}",
     ),
     Rule(
-        at="spec",
-        rule="self.stages.all(s, oldSelf.stages.all(o, o.name != s.name || o.type == s.type))",
-        message="the type of a stage cannot change; give the stage another name",
-        field=".stages",
+        at="spec.accelerator",
+        rule="self == oldSelf",
+        message=f"is immutable because running pods and checkpoints depend on it; {_OTHER_NAME}",
     ),
-    _fixed(
-        "spec.redis", "storage", "cannot change once the job exists: its volume is made; make a job of another name"
+    Rule(
+        at="spec.stages[]",
+        rule="self.type == oldSelf.type",
+        message="is immutable; give the stage another name",
+        field=".type",
     ),
-    _fixed("spec.storage", "claimName", _STORAGE),
-    _fixed("spec.storage", "storageClassName", _STORAGE),
-    _fixed("spec.storage", "accessModes", _STORAGE),
+    _immutable("spec.redis", "storage", f"is immutable because the volume exists; {_OTHER_NAME}"),
+    _immutable("spec.storage", "claimName", _STORAGE),
+    _immutable("spec.storage", "storageClassName", _STORAGE),
+    _immutable("spec.storage", "accessModes", _STORAGE),
     Rule(
         at="spec.storage",
         rule="has(self.size) == has(oldSelf.size) && (!has(self.size) ||"

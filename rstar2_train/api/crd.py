@@ -1,8 +1,8 @@
-"""Generates the CustomResourceDefinition from the job's models: `make crds` writes crds/ and the chart's copy.
+"""Generator of the CustomResourceDefinition from the job's models: `make crds` writes crds/ and the chart's copy.
 
-A structural schema allows less than JSON Schema does: no references, no types inside anyOf, no `const`, exclusive
-bounds as booleans. `structural` rewrites pydantic's schema into that form; `attach` adds the CEL rules of cel.py. A
-test fails when crds/ is out of date, another when a real API server does not take it.
+A structural schema allows less than JSON Schema: no references, no types inside anyOf, no `const`, exclusive bounds as
+booleans. `structural` rewrites pydantic's schema into that form; `attach` adds the CEL rules of cel.py. One test fails
+if crds/ is stale, another if a real API server rejects the CRD.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEMPLATE = ROOT / "helm" / "rstar2" / "templates" / "crd.yaml"
 _KEPT = (
     *("type", "description", "format", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern"),
     *("minLength", "maxLength", "minItems", "maxItems", "maxProperties", "required", "default"),
-    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"),
     *("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"),
 )
 

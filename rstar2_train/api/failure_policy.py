@@ -37,8 +37,6 @@ def after_attempt(
     rule = next((rule for rule in policy.rules if _matches(rule, exit_code, outcome)), None)
     if rule is not None and rule.action == "FailJob":
         return FailureDecision("FailJob", why=why)
-    if rule is not None and rule.action == "Ignore":
-        return FailureDecision("RestartStage", counts=False, why=why)
     if rule is None and exit_code == ExitCode.CONFIGURATION:
         return FailureDecision("FailJob", why=why)
     counts = rule.counts_towards_max if rule is not None else True
@@ -51,7 +49,7 @@ def after_attempt(
 
 def _matches(rule: FailureRule, exit_code: int, outcome: Outcome | None) -> bool:
     reason = outcome.reason if outcome is not None else "Crashed"
-    return exit_code in rule.on_exit_codes or reason in rule.on_reason
+    return exit_code in rule.on_exit_codes or reason in rule.on_reasons
 
 
 def _crash(exit_code: int) -> str:

@@ -1,4 +1,8 @@
-"""The AgenticRLJob itself: metadata, spec, and the policies that hold for the whole job."""
+"""The AgenticRLJob: metadata, spec, and the policies of the whole job.
+
+Parsed from a manifest by `validation.check`, from the job file by every process of a job. `crd.py` generates the
+CustomResourceDefinition from it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rstar2_train.api.base import API_VERSION, KIND, ApiModel, ImageName, JobName, ObjectName, OptionalName, Text
+from rstar2_train.api.base import (
+    API_VERSION,
+    ATOMIC,
+    BY_NAME,
+    KIND,
+    SET,
+    ApiModel,
+    ImageName,
+    JobName,
+    ListType,
+    LocalReference,
+    OptionalName,
+    Text,
+)
 from rstar2_train.api.contracts import Reason
 from rstar2_train.api.roles import (
     AcceleratorSpec,
+    ExecutorSpec,
     JudgeSpec,
     ModelSource,
     RedisSpec,
@@ -21,148 +39,145 @@ from rstar2_train.api.roles import (
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
 
+Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+
 
 class CheckpointSpec(ApiModel):
-    """When a stage can be resumed from."""
+    """When checkpoints are written, and how many are kept."""
 
     every_steps: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """Steps between two checkpoints; the last step of a stage always has one."""
+    """Steps between two checkpoints. The last step of a stage always has one."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Checkpoints of a stage that are kept."""
+    """Checkpoints that are kept per stage."""
     keep_best: bool = True
-    """Keep the one with the best mean reward too."""
+    """Whether to keep the checkpoint with the best mean reward too."""
 
 
 class ValidationSpec(ApiModel):
     """The held-out set that the model is measured on at the end of every stage."""
 
     data: Text
-    """JSONL or Parquet of `{id, problem, answer}`; rows may carry `slice` (a group name) and `hard`."""
+    """JSONL or Parquet of `{id, problem, answer}`; rows may have `slice` (a group name) and `hard`."""
     samples: Annotated[int, Field(ge=1, le=1024)] = 4
-    """Samples of each problem."""
+    """Samples per problem."""
     max_problems: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Use only the first so many problems."""
+    """Maximum problems, from the start of the file. Default: all."""
     sampling: Sampling = Sampling()
-    """Sampling and limits; the same at the end of every stage, so that stages can be compared."""
+    """Sampling parameters and limits; the same for every stage, so that stages can be compared."""
 
 
-class RetainSpec(ApiModel):
-    """How much of a job's past is kept in its storage."""
+class TrajectoriesSpec(ApiModel):
+    """Retention of stored trajectories."""
 
-    trajectory_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Steps of trajectories kept a stage; default: all."""
+    keep_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Steps per stage whose trajectories are kept, the newest first. Default: all."""
 
 
 class FailureRule(ApiModel):
-    """What to do when a stage's attempt ends in a certain way; the first rule that matches decides."""
+    """Action for attempts that end with one of the listed exit codes or reasons."""
 
-    on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16)] = []
-    """Exit codes of the driver that match."""
-    on_reason: Annotated[list[Reason], Field(max_length=16)] = []
+    on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
+    """Exit codes of the orchestrator that match."""
+    on_reasons: Annotated[list[Reason], Field(max_length=16), SET] = []
     """Outcome reasons that match."""
-    action: Literal["RestartStage", "FailJob", "Ignore"]
-    """RestartStage: from its last checkpoint; Ignore: restart without counting."""
+    action: Literal["FailJob", "RestartStage"]
+    """FailJob: the job fails. RestartStage: a new attempt starts from the last checkpoint."""
     counts_towards_max: bool = True
-    """Whether a restart counts towards maxRestarts."""
+    """Whether the restart counts towards maxRestarts."""
 
 
 class FailurePolicy(ApiModel):
-    """What happens when a stage fails."""
+    """Reaction to the failure of a stage's attempt."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 6
-    """Counted restarts of the whole job before it fails."""
-    rules: Annotated[list[FailureRule], Field(max_length=32)] = []
-    """Tried in order before the default: restart on a crash or a retryable outcome, fail on 78."""
-
-
-class Deadlines(ApiModel):
-    """Time limits."""
-
-    pending_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """Release a stage's pods together when they are not all scheduled in time."""
-    active_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """Fail the job when it has been active for so long."""
+    """Counted restarts of the whole job; the next counted failure fails it."""
+    rules: Annotated[list[FailureRule], Field(max_length=32), ATOMIC] = []
+    """Rules in order; the first match decides. Default: fail on exit code 78, restart on any other failure."""
 
 
 class SecretRefs(ApiModel):
-    """Secrets and registries of the site."""
+    """Secrets of the site."""
 
-    hub_token: ObjectName | None = None
+    hub_token: LocalReference | None = None
     """Secret with HF_TOKEN."""
-    proxy: ObjectName | None = None
+    proxy: LocalReference | None = None
     """Secret with HTTPS_PROXY, HTTP_PROXY, NO_PROXY."""
-    ca: ObjectName | None = None
-    """Secret with ca.crt. Not supported yet: a job that sets it is refused."""
-    registry_prefix: ImageName | None = None
-    """Put before every image that is not set explicitly."""
+    ca: LocalReference | None = None
+    """Secret with ca.crt. Not supported yet: a job that sets it is rejected."""
 
 
 class JobSpec(ApiModel):
-    """What the user asks for."""
+    """Desired state of the job."""
 
     suspend: bool = False
-    """Checkpoint, then release everything; set to false to go on where it stopped."""
+    """If true: write a checkpoint, then delete all pods and keep the storage. If false again: resume."""
     queue_name: OptionalName = ""
-    """Kueue LocalQueue. Not supported yet: a job that sets it is refused."""
+    """Kueue LocalQueue. Not supported yet: a job that sets it is rejected."""
     priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
+    pending_deadline_seconds: Seconds | None = None
+    """Seconds until all pods of a stage must be scheduled; then all are deleted and retried later. Default: none."""
+    active_deadline_seconds: Seconds | None = None
+    """Seconds from start or resume after which the job fails. Default: none."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
+    """Seconds after which a finished job is deleted. Default: never."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Seeds data order, sampling and resampling."""
+    """Seed of data order, sampling and resampling. Immutable."""
     model: ModelSource
-    """The policy to start from."""
+    """The initial policy."""
     storage: StorageSpec = StorageSpec()
-    """Where checkpoints, trajectories and reports live. `rstar2 run` uses a folder instead."""
-    accelerator: AcceleratorSpec = AcceleratorSpec()
-    """What trainer and rollout pods compute on."""
-    stages: Annotated[list[Stage], Field(min_length=1, max_length=32)]
+    """Storage for checkpoints, trajectories and reports. `rstar2 run` uses a local directory instead."""
+    accelerator: AcceleratorSpec = AcceleratorSpec.of_vendor("AMD")
+    """Accelerator of trainer and engine pods. Immutable."""
+    stages: Annotated[list[Stage], Field(min_length=1, max_length=32), BY_NAME]
     """The curriculum, in order."""
     grpo: GRPODefaults = GRPODefaults()
     """Defaults of every GRPO stage: group-relative policy optimisation with Resample-on-Correct (GRPO-RoC).
 
-    A step samples promptsPerStep problems rolloutsPerPrompt times each, keeps keepPerPrompt rollouts of every group
-    (all kinds of failures, and the successes with the cleanest tool use), and updates the policy on them with the
-    clipped, token-averaged loss. A stage's own settings lie over these, field by field; what neither sets has the
-    default shown, which is the paper's.
+    A step samples promptsPerStep problems rolloutsPerPrompt times each and keeps keepPerPrompt rollouts of each group:
+    all kinds of failures, and the successes with the cleanest tool use. It then updates the policy with the clipped,
+    token-averaged loss. A stage's own fields override these; a field that neither sets has the default in its
+    description, which is the paper's.
     """
     validation: ValidationSpec | None = None
-    """The held-out set that the model is measured on at the end of every stage."""
+    """The held-out set that the model is measured on at the end of every stage. Default: none."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """When a stage can be resumed from, and how many checkpoints are kept."""
+    """When checkpoints are written, and how many are kept."""
+    trajectories: TrajectoriesSpec = TrajectoriesSpec()
+    """Retention of stored trajectories."""
     trainer: TrainerSpec = TrainerSpec()
-    """The pods that learn: one Ray cluster a stage attempt."""
+    """The training pods. Each stage attempt runs one Ray cluster."""
     rollout: RolloutSpec = RolloutSpec()
     """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
     judge: JudgeSpec = JudgeSpec()
-    """The Code Judge: runs the model's Python in gVisor."""
+    """The Code Judge: its API and workers queue the model's tool calls and send them to the executors."""
+    executor: ExecutorSpec = ExecutorSpec()
+    """The executors: sandboxes that run the model's code, one call at a time."""
     redis: RedisSpec = RedisSpec()
-    """The queue between judge API and judge workers."""
+    """Redis: the queue between judge API and judge workers."""
     tracking: TrackingSpec = TrackingSpec()
     """Experiment tracking."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """What happens when an attempt of a stage fails."""
-    deadlines: Deadlines = Deadlines()
-    """Time limits of the job; none are set by default."""
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
-    """Delete the job so long after it ended."""
-    retain: RetainSpec = RetainSpec()
-    """How much of its past is kept."""
+    """Reaction to the failure of a stage's attempt."""
+    registry_prefix: ImageName | None = None
+    """Prefix of every image that the job does not set. Default: none."""
     secret_refs: SecretRefs = SecretRefs()
-    """Secrets and registries of the site."""
-    runtime_patches: Annotated[list[RuntimePatch], Field(max_length=16)] = []
-    """Bounded changes to pods: never labels, isolation, security or accounts."""
+    """Secrets of the site."""
+    runtime_patches: Annotated[list[RuntimePatch], Field(max_length=16), ListType("map", "manager")] = []
+    """Bounded changes to pods: never labels, isolation, security, accounts or devices."""
 
 
 class Metadata(ApiModel):
-    """The part of Kubernetes' ObjectMeta that a job file needs; the rest is carried along unread."""
+    """The part of Kubernetes' ObjectMeta that a job file needs. Other fields are ignored."""
 
     model_config = ApiModel.model_config | {"extra": "ignore"}
 
     name: JobName
     """Name of the job."""
     namespace: Text | None = None
-    """Its namespace."""
+    """Namespace of the job."""
     uid: Text | None = None
-    """Its UID; locally one is made at the first run."""
+    """UID of the job; `rstar2 run` creates one at the first run."""
     labels: dict[str, Any] = {}
     """Labels."""
     annotations: dict[str, Any] = {}
@@ -173,31 +188,34 @@ class AgenticRLJob(ApiModel):
     """An agentic reinforcement-learning job: a curriculum of stages for one policy."""
 
     api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
-    """Version of this form."""
+    """API group and version."""
     kind: Literal["AgenticRLJob"] = KIND
     """Always AgenticRLJob."""
     metadata: Metadata
     """Name and identity."""
     spec: JobSpec
-    """What is asked for."""
+    """Desired state."""
     status: dict[str, Any] | None = Field(default=None, exclude=True)
-    """Written by the operator; ignored on input."""
+    """Observed state, written by the operator; ignored on input."""
 
     def stage(self, name: str) -> Stage:
-        """The stage called `name`; KeyError when there is none."""
+        """Return the stage with that name. Raises KeyError."""
         for stage in self.spec.stages:
             if stage.name == name:
                 return stage
         raise KeyError(f"job {self.metadata.name} has no stage {name!r}")
 
     def grpo_settings(self, stage: Stage) -> GRPOSettings:
-        """The settings that a GRPO stage runs with."""
+        """Return the effective settings of a GRPO stage."""
         return resolve_grpo(self.spec.grpo, stage.grpo or GRPODefaults())
 
     def replicas(self, stage: Stage) -> int:
-        """Pods of a stage attempt."""
-        return (stage.trainer_replicas or self.spec.trainer.replicas) if stage.learns else 1
+        """Return the number of pods of one attempt of a stage."""
+        if not stage.learns:
+            return 1
+        own = stage.trainer.replicas if stage.trainer is not None else None
+        return own or self.spec.trainer.replicas
 
     def total_steps(self, stage: Stage) -> int | None:
-        """Steps of a GRPO stage; None where the data decides."""
+        """Return the steps of a GRPO stage, None for a stage whose data determines them."""
         return self.grpo_settings(stage).steps if stage.type == "GRPO" else None

@@ -1,7 +1,7 @@
-"""Subsets of Kubernetes types, as far as a job may use them: variables, volumes, tolerations, affinity.
+"""Subsets of Kubernetes pod types that a runtimePatch may use: variables, volumes, tolerations, affinity.
 
-Volumes only of the kinds that restricted Pod Security admits and that hold no account token: so runtimePatches, which
-are made of these, need no embedded PodTemplate, and the CRD stays small.
+Volumes are limited to the kinds that restricted Pod Security admits and that hold no account token. Because of these
+subsets a job needs no embedded PodTemplate, and the CRD stays small.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from rstar2_train.api.base import (
+    ATOMIC,
+    ATOMIC_MAP,
     FOLDER,
     LABEL_KEY,
     LABEL_VALUE,
@@ -31,185 +33,191 @@ Labels = Annotated[dict[str, LabelValue], Field(max_length=16), keys(LABEL_KEY)]
 
 
 class EnvVar(ApiModel):
-    """One environment variable."""
+    """An environment variable."""
 
     name: Annotated[str, StringConstraints(pattern=VARIABLE, max_length=128)]
-    """Its name; not the operator's own: RSTAR2_*, POD_*, RAY_*, KUBERNETES_*, HOME, HOSTNAME, REDIS_PASSWORD, ..."""
+    """Name. RSTAR2_*, POD_*, RAY_*, KUBERNETES_*, HOME, HOSTNAME, REDIS_PASSWORD and the like are reserved."""
     value: Annotated[str, StringConstraints(max_length=4096)] = ""
-    """Its value."""
+    """Value."""
 
 
 class KeyToPath(ApiModel):
     """One key of a ConfigMap or Secret as a file."""
 
     key: Annotated[str, StringConstraints(max_length=253)]
-    """The key."""
+    """Key."""
     path: Annotated[str, StringConstraints(pattern=RELATIVE, max_length=253)]
-    """The file, relative to the volume."""
+    """File, relative to the volume."""
 
 
 class ClaimVolume(ApiModel):
     """A PersistentVolumeClaim of the job's namespace."""
 
     claim_name: ObjectName
-    """Its name."""
+    """Name of the claim."""
     read_only: bool = False
-    """Mount it read-only everywhere."""
+    """Whether every mount is read-only."""
 
 
 class ConfigMapVolume(ApiModel):
     """A ConfigMap as files."""
 
     name: ObjectName
-    """Its name."""
-    items: Annotated[list[KeyToPath], Field(max_length=32)] = []
-    """Only these keys; default: all."""
+    """Name of the ConfigMap."""
+    items: Annotated[list[KeyToPath], Field(max_length=32), ATOMIC] = []
+    """Keys to mount. Default: all."""
 
 
 class SecretVolume(ApiModel):
     """A Secret as files."""
 
     secret_name: ObjectName
-    """Its name."""
-    items: Annotated[list[KeyToPath], Field(max_length=32)] = []
-    """Only these keys; default: all."""
+    """Name of the Secret."""
+    items: Annotated[list[KeyToPath], Field(max_length=32), ATOMIC] = []
+    """Keys to mount. Default: all."""
 
 
 class EmptyDirVolume(ApiModel):
-    """Scratch space that goes with the pod."""
+    """Scratch space with the lifetime of the pod."""
 
     medium: Literal["", "Memory"] = ""
-    """Memory: a tmpfs, which counts as the pod's memory."""
+    """Memory: a tmpfs, which counts towards the pod's memory."""
     size_limit: Quantity | None = None
-    """The pod is evicted when it writes more."""
+    """Size above which the pod is evicted."""
 
 
 class Volume(ApiModel):
     """A pod volume: exactly one of persistentVolumeClaim, configMap, secret, emptyDir."""
 
     name: Name
-    """Unique in the patch; volumeMounts refer to it."""
+    """Name that volumeMounts refer to; unique in the patch."""
     persistent_volume_claim: ClaimVolume | None = None
-    """A claim of the job's namespace."""
+    """A PersistentVolumeClaim of the job's namespace."""
     config_map: ConfigMapVolume | None = None
     """A ConfigMap as files."""
     secret: SecretVolume | None = None
     """A Secret as files."""
     empty_dir: EmptyDirVolume | None = None
-    """Scratch space."""
+    """Scratch space with the lifetime of the pod."""
 
 
 class VolumeMount(ApiModel):
-    """A mount of one of the patch's own volumes into every container of the role."""
+    """A mount of one of the patch's volumes in every container of the role."""
 
     name: Name
-    """The volume."""
+    """Volume of the same patch."""
     mount_path: Annotated[str, StringConstraints(pattern=FOLDER, max_length=512)]
-    """Where; not where the operator or the kernel has mounts: /etc/rstar2, /state, /pvc, /tmp itself, /dev, ..."""
+    """Path in the container. /etc/rstar2, /state, /pvc, /tmp itself, /dev, /proc and /sys are reserved."""
     sub_path: Annotated[str, StringConstraints(pattern=RELATIVE, max_length=512)] | None = None
-    """A folder or file inside the volume in place of all of it."""
+    """File or directory in the volume. Default: the whole volume."""
     read_only: bool = False
-    """Mount it read-only."""
+    """Whether the mount is read-only."""
 
 
 class Toleration(ApiModel):
-    """A taint that the pods put up with."""
+    """A pod toleration."""
 
     key: Key | None = None
-    """Its key; none with operator Exists: every taint."""
+    """Taint key. Without a key, operator Exists matches every taint."""
     operator: Literal["Exists", "Equal"] | None = None
-    """Equal (the default) compares the value too."""
+    """Comparison of the value. Default: Equal."""
     value: LabelValue | None = None
-    """Its value."""
+    """Taint value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Its effect; default: all."""
+    """Taint effect. Default: all."""
     toleration_seconds: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
-    """With NoExecute: how long."""
+    """Seconds that a NoExecute taint is tolerated. Default: without limit."""
 
 
 class Requirement(ApiModel):
-    """A condition on one label."""
+    """A requirement on one label."""
 
     key: Key
-    """The label."""
+    """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    """How its value is compared."""
-    values: Annotated[list[LabelValue], Field(max_length=32)] = []
-    """With what."""
+    """Comparison of the label's value."""
+    values: Annotated[list[LabelValue], Field(max_length=32), ATOMIC] = []
+    """Values to compare with."""
 
 
 class NodeTerm(ApiModel):
-    """Conditions on a node's labels; all must hold."""
+    """Requirements on a node's labels; all must hold."""
 
-    match_expressions: Annotated[list[Requirement], Field(min_length=1, max_length=16)]
-    """The conditions."""
+    match_expressions: Annotated[list[Requirement], Field(min_length=1, max_length=16), ATOMIC]
+    """Requirements."""
 
 
 class NodeSelectorTerms(ApiModel):
-    """Nodes of which one term or another holds."""
+    """Nodes that match at least one term."""
 
-    node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=8)]
-    """One of these must hold."""
+    node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=8), ATOMIC]
+    """Terms, of which at least one must match."""
 
 
 class PreferredNodes(ApiModel):
-    """A wish about nodes."""
+    """A weighted preference for nodes."""
 
     weight: Annotated[int, Field(ge=1, le=100)]
-    """Against other wishes."""
+    """Weight relative to other preferences."""
     preference: NodeTerm
-    """The nodes."""
+    """Nodes to prefer."""
 
 
 class NodeAffinity(ApiModel):
-    """Which nodes the pods may and should run on."""
+    """Nodes that the pods require or prefer."""
 
     required_during_scheduling_ignored_during_execution: NodeSelectorTerms | None = None
-    """Nodes they may run on."""
-    preferred_during_scheduling_ignored_during_execution: Annotated[list[PreferredNodes], Field(max_length=8)] = []
-    """Nodes they should run on."""
+    """Nodes that the pods require."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredNodes], Field(max_length=8), ATOMIC
+    ] = []
+    """Nodes that the pods prefer."""
 
 
 class PodSelector(ApiModel):
-    """Pods by their labels."""
+    """A selector of pods by labels."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": ATOMIC_MAP}
 
     match_labels: Labels = {}
-    """Labels that they have."""
+    """Labels that the pods have."""
 
 
 class PodTerm(ApiModel):
-    """Pods, and what counts as near them."""
+    """Pods, and the topology domain that they share."""
 
     label_selector: PodSelector
-    """The pods, in the job's namespace."""
+    """Pods of the job's namespace."""
     topology_key: Key
-    """Node label; two nodes with the same value of it are near one another."""
+    """Node label whose value defines the topology domain."""
 
 
 class PreferredPods(ApiModel):
-    """A wish about nearness."""
+    """A weighted preference for topology domains of other pods."""
 
     weight: Annotated[int, Field(ge=1, le=100)]
-    """Against other wishes."""
+    """Weight relative to other preferences."""
     pod_affinity_term: PodTerm
-    """The pods."""
+    """Pods and topology domain."""
 
 
 class PodAffinity(ApiModel):
-    """Which pods these must and should be near (or, in podAntiAffinity, away from)."""
+    """Pods whose topology domain is required or preferred (podAntiAffinity: avoided)."""
 
-    required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=8)] = []
-    """What must hold."""
-    preferred_during_scheduling_ignored_during_execution: Annotated[list[PreferredPods], Field(max_length=8)] = []
-    """What should hold."""
+    required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=8), ATOMIC] = []
+    """Required terms."""
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredPods], Field(max_length=8), ATOMIC
+    ] = []
+    """Preferred terms."""
 
 
 class Affinity(ApiModel):
-    """Where the pods run, as in a pod's spec.affinity."""
+    """Scheduling constraints, as in a pod's spec.affinity."""
 
     node_affinity: NodeAffinity | None = None
-    """Nodes."""
+    """Nodes that the pods require or prefer."""
     pod_affinity: PodAffinity | None = None
-    """Pods to be near."""
+    """Pods to be scheduled near."""
     pod_anti_affinity: PodAffinity | None = None
-    """Pods to be away from."""
+    """Pods to be scheduled away from."""

@@ -1,20 +1,27 @@
-"""The roles that serve a job's stages: trainer, rollout engines, judge, Redis; where they run, what tracks them."""
+"""Models of the roles that serve a job: trainer, engines, judge, executors, Redis, storage, accelerator and tracking.
+
+`job.py` assembles them into the spec. The operator's builders and `rstar2 run` read them to start pods or processes.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
 from rstar2_train.api.base import (
+    ATOMIC,
+    ATOMIC_MAP,
+    BY_NAME,
     COMPUTE,
     DEVICE,
-    OPTIONAL_DEVICE,
+    SET,
     AnyValue,
     ApiModel,
     ImageName,
+    ListType,
+    LocalReference,
     ObjectName,
-    Positive,
     Quantity,
     Text,
     keys,
@@ -23,21 +30,22 @@ from rstar2_train.api.kube import Affinity, EnvVar, Labels, Toleration, Volume, 
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
+Vendor = Literal["AMD", "NVIDIA", "None"]
 
-GPU_RESOURCES = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu", "none": ""}
-"""What each vendor's device plugin calls its accelerators."""
+GPU_RESOURCES: dict[Vendor, str] = {"AMD": "amd.com/gpu", "NVIDIA": "nvidia.com/gpu"}
+"""Extended resource that each vendor's device plugin offers by default."""
 RESERVED_FOLDERS = (
     *("/etc/rstar2", "/state", "/pvc", "/tmp", "/dev", "/proc", "/sys", "/run/secrets", "/var/run/secrets"),
 )
-"""Where pods have mounts of their own, which a runtimePatch must not cover."""
+"""Mount paths of the operator and the kernel, which a runtimePatch must not cover."""
 RESERVED_PREFIXES = ("RSTAR2_", "POD_", "RAY_", "KUBERNETES_")
-"""What names of environment variables begin with that a runtimePatch must not set: identity, addresses, Ray."""
+"""Prefixes of environment variables that a runtimePatch must not set: identity, addresses, Ray."""
 RESERVED_VARIABLES = ("HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "REDIS_PASSWORD")
-"""Further such variables, by their whole names."""
+"""Further environment variables that a runtimePatch must not set."""
 REDIS_DATA = "/data"
-"""Where Redis has its volume."""
-EXECUTORS_TAKE = ("nodeSelector", "tolerations", "imagePullSecrets")
-"""All that a runtimePatch may change about executors: the sandbox is not to be weakened."""
+"""Mount path of Redis' volume."""
+EXECUTOR_PATCH_FIELDS = ("nodeSelector", "tolerations", "imagePullSecrets")
+"""Fields of a runtimePatch that apply to executors; no other field may weaken the sandbox."""
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16), keys(COMPUTE)]
 """Resource name -> amount."""
 
@@ -52,95 +60,95 @@ class Resources(ApiModel):
 
 
 class ModelSource(ApiModel):
-    """The policy to start from."""
+    """The initial policy."""
 
     source: Text
-    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (fetched once), generated://NAME/FILE, or a path."""
+    """pvc://CLAIM/PATH, hf://OWNER/NAME[@REVISION] (downloaded once), generated://NAME/FILE, or a path."""
     chat_template: Text | None = None
-    """File with a Jinja chat template; default: the model's own."""
+    """File with a Jinja chat template. Default: the model's own."""
     tool_parser: Literal["hermes"] = "hermes"
-    """How tool calls are written; the Hermes form of the paper."""
+    """Format of tool calls: the Hermes format, as in the paper."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
-    """System message of every conversation; default: the built-in one with the tools' signatures."""
+    """System message of every conversation. Default: the built-in message with the signature of rollout.tool."""
     prompt_prefix: Annotated[str, StringConstraints(max_length=4096)] | None = None
-    """Put before every problem; default: the built-in request for an <answer> with a \\boxed{}."""
-    instruct: bool = False
-    """The source is already instruction-tuned: no SFT stage is needed (silences the warning)."""
+    """Text before every problem. Default: the image's built-in request for an <answer> with a \\boxed{}."""
+    assume_instruction_tuned: bool = False
+    """Whether the source is already instruction-tuned. If true, validation does not warn about a missing SFT stage."""
 
 
 class StorageSpec(ApiModel):
-    """Where checkpoints, trajectories and reports live. In `rstar2 run` this is a folder."""
+    """Storage for checkpoints, trajectories and reports. `rstar2 run` uses a local directory instead."""
 
     claim_name: ObjectName | None = None
-    """An existing claim to use, in place of one made for the job."""
+    """Existing PersistentVolumeClaim to use. Default: the operator creates a claim for the job."""
     size: Quantity | None = None
-    """Size of the claim that is made when claimName is not set; may grow later. Default: 100Gi."""
+    """Size of the created claim; it may only grow. Default: 100Gi unless claimName is set."""
     storage_class_name: ObjectName | None = None
-    """Its storage class; default: the cluster's."""
-    access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3)] = ["ReadWriteMany"]
-    """Its access modes; more than one node needs ReadWriteMany."""
-    reclaim: Literal["Retain", "Delete"] = "Retain"
-    """Retain: deleting the job never deletes its checkpoints. Delete: the claim goes with it, but never claimName's."""
+    """StorageClass of the created claim. Default: the cluster's default class."""
+    access_modes: Annotated[list[AccessMode], Field(min_length=1, max_length=3), SET] = ["ReadWriteMany"]
+    """Access modes of the created claim. A job on more than one node needs ReadWriteMany."""
+    reclaim_policy: Literal["Retain", "Delete"] = "Retain"
+    """Retain: the created claim stays when the job is deleted. Delete: it is deleted too. claimName always stays."""
 
 
 class RDMASpec(ApiModel):
-    """RDMA devices for the trainer pods."""
+    """RDMA devices of the trainer pods."""
 
     resource: Annotated[str, StringConstraints(pattern=DEVICE, max_length=317)]
-    """Extended resource name of the device plugin."""
+    """Extended resource that the RDMA device plugin offers; one per trainer pod."""
 
 
 class AcceleratorSpec(ApiModel):
-    """What trainer and rollout pods compute on. Data, never matched by name elsewhere."""
+    """Accelerator of trainer and engine pods. Immutable."""
 
-    vendor: Literal["amd", "nvidia", "none"] = "amd"
-    """amd (ROCm), nvidia (CUDA), or none: CPU, with gloo."""
-    resource: Annotated[str, StringConstraints(pattern=OPTIONAL_DEVICE, max_length=317)] = ""
-    """Extended resource that the device plugin offers; default: amd.com/gpu or nvidia.com/gpu, by the vendor."""
+    vendor: Vendor
+    """AMD (ROCm), NVIDIA (CUDA), or None (CPU, with gloo)."""
+    resource: Annotated[str, StringConstraints(pattern=DEVICE, max_length=317)] | None = None
+    """Extended resource that the device plugin offers, such as amd.com/gpu; required unless vendor is None."""
     rdma: RDMASpec | None = None
-    """RDMA devices (a documented exception to restricted pods)."""
+    """RDMA devices of the trainer pods."""
 
-    @model_validator(mode="after")
-    def _resource_of_vendor(self) -> AcceleratorSpec:
-        self.resource = self.resource or GPU_RESOURCES[self.vendor]
-        return self
+    @classmethod
+    def of_vendor(cls, vendor: Vendor) -> AcceleratorSpec:
+        """Return the accelerator of a vendor with its device plugin's default resource."""
+        return cls(vendor=vendor, resource=GPU_RESOURCES.get(vendor))
 
 
 class TrainerSpec(ApiModel):
-    """The pods that learn: one Ray cluster a stage attempt."""
+    """The training pods. Each stage attempt runs one Ray cluster."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Pods (locally: ranks are replicas x max(1, gpusPerReplica) processes)."""
+    """Pods. The number of ranks is replicas x max(1, gpusPerReplica)."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 8
-    """Accelerators, and so ranks, in each pod."""
+    """Accelerators, and therefore ranks, per pod. 0 if accelerator.vendor is None."""
     tokens_per_micro_batch: Annotated[int, Field(ge=256, le=100_000_000)] = 16384
-    """Most tokens, padding included, that one forward pass of one rank holds."""
+    """Maximum tokens, padding included, in one forward pass of one rank."""
     logprob_chunk_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 2048
-    """Rows of logits that exist at once; the vocabulary-wide logits never exist whole."""
+    """Tokens whose logits are in memory at the same time."""
     activation_checkpointing: bool = True
-    """Recompute activations in the backward pass."""
+    """Whether to recompute activations in the backward pass."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """CPU threads of each rank; default: the cores shared out."""
+    """CPU threads per rank. Default: the pod's cores divided by its ranks."""
     image: ImageName | None = None
-    """Container image; default: the operator's."""
+    """Container image. Default: the operator's."""
     resources: Resources = Resources()
-    """Requests and limits of each pod."""
+    """Requests and limits per pod."""
     termination_grace_period_seconds: Annotated[int, Field(ge=10, le=7200)] = 120
-    """Between SIGTERM and SIGKILL: time to end the update and to write a checkpoint."""
+    """Seconds between SIGTERM and SIGKILL: time to finish the update and write a checkpoint."""
 
     @property
     def ranks_per_replica(self) -> int:
-        """Ranks in each pod: one for each accelerator, or one on the CPU."""
+        """Ranks per pod: one per accelerator, or one on the CPU."""
         return max(1, self.gpus_per_replica)
 
 
 class AdmissionSpec(ApiModel):
     """When the next trajectory may enter an engine (paper §3.2)."""
 
-    policy: Literal["static", "reserve"] = "reserve"
-    """reserve: only when its whole budget fits the free KV cache; static: a fixed number an engine."""
+    policy: Literal["Static", "Reserve"] = "Reserve"
+    """Reserve: when its prompt and whole budget fit into the free KV cache. Static: a fixed number per engine."""
     max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """static: trajectories an engine; reserve: an upper bound beside the KV cache."""
+    """Maximum trajectories per engine; with Reserve, in addition to the limit of the KV cache."""
 
 
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
@@ -152,74 +160,85 @@ class RolloutSpec(ApiModel):
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Engines."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """Accelerators an engine is split over."""
+    """Accelerators per engine."""
     image: ImageName | None = None
-    """Container image; default: the operator's."""
+    """Container image. Default: the operator's."""
     resources: Resources = Resources()
-    """Requests and limits of each pod."""
+    """Requests and limits per pod."""
     engine_args: Annotated[dict[str, AnyValue], Field(max_length=64)] = {}
-    """Further vLLM arguments, by their long names without the dashes."""
+    """Further vLLM arguments by their long names without the dashes."""
     admission: AdmissionSpec = AdmissionSpec()
     """When the next trajectory may enter an engine (paper §3.2)."""
     tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
-    """Longer tool output is cut in the middle to so many characters x 4."""
+    """Limit of one tool response. Longer output is cut in the middle to 4 characters per token."""
     max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
-    """Further tool calls of a turn are answered with an error."""
+    """Maximum tool calls per turn. Further calls of the turn return an error."""
     tool: ToolName = "execute_python_code_with_standard_io"
-    """The model's tool: a Python program a call (the paper's), or jupyter_code, cells of one session a trajectory."""
+    """Tool of the model: a Python program per call (the paper's), or jupyter_code, cells of one session per
+    trajectory."""
 
 
-class JudgeLimits(ApiModel):
+class JudgeLimitsSpec(ApiModel):
     """Limits of one tool call."""
 
-    wall_seconds: Annotated[float, Field(gt=0, le=600)] = 4
-    """Wall-clock time."""
-    memory_mib: Annotated[int, Field(ge=32, le=1_048_576, alias="memoryMiB")] = 512
-    """Address space."""
-    output_bytes: Annotated[int, Field(ge=256, le=8 << 20)] = 65536
-    """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
+    wall_seconds: Annotated[int, Field(ge=1, le=600)] = 4
+    """Wall-clock time in seconds."""
+    memory: Quantity = "512Mi"
+    """Address space, 32Mi to 1Ti; rounded down to whole MiB."""
+    output: Quantity = "64Ki"
+    """Bytes of stdout, and of stderr, that are kept, 256 to 8Mi. A call that writes more gets status output_limit."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 16
     """Processes and threads."""
 
 
 class JudgeSpec(ApiModel):
-    """The Code Judge: runs the model's Python in gVisor."""
+    """The Code Judge: its API and workers queue the model's tool calls and send them to the executors."""
 
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Judge API pods."""
-    executors: Annotated[int, Field(ge=1, le=65536)] = 2
-    """Sandboxes; one call in flight in each, so one a core."""
-    cpu_per_executor: Positive = 1
-    """Cores of each executor pod."""
+    """Pods, each with an API and a worker."""
     image: ImageName | None = None
-    """Container image; default: the operator's."""
-    limits: JudgeLimits = JudgeLimits()
+    """Container image of judge and executors. Default: the operator's."""
+    limits: JudgeLimitsSpec = JudgeLimitsSpec()
     """Limits of one tool call."""
-    isolation: Literal["gvisor", "none"] = "gvisor"
-    """none runs the model's code with no sandbox: only for code that you would run yourself."""
+
+
+class ExecutorSpec(ApiModel):
+    """The executors: sandboxes that run the model's code, one call at a time."""
+
+    replicas: Annotated[int, Field(ge=1, le=65536)] = 2
+    """Executors, and therefore tool calls that run at the same time."""
+    cpu: Quantity = "1"
+    """CPU of each executor: request and limit."""
+    isolation: Literal["GVisor", "None"] = "GVisor"
+    """GVisor, or None: no sandbox, only for code that you would run yourself."""
     runtime_class_name: ObjectName = "gvisor"
-    """RuntimeClass of the executor pods."""
+    """RuntimeClass of the executor pods; ignored if isolation is None."""
+
+    @property
+    def isolation_option(self) -> Literal["gvisor", "none"]:
+        """The value of the judge's command-line option --isolation."""
+        return "gvisor" if self.isolation == "GVisor" else "none"
 
 
 class RedisSpec(ApiModel):
-    """The queue between judge API and judge workers."""
+    """Redis: the queue between judge API and judge workers."""
 
     image: ImageName | None = None
-    """Container image; default: the operator's."""
-    resources: Resources = Resources()
+    """Container image. Default: the operator's."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "2Gi"})
     """Requests and limits."""
     storage: Quantity = "1Gi"
-    """Size of the volume for its append-only file; fixed once the job exists."""
+    """Size of the volume for the append-only file. Immutable."""
 
 
 class MLflowSpec(ApiModel):
-    """Where progress is tracked."""
+    """The MLflow server that receives metrics and traces."""
 
     uri: Text | None = None
-    """Tracking URI; default: the chart's MLflow, or a sqlite file beside the job's state."""
+    """Tracking URI. Default: the chart's MLflow, or a SQLite file in the job's storage."""
     experiment: Text = "rstar2"
     """Experiment name."""
-    secret_ref: ObjectName | None = None
+    secret_ref: LocalReference | None = None
     """Secret with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
 
@@ -227,34 +246,34 @@ class TrackingSpec(ApiModel):
     """Experiment tracking."""
 
     mlflow: MLflowSpec = MLflowSpec()
-    """The MLflow server that progress goes to."""
+    """The MLflow server that receives metrics and traces."""
     traces_per_step: Annotated[int, Field(ge=0, le=1024)] = 2
-    """Sampled trajectories a step that become MLflow traces."""
+    """Sampled trajectories per step that become MLflow traces."""
 
 
 class RuntimePatch(ApiModel):
-    """A bounded change to the pods of some roles: never labels, isolation, security, accounts or numbers of devices.
+    """A bounded change to the pods of some roles. It never changes labels, isolation, security, accounts or devices.
 
-    Several patches of a role add up; where two say different things of what a pod has one of, they are refused.
+    Patches of one role add up. Two patches that set one field to different values are rejected.
     """
 
-    manager: Text
-    """Who asks for it: shown in errors."""
-    roles: Annotated[list[Role], Field(min_length=1, max_length=5)]
-    """Roles it applies to; executors take only nodeSelector, tolerations and imagePullSecrets."""
-    env: Annotated[list[EnvVar], Field(max_length=64)] = []
-    """Environment variables of every container; one of the operator's tuning variables (NCCL_*, HSA_*) gives way."""
-    volumes: Annotated[list[Volume], Field(max_length=16)] = []
+    manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    """Author of the patch; unique in the job."""
+    roles: Annotated[list[Role], Field(min_length=1, max_length=5), SET]
+    """Roles to patch. Executors accept only nodeSelector, tolerations and imagePullSecrets."""
+    env: Annotated[list[EnvVar], Field(max_length=64), BY_NAME] = []
+    """Environment variables of every container. They override the operator's tuning variables (NCCL_*, HSA_*)."""
+    volumes: Annotated[list[Volume], Field(max_length=16), BY_NAME] = []
     """Pod volumes."""
-    volume_mounts: Annotated[list[VolumeMount], Field(max_length=16)] = []
-    """Mounts of them."""
-    node_selector: Labels = {}
+    volume_mounts: Annotated[list[VolumeMount], Field(max_length=16), ListType("map", "mountPath")] = []
+    """Mounts of the patch's volumes."""
+    node_selector: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}
     """Labels that a node must have."""
-    tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
-    """Taints that the pods put up with."""
+    tolerations: Annotated[list[Toleration], Field(max_length=16), ATOMIC] = []
+    """Pod tolerations."""
     affinity: Affinity | None = None
-    """Where the pods run."""
-    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8)] = []
-    """Secrets of the registries that images come from."""
+    """Pod affinity."""
+    image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), BY_NAME] = []
+    """Registry credentials."""
     resources: Resources | None = None
     """Requests and limits of every container."""

@@ -1,21 +1,31 @@
-"""What a schema cannot say about a job: rules between fields, and warnings about what is probably not meant.
+"""Rules that a schema cannot express: relations between fields, and warnings about probable mistakes.
 
-`RULES` at the end lists them; `validate.check` runs them all. Those that the API server can check too are said again
-in cel.py. Pure.
+`RULES` at the end lists them; `validation.check` runs them all. cel.py has the CEL form of every rule that the API
+server can check too. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rstar2_train.api.issue import Issue, duplicates
+from pydantic.fields import FieldInfo
+
+from rstar2_train.api.base import ApiModel, ListType, amount
+from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.pod_rules import amounts, counts, patches
+from rstar2_train.api.pod_rules import amounts, device_counts, patches
+from rstar2_train.api.roles import GPU_RESOURCES
 from rstar2_train.api.sources import schemes
 from rstar2_train.api.stages import Stage
 
 MEMBERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evaluate"}
 """Stage type -> name of its member struct."""
+
+JOB_AND_STAGE_LENGTH = 50
+"""Maximum characters of job name and stage name together: `<job>-<stage>-<attempt>` must fit into a DNS label."""
+MEMORY_LIMITS = ("32Mi", "1Ti")
+OUTPUT_LIMITS = ("256", "8Mi")
+"""Minimum and maximum of spec.judge.limits.memory and .output."""
 
 RESERVED_ENGINE_ARGS = frozenset(
     {
@@ -23,21 +33,53 @@ RESERVED_ENGINE_ARGS = frozenset(
         *("tensor-parallel-size", "worker-extension-cls", "enable-scale-out", "logprobs-mode"),
     }
 )
-"""vLLM arguments that the builder sets itself."""
+"""vLLM arguments that the engine's launcher sets itself."""
+
+
+def _repeated_entries(job: AgenticRLJob) -> Iterator[Issue]:
+    """What the API server checks by x-kubernetes-list-type: repeated entries of sets and keys of maps."""
+    yield from _repeated(job.spec, "spec")
+
+
+def _repeated(model: ApiModel, at: str) -> Iterator[Issue]:
+    for name, field in type(model).model_fields.items():
+        value, path = getattr(model, name), f"{at}.{field.alias}"
+        if isinstance(value, ApiModel):
+            yield from _repeated(value, path)
+        elif isinstance(value, list):
+            yield from _repeated_in(value, path, field)
+            for index, entry in enumerate(value):
+                if isinstance(entry, ApiModel):
+                    yield from _repeated(entry, f"{path}[{index}]")
+
+
+def _repeated_in(entries: list[object], at: str, field: FieldInfo) -> Iterator[Issue]:
+    kind = next((item for item in field.metadata if isinstance(item, ListType)), None)
+    if kind is None or kind.kind == "atomic":
+        return
+    seen = []
+    for index, entry in enumerate(entries):
+        key = entry.model_dump()[kind.key] if isinstance(entry, ApiModel) else entry
+        if key in seen:
+            suffix = f".{kind.key}" if kind.key else ""
+            rule = f"each {kind.key} may occur only once in {at}" if kind.key else f"may occur only once in {at}"
+            yield Issue(f"{at}[{index}]{suffix}", f"duplicate; {rule}", key)
+        seen.append(key)
 
 
 def _stage_shape(job: AgenticRLJob) -> Iterator[Issue]:
-    yield from duplicates([stage.name for stage in job.spec.stages], "spec.stages", "a job")
     for index, stage in enumerate(job.spec.stages):
         at = f"spec.stages[{index}]"
-        if len(job.metadata.name) + len(stage.name) > 50:
-            yield Issue(f"{at}.name", "job name and stage name together are at most 50 characters", stage.name)
+        if len(job.metadata.name) + len(stage.name) > JOB_AND_STAGE_LENGTH:
+            message = f"job name and stage name together may have at most {JOB_AND_STAGE_LENGTH} characters"
+            yield Issue(f"{at}.name", message, stage.name)
         member = MEMBERS[stage.type]
         if getattr(stage, member) is None:
-            yield Issue(f"{at}.{member}", f"is required when type is {stage.type}")
+            yield Issue(f"{at}.{member}", f"is required if type is {stage.type}")
         for other in set(MEMBERS.values()) - {member}:
             if getattr(stage, other) is not None:
-                yield Issue(f"{at}.{other}", f"only allowed when type is {_type_of(other)}; this stage is {stage.type}")
+                message = f"is only allowed if type is {_type_of(other)}; the type of this stage is {stage.type}"
+                yield Issue(f"{at}.{other}", message)
 
 
 def _type_of(member: str) -> str:
@@ -49,22 +91,20 @@ def _grpo(job: AgenticRLJob) -> Iterator[Issue]:
         at = f"spec.stages[{index}].grpo"
         settings = job.grpo_settings(stage)
         if settings.steps < 1:
-            yield Issue(f"{at}.steps", "is required: how many rollout steps the stage has")
+            yield Issue(f"{at}.steps", "is required: the number of rollout steps of the stage")
         if settings.keep_per_prompt > settings.rollouts_per_prompt:
-            yield Issue(
-                _where(stage, at, "keep_per_prompt"),
-                f"cannot keep more than are sampled: at most rolloutsPerPrompt ({settings.rollouts_per_prompt})",
-                settings.keep_per_prompt,
-            )
+            message = f"must be at most rolloutsPerPrompt, which is {settings.rollouts_per_prompt}"
+            yield Issue(_source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt)
         elif settings.keep_per_prompt == settings.rollouts_per_prompt:
             message = "equals rolloutsPerPrompt, so Resample-on-Correct drops nothing; the paper samples twice as many"
-            yield Issue(_where(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt, warning=True)
+            yield Issue(_source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt, warning=True)
         if 2 * settings.resample.min_per_class > settings.keep_per_prompt:
-            message = f"at most half of keepPerPrompt, which is {settings.keep_per_prompt}"
-            yield Issue(_where(stage, at, "resample") + ".minPerClass", message, settings.resample.min_per_class)
+            message = f"must be at most half of keepPerPrompt, which is {settings.keep_per_prompt}"
+            field = _source_field(stage, at, "resample") + ".minPerClass"
+            yield Issue(field, message, settings.resample.min_per_class)
         if settings.updates_per_step > settings.prompts_per_step:
-            message = f"at most promptsPerStep, which is {settings.prompts_per_step}: an update needs a group"
-            yield Issue(_where(stage, at, "updates_per_step"), message, settings.updates_per_step)
+            message = f"must be at most promptsPerStep, which is {settings.prompts_per_step}: an update needs a group"
+            yield Issue(_source_field(stage, at, "updates_per_step"), message, settings.updates_per_step)
         yield from _grpo_data(job, index, at)
 
 
@@ -72,91 +112,107 @@ def _grpo_data(job: AgenticRLJob, index: int, at: str) -> Iterator[Issue]:
     settings = job.grpo_settings(job.spec.stages[index])
     if settings.data_from is None:
         if settings.data is None:
-            yield Issue(f"{at}.data", "give data, or dataFrom with the name of an earlier Filter stage")
+            yield Issue(f"{at}.data", "is required, unless dataFrom names an earlier Filter stage")
         return
     earlier = [stage.name for stage in job.spec.stages[:index] if stage.type == "Filter"]
     if settings.data_from not in earlier:
-        allowed = ", ".join(earlier) or "there is none"
-        message = f"must name an earlier Filter stage ({allowed})"
+        message = f"must name an earlier Filter stage; this job has {', '.join(earlier) or 'none'}"
         yield Issue(f"{at}.dataFrom", message, settings.data_from)
     own = job.spec.stages[index].grpo
     if own is not None and own.data is not None and own.data_from is not None:
-        yield Issue(f"{at}.data", "give data or dataFrom, not both", own.data)
+        yield Issue(f"{at}.data", "must not be set together with dataFrom", own.data)
 
 
 def _filter(job: AgenticRLJob) -> Iterator[Issue]:
     for index, stage in _stages(job, "Filter"):
         assert stage.filter is not None
         if stage.filter.drop_solved > stage.filter.samples:
-            message = f"at most samples, which is {stage.filter.samples}; else nothing is ever dropped"
+            message = f"must be at most samples, which is {stage.filter.samples}; otherwise no problem is dropped"
             yield Issue(f"spec.stages[{index}].filter.dropSolved", message, stage.filter.drop_solved)
-        users = [job.grpo_settings(s).data_from for s in job.spec.stages[index + 1 :] if s.type == "GRPO"]
-        if stage.name not in users:
-            message = "no later stage trains on what it keeps; set dataFrom in one"
+        consumers = [job.grpo_settings(s).data_from for s in job.spec.stages[index + 1 :] if s.type == "GRPO"]
+        if stage.name not in consumers:
+            message = "no later GRPO stage uses its problems; set dataFrom in one"
             yield Issue(f"spec.stages[{index}].name", message, stage.name, warning=True)
 
 
 def _base_model(job: AgenticRLJob) -> Iterator[Issue]:
     types = [stage.type for stage in job.spec.stages]
-    if "GRPO" in types and "SFT" not in types[: types.index("GRPO")] and not job.spec.model.instruct:
-        message = (
-            "no SFT stage comes before the first GRPO stage: a base model does not know the tool-call form and would "
-            "learn nothing; add an SFT stage, or set spec.model.instruct: true for an instruction-tuned model"
-        )
-        yield Issue("spec.model.source", message, job.spec.model.source, warning=True)
+    if job.spec.model.assume_instruction_tuned or "GRPO" not in types or "SFT" in types[: types.index("GRPO")]:
+        return
+    message = (
+        "there is no SFT stage before the first GRPO stage, and a base model without SFT learns nothing because it "
+        "does not know the tool-call format; add an SFT stage, or set spec.model.assumeInstructionTuned: true for an "
+        "instruction-tuned model"
+    )
+    yield Issue("spec.model.source", message, job.spec.model.source, warning=True)
 
 
 def _accelerator(job: AgenticRLJob) -> Iterator[Issue]:
-    vendor, gpus = job.spec.accelerator.vendor, job.spec.trainer.gpus_per_replica
-    if vendor == "none" and gpus:
-        yield Issue("spec.trainer.gpusPerReplica", "must be 0 when spec.accelerator.vendor is none", gpus)
-    if vendor != "none" and not gpus:
-        message = f"must be at least 1 when spec.accelerator.vendor is {vendor}; use vendor: none for CPU"
+    accelerator, gpus = job.spec.accelerator, job.spec.trainer.gpus_per_replica
+    if accelerator.vendor == "None" and gpus:
+        yield Issue("spec.trainer.gpusPerReplica", "must be 0 if spec.accelerator.vendor is None", gpus)
+    if accelerator.vendor != "None" and not gpus:
+        message = f"must be at least 1 if spec.accelerator.vendor is {accelerator.vendor}; use vendor: None for CPU"
         yield Issue("spec.trainer.gpusPerReplica", message, gpus)
-    if vendor == "nvidia" and job.spec.accelerator.resource == "amd.com/gpu":
-        yield Issue(
-            "spec.accelerator.resource", "is AMD's; with vendor nvidia it is usually nvidia.com/gpu", "amd.com/gpu"
-        )
+    if accelerator.vendor == "None" and accelerator.resource is not None:
+        message = "must not be set if vendor is None"
+        yield Issue("spec.accelerator.resource", message, accelerator.resource)
+    if accelerator.vendor != "None" and accelerator.resource is None:
+        usual = GPU_RESOURCES[accelerator.vendor]
+        message = f"is required if vendor is {accelerator.vendor}: the device plugin's resource, usually {usual}"
+        yield Issue("spec.accelerator.resource", message)
+    if accelerator.vendor == "NVIDIA" and accelerator.resource == GPU_RESOURCES["AMD"]:
+        message = f"must be that of NVIDIA's device plugin if vendor is NVIDIA, usually {GPU_RESOURCES['NVIDIA']}"
+        yield Issue("spec.accelerator.resource", message, accelerator.resource)
 
 
 def _storage(job: AgenticRLJob) -> Iterator[Issue]:
     storage = job.spec.storage
     if storage.claim_name and storage.size:
-        yield Issue(
-            "spec.storage.size", "give claimName (an existing claim) or size (a new one), not both", storage.size
-        )
+        message = "must not be set together with claimName: size is for the claim that the operator creates"
+        yield Issue("spec.storage.size", message, storage.size)
 
 
 def _engine_args(job: AgenticRLJob) -> Iterator[Issue]:
     for name in job.spec.rollout.engine_args:
         plain = name.lstrip("-").replace("_", "-")
         if plain in RESERVED_ENGINE_ARGS:
-            yield Issue(f"spec.rollout.engineArgs.{name}", "is set by the builder and cannot be overridden")
+            yield Issue(f"spec.rollout.engineArgs.{name}", "is set by the operator and cannot be overridden")
 
 
 def _judge(job: AgenticRLJob) -> Iterator[Issue]:
-    if job.spec.judge.isolation == "none":
-        message = "the model's code will run with no sandbox; use gvisor unless you would run that code yourself"
-        yield Issue("spec.judge.isolation", message, "none", warning=True)
+    limits = job.spec.judge.limits
+    for name, value, (low, high) in (
+        ("memory", limits.memory, MEMORY_LIMITS),
+        ("output", limits.output, OUTPUT_LIMITS),
+    ):
+        if not amount(low) <= amount(value) <= amount(high):
+            yield Issue(f"spec.judge.limits.{name}", f"must be between {low} and {high}", value)
+    if job.spec.executor.isolation == "None":
+        message = "the model's code runs without a sandbox; use GVisor unless you would run that code yourself"
+        yield Issue("spec.executor.isolation", message, "None", warning=True)
 
 
-def _not_yet(job: AgenticRLJob) -> Iterator[Issue]:
-    """Fields that are part of the form and that nothing obeys yet: refused rather than ignored."""
+def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
+    for index, rule in enumerate(job.spec.failure_policy.rules):
+        if not rule.on_exit_codes and not rule.on_reasons:
+            message = "must set onExitCodes or onReasons: without them the rule matches nothing"
+            yield Issue(f"spec.failurePolicy.rules[{index}]", message)
+
+
+def _unsupported(job: AgenticRLJob) -> Iterator[Issue]:
+    """Fields of the API that no version supports yet: rejected, not ignored."""
     if job.spec.queue_name:
-        message = "Kueue is not supported yet: leave it empty, and limit the namespace by a ResourceQuota"
+        message = "Kueue is not supported yet: remove the field, and limit the namespace by a ResourceQuota"
         yield Issue("spec.queueName", message, job.spec.queue_name)
-    if job.spec.secret_refs.ca:
-        message = "is not supported yet: put the certificate into the image, or mount it by runtimePatches"
-        yield Issue("spec.secretRefs.ca", message, job.spec.secret_refs.ca)
+    if job.spec.secret_refs.ca is not None:
+        message = "is not supported yet: add the certificate to the image, or mount it by runtimePatches"
+        yield Issue("spec.secretRefs.ca", message)
 
 
 def _evaluation(job: AgenticRLJob) -> Iterator[Issue]:
-    for index, stage in _stages(job, "Evaluate"):
-        assert stage.evaluate is not None
-        names = [benchmark.name for benchmark in stage.evaluate.benchmarks]
-        yield from duplicates(names, f"spec.stages[{index}].evaluate.benchmarks", "a stage")
     if job.spec.validation is None and not any(stage.type == "Evaluate" for stage in job.spec.stages):
-        message = "nothing measures the model: set spec.validation, or add an Evaluate stage"
+        message = "is not set and there is no Evaluate stage, so nothing measures the model; add one of them"
         yield Issue("spec.validation", message, warning=True)
 
 
@@ -166,14 +222,15 @@ def _stages(job: AgenticRLJob, kind: str) -> Iterator[tuple[int, Stage]]:
             yield index, stage
 
 
-def _where(stage: Stage, at: str, name: str) -> str:
-    """The field that set a GRPO value: the stage's own, or the job-wide default."""
+def _source_field(stage: Stage, at: str, name: str) -> str:
+    """The path of the field that set a GRPO value: the stage's own, or that of spec.grpo."""
     assert stage.grpo is not None
     alias = type(stage.grpo).model_fields[name].alias
     return f"{at}.{alias}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{alias} (for stage {stage.name})"
 
 
 RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
+    _repeated_entries,
     _stage_shape,
     _grpo,
     _filter,
@@ -182,9 +239,10 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _storage,
     _engine_args,
     _judge,
-    _not_yet,
+    _failure_rules,
+    _unsupported,
     patches,
-    counts,
+    device_counts,
     amounts,
     _evaluation,
     schemes,

@@ -1,7 +1,7 @@
-"""Every problem of a manifest in one pass: the field, the value it has, what is allowed; warnings beside errors.
+"""Validation of a manifest: all errors and warnings in one pass, each with field, value and what is allowed.
 
-Used by `rstar2 validate`, by `rstar2 run` before it starts anything, and by the operator before it acts.
-The schema (types, bounds, unknown fields) is pydantic's; what a schema cannot say is in rules.py.
+Used by `rstar2 validate`, by `rstar2 run` before it starts a process, and by the operator before it creates an object.
+pydantic checks the schema (types, bounds, unknown fields); rules.py checks the rest.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from rstar2_train.api.rules import RULES
 
 
 def check(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[Issue]]:
-    """Validate plain data. Returns the job (None when there are errors) and all problems, errors first."""
+    """Validate plain data. Return the job (None if there are errors) and all issues, errors first."""
     job, errors = _parse(data)
-    problems = [_from_pydantic(error, data) for error in errors]
-    broken = [problem.field.removesuffix(".type") for problem in problems]  # a stage of no known type says nothing more
+    issues = [_from_pydantic(error) for error in errors]
+    broken = [issue.field.removesuffix(".type") for issue in issues]  # no rule applies to a stage of unknown type
+    broken += [field for issue in issues for field in _DEPENDENT.get(issue.field, ())]
     if job is None and errors:
         job = _repaired(data, errors)
     if job is not None:
-        found = [problem for rule in RULES for problem in rule(job)]
-        problems += [p for p in found if not any(_overlaps(p.field, field) for field in broken)]
-    problems.sort(key=lambda problem: problem.warning)
-    return (None if any(not p.warning for p in problems) else job), problems
+        of_rules = (issue for rule in RULES for issue in rule(job))
+        issues += [issue for issue in of_rules if not any(_overlaps(issue.field, field) for field in broken)]
+    issues.sort(key=lambda issue: issue.warning)
+    return (None if any(not issue.warning for issue in issues) else job), issues
 
 
 def load(data: dict[str, Any]) -> AgenticRLJob:
-    """The validated job. Raises InvalidJob with every error."""
-    job, problems = check(data)
+    """Return the validated job. Raises InvalidJob with all errors."""
+    job, issues = check(data)
     if job is None:
-        raise InvalidJob([problem for problem in problems if not problem.warning])
+        raise InvalidJob([issue for issue in issues if not issue.warning])
     return job
 
 
@@ -52,7 +53,7 @@ def _parse(data: dict[str, Any]) -> tuple[AgenticRLJob | None, list[ErrorDetails
 
 
 def _repaired(data: dict[str, Any], errors: list[ErrorDetails]) -> AgenticRLJob | None:
-    """The job with the broken fields left out, so that the rules can look at the rest; None when it cannot stand."""
+    """Return the job without its broken fields, so that the rules can check the rest; None if that is impossible."""
     data = copy.deepcopy(data)
     for _ in range(4):
         for error in errors:
@@ -63,8 +64,30 @@ def _repaired(data: dict[str, Any], errors: list[ErrorDetails]) -> AgenticRLJob 
     return None
 
 
-_PLACEHOLDERS = {"type": "SFT", "name": "unnamed", "source": "unset", "data": "unset", "steps": 1, "action": "FailJob"}
-"""Stand in for required fields that are broken or missing, so that the rest can be looked at."""
+_PLACEHOLDERS = {
+    **{"type": "SFT", "name": "unnamed", "source": "unset", "data": "unset", "steps": 1, "action": "FailJob"},
+    **{"vendor": "None", "resource": "unset/unset"},
+}
+"""Values for required fields that are broken or missing, so that the rules can check the rest."""
+
+_DEPENDENT = {"spec.accelerator.vendor": ("spec.accelerator.resource", "spec.trainer.gpusPerReplica")}
+"""Field -> fields whose rules depend on it, and are not checked if it is broken."""
+_RENAMED = {
+    "spec.model.instruct": "spec.model.assumeInstructionTuned",
+    "spec.storage.reclaim": "spec.storage.reclaimPolicy",
+    "spec.deadlines": "spec.pendingDeadlineSeconds or spec.activeDeadlineSeconds",
+    "spec.retain": "spec.trajectories.keepSteps",
+    "spec.judge.executors": "spec.executor.replicas",
+    "spec.judge.cpuPerExecutor": "spec.executor.cpu",
+    "spec.judge.isolation": "spec.executor.isolation",
+    "spec.judge.runtimeClassName": "spec.executor.runtimeClassName",
+    "spec.judge.limits.memoryMiB": "spec.judge.limits.memory",
+    "spec.judge.limits.outputBytes": "spec.judge.limits.output",
+    "spec.failurePolicy.rules.onReason": "onReasons",
+    "spec.secretRefs.registryPrefix": "spec.registryPrefix",
+    "spec.stages.trainerReplicas": "trainer.replicas",
+}
+"""Path of a renamed or mistaken field, without list indices -> path of the field that replaces it."""
 
 
 def _replace(data: Any, path: list[Any]) -> None:
@@ -87,24 +110,31 @@ def _overlaps(field: str, broken: str) -> bool:
     )
 
 
-def _from_pydantic(error: ErrorDetails, data: dict[str, Any]) -> Issue:
+def _from_pydantic(error: ErrorDetails) -> Issue:
     location = [part for part in error["loc"] if part not in ("str", "int", "float")]
     field, value, kind = _dotted(location), error.get("input"), error["type"]
     if kind == "extra_forbidden":
-        known = _known_fields(location[:-1])
-        close = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"allowed here: {', '.join(known)}"
-        return Issue(field, f"unknown field; {hint}")
+        return Issue(field, f"unknown field; {_hint(location)}")
     if kind == "missing":
         return Issue(field, "is required")
-    message = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     if kind == "literal_error":
         message = "allowed: " + str(error["ctx"]["expected"])
     elif kind == "string_pattern_mismatch":
         message = f"allowed: {PATTERNS[error['ctx']['pattern']]}"
-    else:
-        message = message.replace("Input should be", "should be")
+    elif kind == "model_type":
+        message = f"should be an object with the fields {', '.join(_known_fields(location))}"
     return Issue(field, message, value if not isinstance(value, dict | list) else None)
+
+
+def _hint(location: list[Any]) -> str:
+    """What to write instead of an unknown field."""
+    path = ".".join(str(part) for part in location if not isinstance(part, int))
+    if path in _RENAMED:
+        return f"did you mean {_RENAMED[path]}?"
+    known = _known_fields(location[:-1])
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(known)}"
 
 
 def _dotted(location: list[Any]) -> str:
@@ -129,4 +159,4 @@ def _known_fields(location: list[Any]) -> list[str]:
 def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+    return next((model for arg in get_args(annotation) if (model := _model_in(arg))), None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rstar2_train.utils.options import count
+from rstar2_train.utils.options import ACCELERATORS, count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,7 +63,7 @@ def add_shared(command: argparse.ArgumentParser, *, description: str, epilog: st
     command.add_argument("--seed", type=int, metavar="N", help="seed of all samples (default: the manifest's, or 0)")
     command.add_argument(
         "--accelerator",
-        choices=("none", "nvidia", "amd"),
+        choices=tuple(ACCELERATORS),
         help="what the engine computes on (default: the manifest's, or what this machine has)",
     )
 
@@ -104,7 +104,7 @@ def run_command(
         tokenizer=given.tokenizer,
         manifest=given.manifest,
         settings={option: getattr(given, option) for option in (*SETTINGS, *own)},
-        accelerator=given.accelerator,
+        accelerator=ACCELERATORS[given.accelerator] if given.accelerator else None,
         state=given.state,
     )
     try:

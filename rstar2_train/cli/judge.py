@@ -114,7 +114,7 @@ def _serve(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
-    from rstar2_train.api.roles import JudgeLimits
+    from rstar2_train.api.judge_limits import JudgeLimits
     from rstar2_train.judge.client.client import JudgeClient
     from rstar2_train.utils.auth import secret
 

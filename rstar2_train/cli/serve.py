@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train.tools.schema import TOOLS
-from rstar2_train.utils.options import count, port, seconds
+from rstar2_train.utils.options import ACCELERATORS, count, port, seconds
 
 TOKEN = "RSTAR2_SERVE_TOKEN"
 PORT = 8000
@@ -62,7 +62,7 @@ def add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tool", choices=list(TOOLS), help="the model's tool (default: the job's)")
     serve.add_argument("--executors", type=count, help="sandboxes of the judge (default: the job's, or 2)")
     serve.add_argument(
-        "--accelerator", choices=("none", "nvidia", "amd"), help="what the engine computes on (default: what is here)"
+        "--accelerator", choices=tuple(ACCELERATORS), help="what the engine computes on (default: what is here)"
     )
     serve.add_argument(
         "--judge-patience",
@@ -124,7 +124,7 @@ def serve_main(given: argparse.Namespace) -> int:
             system_prompt=given.system_prompt,
             prompt_prefix=given.prompt_prefix,
             tool=given.tool,
-            accelerator=AcceleratorSpec.model_validate({"vendor": given.accelerator or vendor()}),
+            accelerator=AcceleratorSpec.of_vendor(ACCELERATORS[given.accelerator] if given.accelerator else vendor()),
             executors=given.executors,
         )
         endpoint = EndpointSettings(

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rstar2_train.api.job import JobSpec
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -41,7 +42,7 @@ def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> d
         "tool": rollout.tool,
         "tool_response_tokens": rollout.tool_response_tokens,
         "max_calls_per_turn": rollout.max_calls_per_turn,
-        "tool_limits": spec.judge.limits.model_dump(by_alias=False),
+        "tool_limits": JudgeLimits.from_spec(spec.judge.limits).model_dump(by_alias=False),
     }
 
 

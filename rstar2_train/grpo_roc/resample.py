@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Mode = Literal["paper", "rank", "uniform"]
+Mode = Literal["Paper", "Rank", "Uniform"]
 Seed = int | tuple[int | str, ...]
 
 DELTA = 0.05
@@ -53,13 +53,13 @@ class RolloutSelection:
 
 
 def resample(
-    stats: Sequence[RolloutStats], *, keep: int, mode: Mode = "paper", min_per_class: int = 0, seed: Seed
+    stats: Sequence[RolloutStats], *, keep: int, mode: Mode = "Paper", min_per_class: int = 0, seed: Seed
 ) -> RolloutSelection:
     """Select `keep` (G) of the rollouts of one prompt.
 
     Of L rollouts that infrastructure spared, all are kept when L <= G; else `class_counts` says how many failures and
     successes, and they are drawn without replacement: failures uniformly; successes with weight 1/(p_total + DELTA)
-    (paper), by lowest p_total (rank), or uniformly (uniform, where the counts too are those of a plain draw of G).
+    (Paper), by lowest p_total (Rank), or uniformly (Uniform, where the counts too are those of a plain draw of G).
 
     Args:
         stats: the group's rollouts, in the order of their sample index.
@@ -79,7 +79,7 @@ def resample(
         kept = alive
     else:
         rng = random.Random(stable_hash(seed))
-        if mode == "uniform":
+        if mode == "Uniform":
             drawn = set(rng.sample(alive, keep))
             drawn_negatives = sum(index in drawn for index in negatives)
         else:
@@ -143,9 +143,9 @@ def _check(*, keep: int, min_per_class: int) -> None:
 def _draw_positives(
     stats: Sequence[RolloutStats], positives: list[int], count: int, mode: Mode, rng: random.Random
 ) -> list[int]:
-    if mode == "uniform":
+    if mode == "Uniform":
         return rng.sample(positives, count)
-    if mode == "rank":
+    if mode == "Rank":
         return sorted(positives, key=lambda index: (stats[index].penalty, index))[:count]
     # Efraimidis and Spirakis: the `count` largest u^(1/w) are a weighted draw without replacement. In logarithms,
     # log(u) * (p_total + DELTA), so that nothing underflows; 1 - random() is in (0, 1], whose logarithm is finite.
@@ -159,7 +159,7 @@ def _reasons(stats: Sequence[RolloutStats], kept: set[int], mode: Mode, trainabl
         if rollout.failed:
             reasons.append("dropped: infrastructure")
         elif index not in kept:
-            chosen_by = "uniform" if mode == "uniform" else "penalty" if rollout.positive else "negative"
+            chosen_by = "uniform" if mode == "Uniform" else "penalty" if rollout.positive else "negative"
             reasons.append(f"dropped: {chosen_by}")
         elif trainable:
             reasons.append("kept: positive" if rollout.positive else "kept: negative")

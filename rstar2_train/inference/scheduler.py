@@ -1,8 +1,8 @@
 """Decides which trajectory enters which engine, and when (paper §3.2).
 
-Pure: no clock, no I/O. `reserve` gives a trajectory room for its prompt and its whole response budget in one engine's
+Pure: no clock, no I/O. `Reserve` gives a trajectory room for its prompt and its whole response budget in one engine's
 KV cache and holds it over all its turns, so that the cache never overflows and nothing is evicted and computed again;
-the moment one ends, the next enters. `static` is the baseline: a fixed number in each engine. Trajectories enter in
+the moment one ends, the next enters. `Static` is the baseline: a fixed number in each engine. Trajectories enter in
 the order they came; one that fits nowhere yet is not overtaken, so none starves. `AdmissionQueue` wraps it for asyncio.
 """
 
@@ -28,7 +28,7 @@ class _EngineCapacity(Generic[Key]):
 class Scheduler(Generic[Key]):
     """Which key runs where. Every method is one decision; `place` says who enters now."""
 
-    def __init__(self, *, policy: Literal["static", "reserve"], max_in_flight: int) -> None:
+    def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
         """`max_in_flight`: most trajectories in one engine."""
         self._policy = policy
         self._max_in_flight = max_in_flight
@@ -113,9 +113,9 @@ class Scheduler(Generic[Key]):
             free = engine.capacity - engine.used
             if count >= self._max_in_flight:
                 continue
-            if self._policy == "reserve" and _blocks(tokens, engine.block) > free:
+            if self._policy == "Reserve" and _blocks(tokens, engine.block) > free:
                 continue
-            rank = (free if self._policy == "reserve" else 0, -count, name)
+            rank = (free if self._policy == "Reserve" else 0, -count, name)
             if best is None or rank[:2] > best[:2]:
                 best = rank
         return best[2] if best else None
@@ -158,7 +158,7 @@ class Ticket:
 class AdmissionQueue:
     """The scheduler for asyncio: hands out tickets, and places them whenever something changes."""
 
-    def __init__(self, *, policy: Literal["static", "reserve"], max_in_flight: int) -> None:
+    def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
         self._scheduler: Scheduler[Ticket] = Scheduler(policy=policy, max_in_flight=max_in_flight)
 
     @property

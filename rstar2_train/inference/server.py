@@ -89,11 +89,11 @@ def engine_command(
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
     tuning: dict[str, str] = {}
-    if accelerator.vendor == "none":
+    if accelerator.vendor == "None":
         tuning["OMP_NUM_THREADS"] = "1"
         _cpu(args, env, rollout=rollout, config=config, max_model_len=max_model_len)
     else:
-        if accelerator.vendor == "amd":
+        if accelerator.vendor == "AMD":
             tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
         _gpu(args, rollout=rollout)
     for name, value in rollout.engine_args.items():

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 
 Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "session_lost", "internal"]
 """ok: ended with exit status 0. error: any other end of its own. timeout, memory, output_limit: over that limit.

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rstar2_train.api.contracts import Reason, StageFailed
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -139,7 +140,12 @@ class RolloutSession:
 
     def _rollout_context(self, sampling: Sampling, seed: tuple[int | str, ...]) -> RolloutContext:
         spec = self._ctx.job.spec
-        agent = Agent(chat_format=self._chat_format, sampling=sampling, rollout=spec.rollout, limits=spec.judge.limits)
+        agent = Agent(
+            chat_format=self._chat_format,
+            sampling=sampling,
+            rollout=spec.rollout,
+            limits=JudgeLimits.from_spec(spec.judge.limits),
+        )
         return RolloutContext(agent=agent, pool=self._pool, judge=self._judge, seed=seed)
 
     def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import is_words, normalize, says_more, words
 from rstar2_train.rewards.verdict import Verdict

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rstar2_train.api.roles import JudgeLimits, RolloutSpec
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.stages import Sampling
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
@@ -102,7 +103,7 @@ class Completion:
             chat_format=protocol,
             sampling=self.sampling,
             rollout=house.served.rollout,
-            limits=house.served.judge.limits,
+            limits=JudgeLimits.from_spec(house.served.judge.limits),
         )
         trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=self.prompt_ids)
         try:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.agent import ToolExecutor
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rstar2_train.api.roles import AcceleratorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
+from rstar2_train.api.roles import AcceleratorSpec, ExecutorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
@@ -38,11 +38,12 @@ class ServingModel:
     """Its prompts and chat template."""
     rollout: RolloutSpec
     judge: JudgeSpec
+    executor: ExecutorSpec
     config: dict[str, Any]
     """Its config.json."""
     context: int
     """Tokens of prompt and answer together."""
-    accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec(vendor="none"))
+    accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec.of_vendor("None"))
     """Of this machine; a job's own may be another's."""
 
     def protocol(self) -> ChatFormat:
@@ -102,7 +103,7 @@ def adjusted(
         source=served.source.model_copy(update=given),
         rollout=served.rollout.model_copy(update={"tool": tool}) if tool else served.rollout,
         accelerator=accelerator or served.accelerator,
-        judge=served.judge.model_copy(update={"executors": executors}) if executors else served.judge,
+        executor=served.executor.model_copy(update={"replicas": executors}) if executors else served.executor,
     )
 
 
@@ -137,6 +138,7 @@ def _in_folder(folder: Path) -> ServingModel:
             source=ModelSource(source=str(folder)),
             rollout=RolloutSpec(),
             judge=JudgeSpec(),
+            executor=ExecutorSpec(),
             config=config,
             context=context,
         )
@@ -147,6 +149,7 @@ def _in_folder(folder: Path) -> ServingModel:
         source=job.spec.model,
         rollout=job.spec.rollout,
         judge=job.spec.judge,
+        executor=job.spec.executor,
         config=config,
         context=context,
     )

@@ -84,9 +84,9 @@ class _ServingStack:
 
     async def run(self, taken: socket.socket, ready: Callable[[str], None]) -> None:
         if not self._there.judge:
-            preflight.check_machine(self._served.judge, self._state)
+            preflight.check_machine(self._served.executor, self._state)
         protocol = self._served.protocol()
-        services = Services(self._served.judge, self._state, Ports.choose(engines=1))
+        services = Services(self._served.executor, self._state, Ports.choose(engines=1))
         supervisor = Supervisor(logs=self._state.logs, register=self._state.root / "children.json", say=self._say)
         ended = asyncio.Event()
         for signum in ending_signals():

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
+
+from rstar2_train.api.roles import Vendor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +24,18 @@ class ComputeDevice:
     """Of forward and backward; master weights, optimiser and reductions are float32 on every device."""
 
 
-def pick(vendor: Literal["amd", "nvidia", "none"]) -> ComputeDevice:
+def pick(vendor: Vendor) -> ComputeDevice:
     """The device of this rank, which sees only its own (Ray sets the visible devices).
 
     Raises:
         RuntimeError: when an accelerator is asked for and torch sees none.
     """
-    if vendor == "none":
+    if vendor == "None":
         return ComputeDevice(device=torch.device("cpu"), backend="gloo", dtype=torch.float32)
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"spec.accelerator.vendor is {vendor}, but torch sees no accelerator: check the device plugin, the driver, "
-            "and that this torch is built for it; use vendor: none to train on the CPU"
+            "and that this torch is built for it; use vendor: None to train on the CPU"
         )
     torch.cuda.set_device(0)
     # Reduced-precision float32 products cost accuracy in the softmax over a large vocabulary, on ROCm most of all.

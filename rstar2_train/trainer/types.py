@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from rstar2_train.api.job import JobSpec
+from rstar2_train.api.roles import Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """How ranks compute; the same for every stage of a job."""
 
-    vendor: Literal["amd", "nvidia", "none"] = "none"
-    """none: CPU, gloo, float32. Else: the rank's GPU, NCCL or RCCL, bfloat16 over float32 master weights."""
+    vendor: Vendor = "None"
+    """None: CPU, gloo, float32. Else: the rank's GPU, NCCL or RCCL, bfloat16 over float32 master weights."""
     tokens_per_micro_batch: int = 16384
     """Most tokens of one forward pass, padding included; a longer sequence gets a pass of its own."""
     logprob_chunk_tokens: int = 2048

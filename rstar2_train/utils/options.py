@@ -6,6 +6,10 @@ Here, in the room that every program may import.
 from __future__ import annotations
 
 import argparse
+from typing import Literal
+
+ACCELERATORS: dict[str, Literal["AMD", "NVIDIA", "None"]] = {"none": "None", "nvidia": "NVIDIA", "amd": "AMD"}
+"""Value of the option --accelerator -> spec.accelerator.vendor."""
 
 
 def count(text: str) -> int:

@@ -23,9 +23,9 @@ Schema = Mapping[str, Any]
 
 SECTIONS = (
     "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
-    "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trainer", "spec.rollout",
-    "spec.judge", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking", "spec.failurePolicy",
-    "spec.deadlines", "spec.retain", "spec.secretRefs", "spec.runtimePatches[]", "spec.runtimePatches[].affinity",
+    "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trajectories", "spec.trainer",
+    "spec.rollout", "spec.judge", "spec.executor", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking",
+    "spec.failurePolicy", "spec.secretRefs", "spec.runtimePatches[]", "spec.runtimePatches[].affinity",
 )  # fmt: skip
 """Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""
 SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
@@ -130,7 +130,11 @@ def _rules() -> str:
     lines = ["## Rules between fields", ""]
     lines += ["`kubectl apply` and `rstar2 validate` reject a manifest that breaks one of these rules.", ""]
     lines += ["| At | Rule |", "|---|---|"]
-    lines += [f"| `{rule.at or '(the object)'}` | {_text(rule.message)} |" for rule in RULES if rule not in TRANSITIONS]
+    lines += [
+        f"| `{(rule.at + rule.field).lstrip('.')}` | {_text(rule.message)} |"
+        for rule in RULES
+        if rule not in TRANSITIONS
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -88,10 +88,10 @@ def test_before_the_first_stage(
 def test_no_such_accelerator_and_no_such_sandbox(operated: Cluster, namespace: str) -> None:
     job = training.job(operated, namespace, "smoke.yaml")
     spec = job["spec"]
-    spec["model"]["instruct"] = True
-    spec["accelerator"] = {"vendor": "amd"}
+    spec["model"]["assumeInstructionTuned"] = True
+    spec["accelerator"] = {"vendor": "AMD", "resource": "amd.com/gpu"}
     spec["trainer"] = {"replicas": 1, "gpusPerReplica": 8}
-    spec["judge"] = {"executors": 1, "runtimeClassName": "no-such-sandbox"}
+    spec["executor"] = {"replicas": 1, "runtimeClassName": "no-such-sandbox"}
     spec["stages"] = [stage for stage in spec["stages"] if stage["name"] == "rl-1"]
     operated.apply([job])
 

@@ -21,7 +21,7 @@ from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
 READY_SECONDS = 180
 SCRIPT = """
 import asyncio, json, sys, time
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.utils.auth import secret
 
@@ -71,7 +71,7 @@ def judged(operated: Cluster) -> Iterator[str]:
     operated.apply([restricted(namespace)])
     job = training.job(operated, namespace, "smoke.yaml")
     job["spec"]["stages"] = [stage for stage in job["spec"]["stages"] if stage["name"] == "rl-1"]
-    job["spec"]["judge"] = {"replicas": 1, "executors": 1, "cpuPerExecutor": 0.5}  # room for a second one
+    job["spec"]["executor"] = {"replicas": 1, "cpu": "500m"}  # room for a second one
     job["spec"]["rollout"]["image"] = "rstar2.test/no-such-engine:1"
     operated.apply([job])
     deadline = time.monotonic() + READY_SECONDS

@@ -99,7 +99,7 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     namespace = f"t-{folder.name.lower()}-{os.getpid()}"
     cluster.apply([restricted(namespace)])
     cluster.load(project_images.archive("judge"))
-    data = training.job(cluster, namespace, "smoke.yaml", judge={"executors": 1, "cpuPerExecutor": 0.5})
+    data = training.job(cluster, namespace, "smoke.yaml", executor={"replicas": 1, "cpu": "500m"})
     manifest, file = folder / "job.yaml", folder / "serve.yaml"
     manifest.write_text(yaml.safe_dump(data))
     leave_model(cluster, data, folder)

@@ -53,7 +53,7 @@ def job(cluster: Cluster, rest: list[str]) -> training.Object:
     if not 1 <= len(rest) <= 2 or rest[0] not in examples:
         raise NoCluster(f"job EXAMPLE [NAMESPACE]: EXAMPLE is one of {', '.join(examples)}")
     made = training.job(cluster, (*rest, "default")[1], rest[0])
-    made["spec"]["judge"] = {**made["spec"].get("judge", {}), "cpuPerExecutor": 0.5}  # all its pods on two cores
+    made["spec"]["executor"] = {**made["spec"].get("executor", {}), "cpu": "500m"}  # all its pods on two cores
     return made
 
 

@@ -38,7 +38,7 @@ JOB = {
     "metadata": {"name": "test"},
     "spec": {
         "model": {"source": "m", "systemPrompt": SYSTEM, "promptPrefix": ""},
-        "accelerator": {"vendor": "none", "resource": ""},
+        "accelerator": {"vendor": "None"},
         "rollout": {"engineArgs": {"kv-cache-memory-bytes": 64 * 2**20}},
         "stages": [
             {

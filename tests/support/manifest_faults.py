@@ -36,22 +36,22 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         [{"manager": "m", "roles": ["executor"], "env": [{"name": "A"}]}],
-        "executors take only",
-        "executors take only nodeSelector, tolerations, imagePullSecrets",
+        "executors accept only",
+        "executors accept only nodeSelector, tolerations, imagePullSecrets",
     ),
     ("spec.runtimePatches", patch(env=[{"name": "1A"}]), "letters, digits and '_'", "env[0].name in body should match"),
     (
         "spec.runtimePatches",
         patch(env=[{"name": "RSTAR2_ENGINE_TOKEN"}]),
-        "env[0].name is 'RSTAR2_ENGINE_TOKEN': is the operator's own variable",
-        "are the operator's own variables",
+        "env[0].name is 'RSTAR2_ENGINE_TOKEN': is reserved for the operator",
+        "are reserved for the operator",
     ),
     *(
         (
             "spec.runtimePatches",
             patch(env=[{"name": name, "value": "x"}]),
-            f"env[0].name is {name!r}: is the operator's own variable",
-            "are the operator's own variables",
+            f"env[0].name is {name!r}: is reserved for the operator",
+            "are reserved for the operator",
         )
         for name in ("HOME", "JOB_COMPLETION_INDEX", "POD_IP", "RAY_ADDRESS", "REDIS_PASSWORD")
     ),
@@ -68,7 +68,7 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         patch(nodeSelector={"a b": "1"}),
-        "nodeSelector: the name 'a b' is not allowed; a label's key",
+        "nodeSelector: key 'a b' is not allowed; allowed: a label key",
         None,
     ),
     (
@@ -80,14 +80,14 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         patch(tolerations=[{"key": "a b", "operator": "Exists"}]),
-        "tolerations[0].key is 'a b': allowed: a label's key",
+        "tolerations[0].key is 'a b': allowed: a label key",
         "tolerations[0].key in body should match",
     ),
     *(
         (
             "spec.runtimePatches",
             patch(resources={"requests": {"memory": request}, "limits": {"memory": limit}}),
-            f"limits.memory is {limit!r}: is less than the request, {request}",
+            f"limits.memory is {limit!r}: must not be less than the request, which is {request}",
             None,
         )
         for request, limit in (("2Gi", "2G"), ("1Ti", "1023Gi"), ("1e3", 999), ("1", "500m"), ("1Ei", "1E"), (1, "0.5"))
@@ -95,15 +95,20 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         patch(volumes=[CACHE], volumeMounts=[{"name": "cache", "mountPath": "/c"}] * 2),
-        "volumeMounts[1].mountPath: stands twice: a patch gives the mount at /c once",
-        None,
+        "volumeMounts[1].mountPath is '/c': duplicate",
+        'spec.runtimePatches[0].volumeMounts[1]: Duplicate value: {"mountPath":"/c"}',
     ),
     *(
         ("spec.runtimePatches", patch(resources={kind: {"amd.com/gpu": "1"}}), f"resources.{kind}.amd.com/gpu", None)
         for kind in ("requests", "limits")
     ),
     *(
-        ("spec.runtimePatches", two(one, other), f"{field}: spec.runtimePatches[0] (a) gives trainer pods {what}", None)
+        (
+            "spec.runtimePatches",
+            two(one, other),
+            f"{field}: spec.runtimePatches[0] (a) already sets {what} of trainer pods",
+            None,
+        )
         for one, other, field, what in (
             (
                 {"env": [{"name": "A", "value": "1"}]},
@@ -112,7 +117,7 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
                 "the variable A",
             ),
             ({"nodeSelector": {"p": "1"}}, {"nodeSelector": {"p": "2"}}, "nodeSelector.p", "the node label p"),
-            ({"affinity": AFFINITY}, {"affinity": {}}, "affinity", "affinity"),
+            ({"affinity": AFFINITY}, {"affinity": {}}, "affinity", "the affinity"),
             (
                 {"resources": {"limits": {"memory": "1Gi"}}},
                 {"resources": {"limits": {"memory": "2Gi"}}},
@@ -130,8 +135,8 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         patch(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "1"}]),
-        "env[1].name: stands twice: a patch gives the variable A once",
-        None,
+        "env[1].name is 'A': duplicate",
+        'spec.runtimePatches[0].env[1]: Duplicate value: {"name":"A"}',
     ),
     (
         "spec.runtimePatches",
@@ -155,21 +160,26 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         patch(volumes=[{"name": "v"}]),
-        "is exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
-        "a volume is exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+        "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+        "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
     ),
     (
         "spec.runtimePatches",
         patch(volumes=[{**CACHE, "emptyDir": {}}]),
-        "is exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
-        "a volume is exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+        "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+        "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
     ),
-    ("spec.runtimePatches", patch(volumes=[CACHE, CACHE]), "stands twice", "names of volumes are unique in a patch"),
+    (
+        "spec.runtimePatches",
+        patch(volumes=[CACHE, CACHE]),
+        "volumes[1].name is 'cache': duplicate",
+        "volumes[1]: Duplicate value",
+    ),
     (
         "spec.runtimePatches",
         patch(volumeMounts=[{"name": "state", "mountPath": "/x"}]),
-        "must name a volume of the same patch (it has none)",
-        "each volumeMount names a volume of the same patch",
+        "must name a volume of the same patch, which has none",
+        "each volumeMount must name a volume of the same patch",
     ),
     *(
         (
@@ -179,11 +189,11 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
             online,
         )
         for path, offline, online in (
-            ("/etc/rstar2", "must not cover /etc/rstar2", "mountPath must not cover /etc/rstar2, /state"),
-            ("/etc", "must not cover /etc/rstar2", "mountPath must not cover /etc/rstar2, /state"),
-            ("/state/j", "must not cover /state or lie in it", "nor lie in one of them but /tmp"),
-            ("/tmp", "must not cover /tmp", "mountPath must not cover"),
-            ("/a/../state", "must have no . or .. in it", "mountPath has no . or .. in it"),
+            ("/etc/rstar2", "must not cover /etc/rstar2", "must not cover /etc/rstar2, /state"),
+            ("/etc", "must not cover /etc/rstar2", "must not cover /etc/rstar2, /state"),
+            ("/state/j", "must not cover /state or be inside it", "or be inside any of them except /tmp"),
+            ("/tmp", "must not cover /tmp", "must not cover"),
+            ("/a/../state", "must not have '.' or '..' components", "must not have '.' or '..' components"),
             ("relative", "allowed: an absolute path", "mountPath in body should match"),
         )
     ),

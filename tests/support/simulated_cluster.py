@@ -44,7 +44,7 @@ def manifest(stages: str = "sgfe", **spec: Any) -> dict[str, Any]:
         "metadata": {"name": "demo", "namespace": "lab", "uid": "uid-1", "generation": 1},
         "spec": {
             "model": {"source": "/models/base"},
-            "accelerator": {"vendor": "none"},
+            "accelerator": {"vendor": "None"},
             "trainer": {"replicas": 2, "gpusPerReplica": 0},
             "stages": [{"name": f"{letter}{number}", **members[letter]} for number, letter in enumerate(stages)],
             **spec,

@@ -20,8 +20,8 @@ NVIDIA_ENV = {"NCCL_CUMEM_ENABLE": "0"}
 
 def devices(built: BuildContext, count: int) -> Manifest:
     """Resources of `count` accelerators: limits, which for extended resources are requests too."""
-    wanted = built.job.spec.accelerator
-    return {} if wanted.vendor == "none" or not count else _extended(wanted.resource, count)
+    resource = built.job.spec.accelerator.resource
+    return _extended(resource, count) if resource is not None and count else {}
 
 
 def rdma(built: BuildContext) -> Manifest:
@@ -37,9 +37,9 @@ def _extended(resource: str, count: int) -> Manifest:
 
 def environment(built: BuildContext) -> dict[str, str]:
     """Variables of the vendor's libraries."""
-    return {"amd": AMD_ENV, "nvidia": NVIDIA_ENV, "none": {}}[built.job.spec.accelerator.vendor]
+    return {"AMD": AMD_ENV, "NVIDIA": NVIDIA_ENV, "None": {}}[built.job.spec.accelerator.vendor]
 
 
 def groups(built: BuildContext) -> tuple[int, ...]:
     """Groups that own the devices."""
-    return built.settings.gpu_groups if built.job.spec.accelerator.vendor == "amd" else ()
+    return built.settings.gpu_groups if built.job.spec.accelerator.vendor == "AMD" else ()

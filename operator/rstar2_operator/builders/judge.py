@@ -19,6 +19,8 @@ from rstar2_operator.builders.pod import (
     service,
     template,
 )
+from rstar2_train.api.base import amount
+from rstar2_train.api.judge_limits import JudgeLimits
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 BOOT_SECONDS = 600
@@ -49,7 +51,7 @@ def judge(built: BuildContext) -> list[Manifest]:
         image=chosen,
         command=["python", "-m", "rstar2_train.judge", "worker", "--redis", redis,
                  "--executors-at", f"{names.executor(built.name)}:{names.EXECUTOR_PORT}",
-                 "--key-file", f"{names.WORKER_KEYS}/key", "--isolation", job.spec.judge.isolation],
+                 "--key-file", f"{names.WORKER_KEYS}/key", "--isolation", job.spec.executor.isolation_option],
         secrets={"RSTAR2_REDIS_PASSWORD": "redis-password"},
         mounts=[{"name": "worker-key", "mountPath": names.WORKER_KEYS, "readOnly": True}],
         resources=JUDGE_RESOURCES,
@@ -63,24 +65,24 @@ def judge(built: BuildContext) -> list[Manifest]:
 
 def executor(built: BuildContext) -> list[Manifest]:
     """The sandboxes: Deployment and headless Service, by which workers find every one of them."""
-    wanted = built.job.spec.judge
+    wanted, limits = built.job.spec.executor, JudgeLimits.from_spec(built.job.spec.judge.limits)
     name, labels = names.executor(built.name), built.labels("executor")
     share = 6 if built.job.spec.rollout.tool == "jupyter_code" else 2  # as the worker allows: pool.py
-    memory = f"{wanted.limits.memory_mib * share + EXECUTOR_BASE_MIB}Mi"
-    cpu = f"{round(wanted.cpu_per_executor * 1000)}m"
+    memory = f"{limits.memory_mib * share + EXECUTOR_BASE_MIB}Mi"
+    cpu = f"{round(amount(wanted.cpu) * 1000)}m"
     container = Container(
         name="executor",
-        image=image(wanted.image, built.settings.judge_image, built),
+        image=image(built.job.spec.judge.image, built.settings.judge_image, built),
         command=["python", "-m", "rstar2_train.judge", "executor", "--host", "0.0.0.0",
                  "--port", str(names.EXECUTOR_PORT), "--worker-key-file", f"{names.WORKER_KEYS}/public-key",
-                 "--isolation", wanted.isolation],
+                 "--isolation", wanted.isolation_option],
         ports={"executor": names.EXECUTOR_PORT},
         mounts=[{"name": "worker-public-key", "mountPath": names.WORKER_KEYS, "readOnly": True}],
         resources={"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}},
         probes={"readinessProbe": {"tcpSocket": {"port": "executor"}, "periodSeconds": 5}},
     )  # fmt: skip
     extra: Manifest = {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
-    if wanted.isolation == "gvisor":
+    if wanted.isolation == "GVisor":
         extra["runtimeClassName"] = wanted.runtime_class_name
     pod = PodTemplate(
         role="executor",
@@ -90,7 +92,7 @@ def executor(built: BuildContext) -> list[Manifest]:
     )
     return [
         service(name, labels, "executor", names.EXECUTOR_PORT, **HEADLESS),
-        deployment(name, labels, wanted.executors, template(pod, built), deadline=BOOT_SECONDS, strategy=NO_SURGE),
+        deployment(name, labels, wanted.replicas, template(pod, built), deadline=BOOT_SECONDS, strategy=NO_SURGE),
     ]
 
 

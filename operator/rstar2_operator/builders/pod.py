@@ -12,7 +12,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.settings import OperatorSettings
-from rstar2_train.api.base import amount
+from rstar2_train.api.base import LocalReference, amount
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.pod_rules import devices
 from rstar2_train.api.roles import Resources, Role, RuntimePatch
@@ -64,7 +64,7 @@ class Container:
     """Environment variable -> key of the job's Secret."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Environment variable -> field path of the pod."""
-    env_from: Sequence[str | None] = ()
+    env_from: Sequence[LocalReference | None] = ()
     """Secrets of the site whose every key becomes a variable; None is skipped."""
     ports: Mapping[str, int] = field(default_factory=dict)
     mounts: Sequence[Manifest] = ()
@@ -146,7 +146,7 @@ def _container(one: Container, built: BuildContext) -> Manifest:
     }
     if one.ports:
         made["ports"] = [{"name": name, "containerPort": port} for name, port in one.ports.items()]
-    if froms := [{"secretRef": {"name": name}} for name in one.env_from if name]:
+    if froms := [{"secretRef": {"name": secret.name}} for secret in one.env_from if secret is not None]:
         made["envFrom"] = froms
     if one.resources:
         made["resources"] = one.resources
@@ -166,9 +166,8 @@ def patched(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, fix
     if patch.tolerations:
         spec["tolerations"] = [*spec.get("tolerations", []), *asked["tolerations"]]
     if patch.image_pull_secrets:
-        pull = [{"name": name} for name in patch.image_pull_secrets]
         before = spec.get("imagePullSecrets", [])
-        spec["imagePullSecrets"] = [*before, *added(pull, before, "name")]
+        spec["imagePullSecrets"] = [*before, *added(asked["imagePullSecrets"], before, "name")]
     if role == "executor":
         return
     if patch.affinity is not None:
@@ -220,7 +219,7 @@ def image(chosen: str | None, default: str, built: BuildContext) -> str:
     """The image of a role: the job's own as it is, else the site's, behind the site's registry prefix."""
     if chosen:
         return chosen
-    prefix = built.job.spec.secret_refs.registry_prefix
+    prefix = built.job.spec.registry_prefix
     return f"{prefix.rstrip('/')}/{default}" if prefix else default
 
 

@@ -15,8 +15,6 @@ from rstar2_operator.builders.pod import (
 )
 from rstar2_train.api.roles import REDIS_DATA
 
-DEFAULT_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
-
 # The password comes from the environment and goes to Redis on its standard input: on a command line it would be seen
 # by whoever lists the processes. `exec` makes Redis the process that gets SIGTERM, and writes its file before it ends.
 SCRIPT = f"""exec redis-server - <<END
@@ -46,7 +44,7 @@ def redis(built: BuildContext) -> list[Manifest]:
         secrets={"REDIS_PASSWORD": "redis-password"},
         ports={"redis": names.REDIS_PORT},
         mounts=[{"name": "data", "mountPath": REDIS_DATA}],
-        resources=resources(wanted.resources) or DEFAULT_RESOURCES,
+        resources=resources(wanted.resources),
         probes={
             "readinessProbe": probe,
             "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},

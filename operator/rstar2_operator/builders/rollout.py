@@ -32,7 +32,7 @@ def rollout(built: BuildContext) -> list[Manifest]:
     name, labels = names.rollout(built.name), built.labels("rollout")
     job_volume, job_mount = job_file(built)
     volumes, mounts = storage(built)
-    shm_volume, shm_mount = shared_memory("16Gi" if built.job.spec.accelerator.vendor != "none" else "256Mi")
+    shm_volume, shm_mount = shared_memory("16Gi" if built.job.spec.accelerator.vendor != "None" else "256Mi")
     health = {"httpGet": {"path": "/health", "port": "engine"}, "timeoutSeconds": 5}
     container = Container(
         name="engine",

@@ -78,7 +78,7 @@ def _built(wanted: ServingRequest) -> BuildContext:
     job.spec.storage.claim_name = job.spec.storage.claim_name or names.claim(trained)
     job.spec.rollout.replicas = 1
     job.spec.judge.replicas = 1
-    job.spec.judge.executors = wanted.executors
+    job.spec.executor.replicas = wanted.executors
     state = names.state_folder(trained)
     inside, _ = resolved_sources(job, state)
     inside.metadata.name = trained  # what is before it would make it too long a name for a job

@@ -24,6 +24,7 @@ from rstar2_operator.builders.pod import (
     template,
 )
 from rstar2_operator.decide.plan import Ending, StageAttempt
+from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
 
@@ -76,7 +77,7 @@ def _stage_template(
     job_volume, job_mount = job_file(built)
     volumes, mounts = storage(built)
     learns = stage.learns
-    on_gpu = learns and job.spec.accelerator.vendor != "none"
+    on_gpu = learns and job.spec.accelerator.vendor != "None"
     shm_volume, shm_mount = shared_memory("64Gi" if on_gpu else "512Mi")
     command = [
         *("python", "-m", "rstar2_train.launch.pod", "launch", "--job", names.JOB_FILE),
@@ -122,7 +123,7 @@ def _resources(built: BuildContext, *, learns: bool) -> Manifest:
     asked = resources(trainer.resources)
     if not learns:
         # A filter or an evaluation is driven from a CPU: it must not wait for a trainer's devices.
-        return CPU_DRIVER if built.job.spec.accelerator.vendor != "none" else asked
+        return CPU_DRIVER if built.job.spec.accelerator.vendor != "None" else asked
     return merge(merge(asked, accelerator.devices(built, trainer.gpus_per_replica)), accelerator.rdma(built))
 
 
@@ -152,7 +153,7 @@ def report(built: BuildContext, ending: Ending) -> Manifest:
     return made
 
 
-def _helper(built: BuildContext, role: str, arguments: list[str], *, env_from: list[str | None]) -> Manifest:
+def _helper(built: BuildContext, role: str, arguments: list[str], *, env_from: list[LocalReference | None]) -> Manifest:
     name = {"prepare": names.prepare, "report": names.report}[role](built.name)
     job_volume, job_mount = job_file(built)
     volumes, mounts = storage(built)

@@ -39,11 +39,11 @@ def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
     for last in FINAL:
         if is_true(observed.job, last):
             return _finished(job, observed, last, now=now)
-    began, limit = _active_since(observed, now), job.spec.deadlines.active_seconds
+    began, limit = _active_since(observed, now), job.spec.active_deadline_seconds
     if limit is None or began is None or job.spec.suspend or (stage := stage_progress.current(job, observed)) is None:
         return _running(job, observed, now=now)
     if now >= began + limit:
-        message = f"active for longer than spec.deadlines.activeSeconds ({limit} s)"
+        message = f"active for longer than spec.activeDeadlineSeconds ({limit} s)"
         return _fail(observed, "DeadlineExceeded", message, stage=stage, now=now)
     return _earlier(_running(job, observed, now=now), began + limit)
 
@@ -213,7 +213,7 @@ def _or_release(plan: Plan, job: AgenticRLJob, observed: ObservedJob, *, began: 
     waiting = pending_deadline.waiting(observed)
     names_shown = ", ".join(waiting[:3]) + (", ..." if len(waiting) > 3 else "")
     message = (
-        f"after {job.spec.deadlines.pending_seconds} s not all pods could run (waiting: {names_shown}): "
+        f"after {job.spec.pending_deadline_seconds} s not all pods could run (waiting: {names_shown}): "
         f"all were released, and are tried again at {timestamp(now + pending_deadline.pause(job, observed))}"
     )
     message += "".join(f"\n{cause}" for cause in diagnoses(observed, now=now)[:CAUSES])

@@ -38,7 +38,7 @@ ADVICE = {
     "StartError": "is it the image for this role? It lacks what is to run in it",
     "CreateContainerConfigError": "a ConfigMap or Secret that the pod names is missing, or is another of that name",
     "CrashLoopBackOff": "see the container's log: kubectl logs {pod} --previous",
-    "FailedCreatePodSandBox": "for an executor: its node needs the gVisor shim that spec.judge.runtimeClassName names",
+    "FailedCreatePodSandBox": "for an executor: its node needs the gVisor shim of spec.executor.runtimeClassName",
     "FailedMount": "see to the volume, ConfigMap or Secret that it names",
     "FailedAttachVolume": "see to the volume and its storage driver",
     "FailedCreate": "see to the quota, the RuntimeClass or the admission policy that refuses it",

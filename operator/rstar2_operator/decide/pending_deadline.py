@@ -32,7 +32,7 @@ def waiting(observed: ObservedJob) -> list[str]:
 
 def release_at(job: AgenticRLJob, observed: ObservedJob, *, began: float) -> float | None:
     """When to let go, if pods are still waiting then; None when all exist and have a node, or no deadline is set."""
-    limit = job.spec.deadlines.pending_seconds
+    limit = job.spec.pending_deadline_seconds
     return began + limit if limit is not None and waiting(observed) else None
 
 
@@ -47,7 +47,7 @@ def resume_at(job: AgenticRLJob, observed: ObservedJob) -> float | None:
 def pause(job: AgenticRLJob, observed: ObservedJob) -> float:
     """Seconds between a release and the next try."""
     low, high = BACK_OFF_SECONDS
-    wait = min(high, max(low, float(job.spec.deadlines.pending_seconds or low)))
+    wait = min(high, max(low, float(job.spec.pending_deadline_seconds or low)))
     # Jobs that were released together must not come back together.
     spread = zlib.crc32(observed.job["metadata"]["uid"].encode()) / 2**32
     return wait * (1 + spread)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from redis.asyncio import Redis
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.submitter import Submitter
 from rstar2_train.judge.queue import HEARTBEAT_SECONDS, QueueKeys
 from rstar2_train.judge.types import NO_ROOM, SESSION_IDLE_SECONDS, CallResult, Verb, check_request

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, Field
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
 from rstar2_train.judge.api.schema import BAD_BODY, NO_REDIS, TOO_MANY
 from rstar2_train.judge.types import CallResult

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
 from rstar2_train.judge.types import MAX_BATCH, Status
 

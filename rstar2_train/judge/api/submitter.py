@@ -18,7 +18,7 @@ from functools import partial
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.queue import QueueKeys, decode_result, until_done
 from rstar2_train.judge.types import NO_ROOM, CallResult, QueuedCall, Verb
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import MAX_BATCH, SILENT_SECONDS, CallResult, JudgeUnavailable, check_request
 

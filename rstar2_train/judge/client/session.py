@@ -14,7 +14,7 @@ from types import TracebackType
 
 import httpx
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import MAX_WAIT_SECONDS, CallResult, JudgeUnavailable
 
 LOST = "the connection to the judge was lost while the cell was under way\n"

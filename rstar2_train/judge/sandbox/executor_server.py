@@ -98,7 +98,7 @@ class ExecutorServer:
         if not SENTRY.exists():
             raise SetupError(
                 "this executor is not inside gVisor, and so nothing would hold back the model's code: give its pod a "
-                "RuntimeClass whose handler is runsc (spec.judge.runtimeClassName), or write out isolation: none"
+                "RuntimeClass whose handler is runsc (spec.executor.runtimeClassName), or write out isolation: None"
             )
         self._root = prepare_root()
         command = cell_arguments(self._root, [PYTHON, *PYTHON_FLAGS, "-c", "pass"])

@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.outcome import to_result
 from rstar2_train.judge.sandbox.base import Bait, IsolationCheckFailed, Sandbox, SandboxError
 from rstar2_train.judge.types import QueuedCall

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from rstar2_train.api.job import AgenticRLJob, Metadata
-from rstar2_train.api.roles import AcceleratorSpec, ModelSource
+from rstar2_train.api.roles import AcceleratorSpec, ModelSource, Vendor
 from rstar2_train.api.stages import EvaluateStage, FilterStage, GRPODefaults, Sampling, Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem
@@ -42,7 +42,7 @@ class EvalRequest:
     manifest: Path | None
     settings: Mapping[str, Any]
     """Fields of `Sampling`, `seed`, `samples` and the command's own, as far as given."""
-    accelerator: str | None
+    accelerator: Vendor | None
     state: Path
 
 
@@ -102,7 +102,7 @@ def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
                 "metadata": {"name": "none"},
                 "spec": {
                     "model": {"source": "-"},
-                    "accelerator": {"vendor": vendor()},
+                    "accelerator": AcceleratorSpec.of_vendor(vendor()).model_dump(exclude_none=True),
                     "stages": [otherwise.model_dump(by_alias=True, exclude_none=True)],
                 },
             }
@@ -189,7 +189,7 @@ def _job(
     base: AgenticRLJob, wanted: EvalRequest, command: str, stage: Stage, *, model: str, prompt: int
 ) -> AgenticRLJob:
     """The job of this command: `base` with this one stage. `prompt`: tokens that engines make room for."""
-    accelerator = AcceleratorSpec.model_validate({"vendor": wanted.accelerator}) if wanted.accelerator else None
+    accelerator = AcceleratorSpec.of_vendor(wanted.accelerator) if wanted.accelerator else None
     seed = wanted.settings.get("seed")
     source: ModelSource = base.spec.model.model_copy(update={"source": model})
     spec = base.spec.model_copy(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import write_model
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest, sample_missing, too_many_lost
@@ -142,7 +143,7 @@ class _SamplingRun:
     ) -> tuple[list[SampleResult], float]:
         plan, elsewhere, spec = self._plan, self._elsewhere, self._plan.job.spec
         ports = Ports.choose(engines=0 if plan.endpoint else spec.rollout.replicas)
-        services = Services(spec.judge, plan.state, ports)
+        services = Services(spec.executor, plan.state, ports)
         await self._start(services, supervisor)
         urls, token, connect = services.engine_urls, services.engine_token, None
         if plan.folder is None:
@@ -157,7 +158,10 @@ class _SamplingRun:
             await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
             started = time.monotonic()
             agent = Agent(
-                chat_format=plan.protocol, sampling=plan.sampling, rollout=spec.rollout, limits=spec.judge.limits
+                chat_format=plan.protocol,
+                sampling=plan.sampling,
+                rollout=spec.rollout,
+                limits=JudgeLimits.from_spec(spec.judge.limits),
             )
             context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=plan.seed)
             rows = await sample_missing(
@@ -174,7 +178,7 @@ class _SamplingRun:
             if not status.get("ready"):
                 raise preflight.PreflightError(f"--judge {elsewhere.judge} is not ready: {status}")
         else:
-            preflight.check_machine(plan.job.spec.judge, plan.state)
+            preflight.check_machine(plan.job.spec.executor, plan.state)
         write_model(plan.state.job_file, plan.job)
         starts = {}
         if plan.folder is not None:

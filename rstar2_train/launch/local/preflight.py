@@ -17,7 +17,7 @@ from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import ManifestError, read_manifest
-from rstar2_train.api.roles import JudgeSpec
+from rstar2_train.api.roles import ExecutorSpec, Vendor
 from rstar2_train.api.sources import sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
@@ -35,11 +35,11 @@ class PreflightError(Exception):
     """Why the job cannot run here, and what to do; for a person to read."""
 
 
-def vendor(dev: Path = Path("/dev")) -> str:
-    """The accelerator that this machine's device files show: nvidia, amd or none."""
+def vendor(dev: Path = Path("/dev")) -> Vendor:
+    """Return the vendor of the accelerator that this machine's device files show."""
     if (dev / "nvidiactl").exists():
-        return "nvidia"
-    return "amd" if (dev / "kfd").exists() else "none"
+        return "NVIDIA"
+    return "AMD" if (dev / "kfd").exists() else "None"
 
 
 def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Issue]]:
@@ -73,12 +73,12 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     return job
 
 
-def check_machine(judge: JudgeSpec, state: JobState) -> None:
+def check_machine(executor: ExecutorSpec, state: JobState) -> None:
     """Look for what the children need. Raises PreflightError with everything that is missing."""
     missing = []
     if shutil.which("redis-server") is None:
         missing.append("redis-server is not on the PATH: install it (Debian: apt-get install redis-server)")
-    if judge.isolation == "gvisor" and shutil.which("runsc") is None:
+    if executor.isolation == "GVisor" and shutil.which("runsc") is None:
         missing.append(
             "runsc (gVisor) is not on the PATH: run `make setup`, which builds it, or install it by hand "
             "(Debian: apt-get install runsc). Without it the model's code cannot be run safely"

@@ -49,7 +49,7 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         console.print(str(warning), style="yellow", highlight=False, markup=False)
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
-        preflight.check_machine(job.spec.judge, state)
+        preflight.check_machine(job.spec.executor, state)
         end_leftovers(state.children_file)
         if any(stage for stage in job.spec.stages if not state.stage(stage.name).done):
             console.print("preparing data and base model ...", style="dim")
@@ -92,7 +92,7 @@ class _LocalRun:
     async def _supervised(self, left: list[Stage]) -> Ending:
         job, state = self._job, self._state
         self._supervisor = Supervisor(logs=state.logs, register=state.children_file, say=self._say)
-        self._services = Services(job.spec.judge, state, Ports.choose(engines=job.spec.rollout.replicas))
+        self._services = Services(job.spec.executor, state, Ports.choose(engines=job.spec.rollout.replicas))
         self._stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for signum in ending_signals():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.api.roles import JudgeSpec
+from rstar2_train.api.roles import ExecutorSpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.tracking import shipper as ship
@@ -51,7 +51,7 @@ class Ports:
 class Services:
     """Command lines of a job's children on this machine."""
 
-    judge: JudgeSpec
+    executor: ExecutorSpec
     state: JobState
     ports: Ports
     redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -91,7 +91,7 @@ class Services:
     def judge_worker(self) -> Child:
         """The judge's worker, which starts the sandboxes."""
         argv = [sys.executable, "-m", "rstar2_train.judge", "worker", "--redis", self._redis_url]
-        argv += ["--executors", str(self.judge.executors), "--isolation", self.judge.isolation]
+        argv += ["--executors", str(self.executor.replicas), "--isolation", self.executor.isolation_option]
         argv += ["--state", str(self.state.root / "judge")]
         return Child("judge-worker", argv, env=self._judge_env, ready=self._executors_ready, stop_seconds=10)
 

@@ -223,7 +223,7 @@ class _TrainingLoop:
         self._reported_at = now
         chosen = select_trajectories(groups, ctx.job.spec.tracking.traces_per_step)
         ctx.tracker.log_traces(ctx.stage.name, step=self.step, trajectories=chosen, decode=self._chat_format.decode)
-        keep = ctx.job.spec.retain.trajectory_steps
+        keep = ctx.job.spec.trajectories.keep_steps
         if keep is not None:
             trajectory_store.prune(ctx.folder.trajectories, keep)
 

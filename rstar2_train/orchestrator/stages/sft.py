@@ -99,7 +99,7 @@ def _load_demonstrations(
 
 def _learning_rate(settings: SFTStage, step: int, total: int) -> float:
     warmup = math.ceil(settings.warmup_ratio * total)
-    if settings.schedule == "constant":
+    if settings.schedule == "Constant":
         return lr_schedule.warmup(step, peak=settings.learning_rate, warmup_steps=warmup)
     return lr_schedule.cosine(
         step,

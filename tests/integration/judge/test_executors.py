@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge, free_port
 from rstar2_train.judge.outcome import to_result

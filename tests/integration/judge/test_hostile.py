@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import CallResult

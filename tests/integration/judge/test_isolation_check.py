@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox import local
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc, prepare
 from rstar2_train.judge.sandbox.rootfs import SetupError

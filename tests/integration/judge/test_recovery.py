@@ -16,7 +16,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from bench.judge_soak import soak
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.loadgen import measure_load
 from rstar2_train.judge.local import LocalJudge

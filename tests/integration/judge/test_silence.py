@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api import app as api
 from rstar2_train.judge.client import session as sessions
 from rstar2_train.judge.client.client import JudgeClient

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.roles import AdmissionSpec, JudgeLimits, RolloutSpec
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool, PoolTimes
@@ -116,7 +117,7 @@ async def test_what_a_limit_cuts_off_has_no_reward(
         assert one.response_tokens <= sampling.max_response_tokens
 
 
-@pytest.mark.parametrize("policy", ["static", "reserve"])
+@pytest.mark.parametrize("policy", ["Static", "Reserve"])
 async def test_admission_holds_and_all_come_through(
     engine: Engine, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, policy: Any
 ) -> None:

@@ -44,9 +44,9 @@ MANIFEST: dict[str, Any] = {
     "metadata": {"name": "sums"},
     "spec": {
         "model": {"source": "unused", "systemPrompt": SYSTEM, "promptPrefix": ""},
-        "accelerator": {"vendor": "none"},
+        "accelerator": {"vendor": "None"},
         "trainer": {"gpusPerReplica": 0},
-        "judge": {"executors": 1, "isolation": "none"},  # harmless calls; the sandbox has tests of its own
+        "executor": {"replicas": 1, "isolation": "None"},  # harmless calls; the sandbox has tests of its own
         "stages": [
             {
                 "name": "eval",

@@ -41,9 +41,9 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
         "metadata": {"name": "sums"},
         "spec": {
             "model": {"source": str(models.memorising), "systemPrompt": SYSTEM, "promptPrefix": ""},
-            "accelerator": {"vendor": "none"},
+            "accelerator": {"vendor": "None"},
             "trainer": {"gpusPerReplica": 0},
-            "judge": {"executors": 1, "isolation": "none"},  # harmless calls; the sandbox has tests of its own
+            "executor": {"replicas": 1, "isolation": "None"},  # harmless calls; the sandbox has tests of its own
             "stages": [
                 {
                     "name": "hard",

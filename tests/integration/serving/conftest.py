@@ -52,7 +52,7 @@ def server(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("serve")
     job = folder / "test"
     shutil.copytree(models.memorising, job / "stages" / "rl" / "model")
-    spec = JOB["spec"] | {"judge": {"executors": 1, "isolation": "none"}}
+    spec = JOB["spec"] | {"executor": {"replicas": 1, "isolation": "None"}}
     (job / "job.json").write_text(json.dumps(JOB | {"spec": spec}))
     (folder / "token").write_text(f"{TOKEN}\n")
     log = folder / "serve.log"

@@ -237,7 +237,7 @@ def test_a_missing_accelerator_is_named(model_dir: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
     with (
-        pytest.raises(RuntimeError, match=r"vendor is amd, but torch sees no accelerator"),
-        rank_here(model_dir, vendor="amd"),
+        pytest.raises(RuntimeError, match=r"vendor is AMD, but torch sees no accelerator"),
+        rank_here(model_dir, vendor="AMD"),
     ):
         pass

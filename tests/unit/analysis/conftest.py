@@ -66,7 +66,7 @@ def empty_job(jobs: Path, model_folder: Path) -> JobState:
         {"name": "sft", "type": "SFT", "sft": {"data": "demos.jsonl"}},
         {"name": "rl-1", "type": "GRPO", "grpo": {"data": "rl.jsonl", "steps": 2}},
         {"name": "hard", "type": "Filter", "filter": {"data": "rl.jsonl", "sampling": {"temperature": 0.9}}},
-        {"name": "rl-2", "type": "GRPO", "grpo": {"dataFrom": "hard", "steps": 1, "resample": {"mode": "rank"}}},
+        {"name": "rl-2", "type": "GRPO", "grpo": {"dataFrom": "hard", "steps": 1, "resample": {"mode": "Rank"}}},
         {"name": "eval", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "b.jsonl"}]}},
     ]
     spec = {

@@ -279,7 +279,7 @@ def test_no_plot_of_what_was_never_measured(tmp_path: Path) -> None:
     assert [one.file for one in drawn] == ["reward.svg"] == [path.name for path in tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("mode", ["paper", "rank", "uniform"])
+@pytest.mark.parametrize("mode", ["Paper", "Rank", "Uniform"])
 def test_every_reason_of_the_selection_has_a_sentence(mode: str) -> None:
     right, wrong, lost = RolloutStats(reward=1), RolloutStats(reward=0), RolloutStats(reward=0, failed=True)
     given = set()

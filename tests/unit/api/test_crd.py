@@ -77,7 +77,7 @@ def test_defaults_say_what_the_models_say() -> None:
     """What the API server fills in is what pydantic would: else a job would mean something else in a cluster."""
     filled = fill({"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}, spec())
     assert filled["rollout"]["replicas"] == 1  # /scale needs it to be there
-    assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaim": "Retain"}
+    assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaimPolicy": "Retain"}
     evaluate = {"name": "e", "type": "Evaluate", "evaluate": {"benchmarks": [{"name": "b", "data": "d"}]}}
     assert fill(evaluate, spec()["properties"]["stages"]["items"])["evaluate"]["sampling"]["temperature"] == 0.6
     assert JobSpec.model_validate(filled) == JobSpec.model_validate(

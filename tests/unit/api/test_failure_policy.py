@@ -37,8 +37,8 @@ def test_rules_come_first_and_in_order() -> None:
         max_restarts=0,
         rules=[
             FailureRule(on_exit_codes=[70], action="FailJob"),
-            FailureRule(on_reason=["Crashed"], action="Ignore"),
-            FailureRule(on_reason=["JudgeUnavailable"], action="RestartStage", counts_towards_max=False),
+            FailureRule(on_reasons=["Crashed"], action="RestartStage", counts_towards_max=False),
+            FailureRule(on_reasons=["JudgeUnavailable"], action="RestartStage", counts_towards_max=False),
         ],
     )
     ask = lambda code, ended: after_attempt(exit_code=code, outcome=ended, policy=policy, counted_restarts=5)  # noqa: E731

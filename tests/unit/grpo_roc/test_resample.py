@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rstar2_train.grpo_roc.penalties import NO_CALL_PENALTY, error_penalty, format_penalty
 from rstar2_train.grpo_roc.resample import DELTA, Mode, RolloutStats, class_counts, resample, stable_hash
 
-MODES: tuple[Mode, ...] = ("paper", "rank", "uniform")
+MODES: tuple[Mode, ...] = ("Paper", "Rank", "Uniform")
 WRONG = RolloutStats(reward=0.0)
 CLEAN = RolloutStats(reward=1.0)
 FAULTY = RolloutStats(reward=1.0, penalty=1.0)
@@ -163,7 +163,7 @@ def test_lower_penalties_survive_more_often_in_their_order() -> None:
 def test_rank_keeps_the_lowest_penalties_in_the_order_they_came() -> None:
     group = [FAULTY, CLEAN, NO_CALL, CLEAN, WRONG, WRONG, WRONG, WRONG]
     for seed in range(20):
-        assert [index for index in resample(group, keep=4, mode="rank", seed=seed).kept if index < 4] == [1, 3]
+        assert [index for index in resample(group, keep=4, mode="Rank", seed=seed).kept if index < 4] == [1, 3]
 
 
 def test_uniform_is_a_plain_draw_that_ignores_reward_and_penalty() -> None:
@@ -171,14 +171,14 @@ def test_uniform_is_a_plain_draw_that_ignores_reward_and_penalty() -> None:
     pairs = {pair: 0 for pair in itertools.combinations(range(4), 2)}
     draws = 6000
     for seed in range(draws):
-        pairs[tuple(resample(group, keep=2, mode="uniform", seed=seed).kept)] += 1  # type: ignore[index]
+        pairs[tuple(resample(group, keep=2, mode="Uniform", seed=seed).kept)] += 1  # type: ignore[index]
     share = 1 / 6
     assert all(abs(count / draws - share) < 5 * (share * (1 - share) / draws) ** 0.5 for count in pairs.values())
 
 
 def test_reasons_say_why() -> None:
     group = [LOST, WRONG, WRONG, CLEAN, FAULTY]
-    chosen = resample(group, keep=2, mode="rank", seed=0)
+    chosen = resample(group, keep=2, mode="Rank", seed=0)
     assert chosen.kept[-1] == 3
     assert chosen.reasons[0] == "dropped: infrastructure"
     assert sorted(chosen.reasons[1:3]) == ["dropped: negative", "kept: negative"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rstar2_train.inference.scheduler import AdmissionQueue, Scheduler
 
 
-def scheduler(policy: str = "reserve", most: int = 100) -> Scheduler[str]:
+def scheduler(policy: str = "Reserve", most: int = 100) -> Scheduler[str]:
     return Scheduler(policy=policy, max_in_flight=most)
 
 
@@ -25,7 +25,7 @@ def test_reserve_holds_the_whole_budget_and_refills_the_moment_one_ends() -> Non
 
 
 def test_static_counts_heads_only() -> None:
-    plan = scheduler("static", most=2)
+    plan = scheduler("Static", most=2)
     plan.add_engine("e", capacity=10)
     for key in "abc":
         plan.submit(key, tokens=1000)
@@ -97,7 +97,7 @@ def test_mistakes_are_named() -> None:
 
 @settings(max_examples=150)
 @given(
-    policy=st.sampled_from(["static", "reserve"]),
+    policy=st.sampled_from(["Static", "Reserve"]),
     most=st.integers(1, 4),
     block=st.sampled_from([1, 7, 32]),
     sizes=st.lists(st.integers(1, 64), min_size=1, max_size=30),
@@ -125,7 +125,7 @@ def test_under_any_events_capacity_holds_order_holds_and_all_end(
         for name in plan.engines:
             running = plan.running(name)
             assert len(running) <= most
-            if policy == "reserve":
+            if policy == "Reserve":
                 assert sum(running.values()) <= capacity[name]
 
     def running() -> list[int]:
@@ -161,7 +161,7 @@ def test_under_any_events_capacity_holds_order_holds_and_all_end(
 
 
 async def test_a_ticket_waits_moves_and_leaves() -> None:
-    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
     ticket = admission.enter(tokens=5)
     asking = asyncio.create_task(ticket.engine())
     await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def test_a_ticket_waits_moves_and_leaves() -> None:
 
 
 async def test_giving_up_fails_those_who_wait_and_they_can_leave() -> None:
-    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
     ticket = admission.enter(tokens=5)
     admission.give_up(RuntimeError("no engine"))
     with pytest.raises(RuntimeError, match="no engine"):
@@ -188,7 +188,7 @@ async def test_giving_up_fails_those_who_wait_and_they_can_leave() -> None:
 
 
 async def test_one_who_is_cancelled_while_waiting_leaves_no_hole() -> None:
-    admission = AdmissionQueue(policy="reserve", max_in_flight=10)
+    admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
     first, second = admission.enter(tokens=5), admission.enter(tokens=5)
     asking = asyncio.create_task(first.engine())
     await asyncio.sleep(0)

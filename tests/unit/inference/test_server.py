@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
+from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
 from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, RequireToken
 from rstar2_train.inference.server import EngineCommand, engine_command, kv_bytes_per_token, longest_sequence
 from rstar2_train.rollout.seeds import derive
@@ -26,11 +26,11 @@ QWEN_14B = {
 
 
 def make(
-    vendor: str = "none", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any
+    vendor: Vendor = "None", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any
 ) -> EngineCommand:
     return engine_command(
         rollout=RolloutSpec.model_validate(rollout),
-        accelerator=AcceleratorSpec.model_validate({"vendor": vendor}),
+        accelerator=AcceleratorSpec.of_vendor(vendor),
         model=Path("/models/m"),
         config=config or QWEN_14B,
         max_model_len=length,
@@ -57,14 +57,14 @@ def test_on_cpu() -> None:
     assert start.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
 
 
-@pytest.mark.parametrize("vendor", ["amd", "nvidia"])
-def test_on_accelerators(vendor: str) -> None:
+@pytest.mark.parametrize("vendor", ["AMD", "NVIDIA"])
+def test_on_accelerators(vendor: Vendor) -> None:
     start = make(vendor, tensorParallel=2, admission={"maxInFlight": 300})
     assert value(start, "--tensor-parallel-size") == "2"
     assert value(start, "--dtype") == "bfloat16"
     assert value(start, "--max-num-seqs") == "300"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & set(start.argv)
-    assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "amd" else {})
+    assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "AMD" else {})
 
 
 def test_the_cache_of_a_cpu_engine_holds_its_longest_sequence_twice() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox.base import Lane, Sandbox, SandboxError
 from rstar2_train.judge.types import QueuedCall
 

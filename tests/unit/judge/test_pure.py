@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.__main__ import main
 from rstar2_train.judge.api.app import as_lines
 from rstar2_train.judge.executor import program

@@ -1,6 +1,6 @@
 """The builders: what every pod must be, whatever the job; and the 64-GPU example, object by object.
 
-`python tests/unit/operator/test_builders.py` writes the golden file again, after a look at what has changed.
+`python -m tests.unit.operator.test_builders` writes the golden file again, after a look at what has changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.support.simulated_cluster import manifest
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden" / "qwen3-14b.yaml"
+AMD = {"vendor": "AMD", "resource": "amd.com/gpu"}
 SETTINGS = OperatorSettings(mlflow_uri="http://rstar2-mlflow.rstar2:5000")
 
 
@@ -93,20 +94,20 @@ def test_accelerators_are_asked_for_where_they_are_used() -> None:
 
 
 def test_nvidia_is_a_matter_of_data() -> None:
-    data = manifest("g", accelerator={"vendor": "nvidia", "resource": "nvidia.com/gpu"}, trainer={"gpusPerReplica": 4})
+    data = manifest("g", accelerator={"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}, trainer={"gpusPerReplica": 4})
     text = yaml.safe_dump(everything(data, "g0"))
     assert "nvidia.com/gpu" in text and "amd.com/gpu" not in text and "HIP_" not in text
 
 
 def test_a_filter_waits_for_no_trainer() -> None:
-    data = manifest("gf", accelerator={"vendor": "amd"}, trainer={"gpusPerReplica": 8, "replicas": 3})
+    data = manifest("gf", accelerator=AMD, trainer={"gpusPerReplica": 8, "replicas": 3})
     job = next(body for body in everything(data, "f1") if body["metadata"]["name"] == "demo-f1-1")
     assert job["spec"]["completions"] == 1
     assert "amd.com/gpu" not in yaml.safe_dump(job)
 
 
 def test_rdma_devices_are_for_the_pods_that_learn() -> None:
-    accelerator = {"vendor": "amd", "rdma": {"resource": "rdma/hca"}}
+    accelerator = {**AMD, "rdma": {"resource": "rdma/hca"}}
     pods = dict(templates(everything(manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}), "g0")))
     assert pods["demo-g0-1"]["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] == "1"
     assert "rdma/hca" not in yaml.safe_dump(pods["demo-rollout"])
@@ -125,9 +126,9 @@ def test_a_claim_that_holds_data_and_state_is_one_volume() -> None:
 def test_pods_of_an_earlier_version_can_read_the_job_file() -> None:
     """A field that came later stands in it only where the job asks for it."""
     written = next(body for body in example() if body["metadata"]["name"] == "qwen3-14b-job")["data"]["job.json"]
-    assert "pendingSeconds" in written and "activeSeconds" not in written and "isolation" not in written
+    assert "pendingDeadlineSeconds" in written and "activeDeadlineSeconds" not in written and "isolation" not in written
     wanted = AgenticRLJob.model_validate_json(written)
-    assert wanted.spec.judge.isolation == "gvisor" and wanted.spec.accelerator.vendor == "amd"
+    assert wanted.spec.executor.isolation == "GVisor" and wanted.spec.accelerator.vendor == "AMD"
 
 
 PATCH = {
@@ -138,7 +139,7 @@ PATCH = {
     "volumeMounts": [{"name": "python", "mountPath": "/opt/python", "readOnly": True}],
     "nodeSelector": {"pool": "gpu"},
     "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
-    "imagePullSecrets": ["registry"],
+    "imagePullSecrets": [{"name": "registry"}],
     "resources": {"limits": {"memory": "64Gi"}},
 }
 
@@ -193,7 +194,7 @@ def test_a_patch_that_reaches_for_more_is_refused(bad: dict[str, Any]) -> None:
 
 
 def test_a_patch_tunes_libraries_and_nothing_else_that_is_set() -> None:
-    example = {"accelerator": {"vendor": "amd"}, "trainer": {"gpusPerReplica": 8}}
+    example = {"accelerator": AMD, "trainer": {"gpusPerReplica": 8}}
     plain = everything(manifest("g", **example), "g0")
     for name, template in templates(plain):
         role = template["metadata"]["labels"][names.ROLE_LABEL]
@@ -212,7 +213,12 @@ def test_a_patch_tunes_libraries_and_nothing_else_that_is_set() -> None:
 
 
 def test_patches_of_one_role_add_up() -> None:
-    more = {"manager": "b", "roles": ["trainer"], "imagePullSecrets": ["registry", "other"], "nodeSelector": {"a": "1"}}
+    more = {
+        "manager": "b",
+        "roles": ["trainer"],
+        "imagePullSecrets": [{"name": "registry"}, {"name": "other"}],
+        "nodeSelector": {"a": "1"},
+    }
     data = manifest("g", runtimePatches=[copy.deepcopy(PATCH), more | {"env": PATCH["env"]}])
     spec = dict(templates(everything(data, "g0")))["demo-g0-1"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu", "a": "1"}

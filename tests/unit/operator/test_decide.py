@@ -199,7 +199,7 @@ def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_a
 
 
 def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -> None:
-    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.pods["demo-g0-1-1"]["status"] = {
         "phase": "Pending",
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
@@ -243,7 +243,7 @@ def test_many_pods_with_one_cause_do_not_hide_another() -> None:
 
 @pytest.mark.parametrize("driver", ["none", "waits"])
 def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(driver: str) -> None:
-    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     if driver == "waits":
         cluster.progress("g0", 1, 0, phase="Starting")
     words = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
@@ -260,7 +260,7 @@ def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(dri
 
 @pytest.mark.parametrize("made", [0, 1])
 def test_a_job_whose_trainer_pods_a_quota_refuses_lets_go_of_its_engines(made: int) -> None:
-    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.children["Job", "demo-g0-1"]["status"] = {"active": made}
     cluster.pods = {name: pod for name, pod in cluster.pods.items() if name == "demo-g0-1-0" and made}
     plan = cluster.reconcile()
@@ -314,7 +314,7 @@ def degraded(cluster: Cluster) -> dict[str, str] | None:
 
 
 def test_pods_replaced_while_training_release_nothing() -> None:
-    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.progress("g0", 1, 2)
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
     cluster.now += 3600
@@ -322,7 +322,7 @@ def test_pods_replaced_while_training_release_nothing() -> None:
 
 
 def test_a_driver_that_starts_where_something_of_each_role_serves_is_let_go_on() -> None:
-    cluster = at_first_stage("g", deadlines={"pendingSeconds": 60})
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.progress("g0", 1, 0, phase="Starting")
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
     cluster.now += 3600
@@ -330,7 +330,7 @@ def test_a_driver_that_starts_where_something_of_each_role_serves_is_let_go_on()
 
 
 def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported() -> None:
-    cluster = at_first_stage("s", deadlines={"activeSeconds": 600})
+    cluster = at_first_stage("s", activeDeadlineSeconds=600)
     cluster.finish_stage("s0")
     plan = cluster.round()
     assert plan.phase == "Finishing"
@@ -341,7 +341,7 @@ def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported(
 
 
 def test_the_active_deadline_fails_the_job() -> None:
-    cluster = at_first_stage("g", deadlines={"activeSeconds": 600})
+    cluster = at_first_stage("g", activeDeadlineSeconds=600)
     plan = cluster.plan()
     assert plan.wake_at is not None
     cluster.now = plan.wake_at
@@ -352,7 +352,7 @@ def test_the_active_deadline_fails_the_job() -> None:
 
 
 def test_the_active_deadline_stands_still_while_the_job_is_suspended() -> None:
-    cluster = at_first_stage("g", deadlines={"activeSeconds": 600})
+    cluster = at_first_stage("g", activeDeadlineSeconds=600)
     cluster.job["spec"]["suspend"] = True
     cluster.pods.clear()
     assert cluster.round().phase == "Suspended"

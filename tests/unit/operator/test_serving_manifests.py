@@ -160,7 +160,7 @@ def test_a_job_with_the_longest_name_can_be_served() -> None:
 
 
 def test_patches_of_the_engines_reach_the_endpoint() -> None:
-    patch = {"manager": "site", "roles": ["rollout"], "imagePullSecrets": ["registry"]}
+    patch = {"manager": "site", "roles": ["rollout"], "imagePullSecrets": [{"name": "registry"}]}
     made = pods(serving(wanted(manifest("sg", runtimePatches=[patch]))))
     assert [role for role, spec in made.items() if "imagePullSecrets" in spec] == ["rollout", "endpoint"]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.verify import canonical_integer, compare, number, parser_snippet, score, verdict_of, verify
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits, RolloutSpec
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.chat_format import default_system_prompt
 from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool

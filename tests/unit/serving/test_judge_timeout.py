@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.api.roles import JudgeLimits
+from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 

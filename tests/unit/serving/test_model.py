@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_whole_is_said(jobs: Path, missing: str) -> None:
 def test_what_a_person_sets_lies_over_the_jobs_settings(jobs: Path) -> None:
     served = find("done", jobs=jobs)
     changed = adjusted(served, context=100, system_prompt="", tool="jupyter_code", executors=7)
-    assert (changed.context, changed.source.system_prompt, changed.judge.executors) == (100, "", 7)
+    assert (changed.context, changed.source.system_prompt, changed.executor.replicas) == (100, "", 7)
     assert (changed.rollout.tool, changed.source.prompt_prefix) == ("jupyter_code", served.source.prompt_prefix)
     assert adjusted(served) == served
     with pytest.raises(ModelNotFound, match="--context 100000"):
@@ -69,7 +69,7 @@ def test_what_a_person_sets_lies_over_the_jobs_settings(jobs: Path) -> None:
 
 
 def test_the_engine_reads_calls_of_other_tools_and_has_the_servers_context(jobs: Path) -> None:
-    served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec(vendor="none"))
+    served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec.of_vendor("None"))
     argv = served.engine(port=1).argv
     assert argv[argv.index("--max-model-len") + 1] == "200"
     assert argv[argv.index("--tool-call-parser") + 1] == "hermes"

@@ -62,7 +62,7 @@ def test_every_wrong_field_at_once(tmp_path: Path) -> None:
     def wrong(spec: dict) -> None:
         spec["grpo"]["keepPerPrompt"] = 64
         spec["grpo"]["promptPerStep"] = 3
-        spec["judge"]["executors"] = 0
+        spec["executor"]["replicas"] = 0
         spec["stages"][1]["grpo"]["steps"] = -1
 
     path = changed(tmp_path, wrong)
@@ -74,7 +74,7 @@ def test_every_wrong_field_at_once(tmp_path: Path) -> None:
             "keepPerPrompt",
             "at most rolloutsPerPrompt (8)",
             "did you mean 'promptsPerStep'?",
-            "spec.judge.executors is 0",
+            "spec.executor.replicas is 0",
             "spec.stages[1].grpo.steps is -1",
         )
     assert not (tmp_path / "s").exists()

@@ -41,7 +41,7 @@ def source_job() -> AgenticRLJob:
             "metadata": {"name": "pods", "uid": UID},
             "spec": {
                 "model": {"source": "generated://tiny-smoke/base", "systemPrompt": "s", "promptPrefix": ""},
-                "accelerator": {"vendor": "none"},
+                "accelerator": {"vendor": "None"},
                 "trainer": {"replicas": 2, "gpusPerReplica": 0, "activationCheckpointing": False},
                 "stages": [{"name": "sft", "type": "SFT", "sft": SFT}],
             },

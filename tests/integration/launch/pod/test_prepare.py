@@ -121,8 +121,8 @@ def hub() -> Iterator[Hub]:
 
 def job(**changes: object) -> AgenticRLJob:
     spec = {
-        "model": {"source": "hf://acme/policy@v1", "instruct": True},
-        "accelerator": {"vendor": "none"},
+        "model": {"source": "hf://acme/policy@v1", "assumeInstructionTuned": True},
+        "accelerator": {"vendor": "None"},
         "trainer": {"gpusPerReplica": 0},
         "stages": [{"name": "sft", "type": "SFT", "sft": {"data": "hf://datasets/acme/sums/data/easy.jsonl"}}],
     }

@@ -57,12 +57,12 @@ def test_the_manifests_evaluate_stage_and_what_is_given_over_it(model: Path, ben
     found = evaluation.plan
     assert found.samples == 1
     assert found.sampling == Sampling(temperature=0.6, max_response_tokens=200, max_turns=10)
-    assert found.job.spec.accelerator.vendor == "none" and found.job.spec.model.source == str(model)
+    assert found.job.spec.accelerator.vendor == "None" and found.job.spec.model.source == str(model)
     assert [problem.id for problem in found.problems] == ["sums/0", "sums/1", "sums/2"]
     assert set(evaluation.benchmarks.values()) == {"sums"} and found.note == ""
-    given = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="amd").plan
+    given = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD").plan
     assert (given.samples, given.sampling.temperature, given.seed) == (5, 0.0, (3, "evaluation"))
-    assert given.sampling.max_turns == 10 and given.job.spec.accelerator.vendor == "amd"
+    assert given.sampling.max_turns == 10 and given.job.spec.accelerator.vendor == "AMD"
     longest = max(map(len, found.prompts.values()))
     assert longest_sequence(found.job) == longest + 200
 
@@ -196,8 +196,8 @@ def test_more_benchmarks_than_a_stage_may_have_are_refused(model: Path, benchmar
 
 
 def test_the_accelerator_that_a_machine_shows(tmp_path: Path) -> None:
-    assert vendor(tmp_path) == "none"
+    assert vendor(tmp_path) == "None"
     (tmp_path / "kfd").touch()
-    assert vendor(tmp_path) == "amd"
+    assert vendor(tmp_path) == "AMD"
     (tmp_path / "nvidiactl").touch()
-    assert vendor(tmp_path) == "nvidia"
+    assert vendor(tmp_path) == "NVIDIA"

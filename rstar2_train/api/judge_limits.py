@@ -1,0 +1,37 @@
+"""Limits of one call as the judge's HTTP API carries them: the wire form of `spec.judge.limits`.
+
+The HTTP API is a contract of its own and keeps its units (float seconds, MiB, bytes), whatever notation the manifest
+uses. `JudgeLimits.from_spec` is the only conversion between the two. Used by the judge and by all of its clients.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rstar2_train.api.base import ApiModel, amount
+from rstar2_train.api.roles import JudgeLimitsSpec
+
+
+class JudgeLimits(ApiModel):
+    """Limits of one call."""
+
+    wall_seconds: Annotated[float, Field(gt=0, le=600)] = 4
+    """Wall-clock time in seconds."""
+    memory_mib: Annotated[int, Field(ge=32, le=1_048_576, alias="memoryMiB")] = 512
+    """Address space in MiB."""
+    output_bytes: Annotated[int, Field(ge=256, le=8 << 20)] = 65536
+    """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
+    processes: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Processes and threads."""
+
+    @classmethod
+    def from_spec(cls, spec: JudgeLimitsSpec) -> JudgeLimits:
+        """Return the wire form of a manifest's limits; memory is rounded down to whole MiB."""
+        return cls(
+            wall_seconds=float(spec.wall_seconds),
+            memory_mib=int(amount(spec.memory)) >> 20,
+            output_bytes=int(amount(spec.output)),
+            processes=spec.processes,
+        )
