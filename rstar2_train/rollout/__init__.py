@@ -1,0 +1,29 @@
+"""Rollouts: the agent loop of one trajectory, many of them at a time, and their records.
+
+    orchestrator.rollout_session, launch.evaluation
+      |
+      v
+    collector ----------> scoring            penalties, verdict, reward (rewards, grpo_roc.penalties)
+      |  one per trajectory
+      v
+    agent   turn -> tool calls -> turn -> ... -> answer or limit
+      |  each turn              |  each call
+      v                         v
+    generation                  judge client, or jupyter_tool (one judge session per trajectory)
+      |  failover
+      v
+    inference.pool --> engines
+
+Modules:
+
+- `collector`         runs rollouts concurrently and returns them scored
+- `context`           the shared inputs of a set of rollouts
+- `agent`             the agent loop of one trajectory
+- `generation`        generates one turn, with failover to another engine
+- `jupyter_tool`      the tool `jupyter_code` on a judge session
+- `chat_format`       conversations as tokens: prompts, turns, tool responses
+- `scoring`           penalties, verdict and reward of a finished trajectory
+- `trajectory`        the record of one rollout
+- `trajectory_store`  trajectories as Parquet files
+- `seeds`             random seeds derived from names
+"""

@@ -1,9 +1,8 @@
-"""The agent loop: one trajectory, from its prompt to its last turn.
+"""The agent loop of one trajectory: from the prompt to the last turn.
 
-A turn is sampled, its tool calls run all at once, their output is put behind the sampled ids, and so on until the model
-answers or a limit ends it. Where to sample and how to survive failures is not decided here: `TokenGenerator` and
-`ToolExecutor` are given (`generation.py`, the judge's client). Everything is counted from tokens and structured
-results.
+It samples a turn, runs the tool calls of the turn concurrently, appends their output to the sampled token ids, and
+repeats until the model answers or a limit stops it. `TokenGenerator` and `ToolExecutor` do the work and handle failures
+(`generation.py`, the judge's client). All counts come from tokens and structured results, never from text.
 """
 
 from __future__ import annotations
@@ -21,28 +20,33 @@ from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
-from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_parsed, render_result
+from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_fault, render_result
 
 CHARACTERS_PER_TOKEN = 4
+"""Estimate that converts the token limit of a tool response to characters."""
 
 
 class ToolExecutor(Protocol):
-    """Runs a program: a judge client, or what stands before one."""
+    """Executes a program: a judge client, or an adapter in front of it."""
 
     def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, CallResult]:
-        """Run it. Raises when the infrastructure fails; a program's own failure is a result."""
+        """Execute it. Raises on an infrastructure failure; a failure of the program is a result."""
 
 
 class TokenGenerator(Protocol):
     """Samples the next turn."""
 
     def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Awaitable[Generation]:
-        """At most `max_tokens` after `token_ids`."""
+        """Sample at most `max_tokens` after `token_ids`."""
+
+
+OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
+"""Called with the finished calls of one turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What all trajectories of a collection share."""
+    """The settings of the agent loop; shared by all trajectories of a set."""
 
     chat_format: ChatFormat
     sampling: Sampling
@@ -55,24 +59,24 @@ class Agent:
         *,
         generate: TokenGenerator,
         executor: ToolExecutor,
-        on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None = None,
+        on_calls: OnCalls | None = None,
     ) -> str:
-        """Fill `trajectory` (its prompt is there) up to its stop; returns the text that the model wrote.
+        """Run the loop and fill in `trajectory`, which has its prompt. Return the text that the model wrote.
 
-        `on_calls` is given the calls of a turn when all of them are done, for whoever shows them to a person.
+        `on_calls`: called with the calls of a turn when all of them have finished, for example to stream them.
 
-        The budget `sampling.max_response_tokens` counts tool output too. Tool output that would use it up is not
-        appended (`tool_overflow`); the calls of the last allowed turn are not run (`max_turns`).
+        The budget `sampling.max_response_tokens` includes tool output. Tool output that would exhaust it is not
+        appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`).
         """
         budget = self.sampling.max_response_tokens
         ids = list(trajectory.prompt_ids)
-        written: list[str] = []
-        shown: list[str] = []
+        model_text: list[str] = []
+        display_text: list[str] = []
         stop: StopReason | None = None
         while stop is None:
             started = time.monotonic()
-            left = budget - (len(ids) - len(trajectory.prompt_ids))
-            turn = await generate(ids, max_tokens=left, turn=trajectory.turns)
+            remaining = budget - (len(ids) - len(trajectory.prompt_ids))
+            turn = await generate(ids, max_tokens=remaining, turn=trajectory.turns)
             trajectory.turns += 1
             trajectory.segments.append(
                 Segment(
@@ -85,33 +89,33 @@ class Agent:
             )
             ids += turn.token_ids
             text = self.chat_format.model_text(turn.token_ids)
-            written.append(text)
-            shown.append(text)
-            stop = await self._answer(
+            model_text.append(text)
+            display_text.append(text)
+            stop = await self._run_tools(
                 trajectory,
                 ids,
-                shown,
+                display_text,
                 text,
                 finished=turn.finish_reason == "stop",
                 executor=executor,
                 on_calls=on_calls,
             )
         trajectory.stop = stop
-        trajectory.text = "".join(shown)
-        return "\n".join(written)
+        trajectory.text = "".join(display_text)
+        return "\n".join(model_text)
 
-    async def _answer(
+    async def _run_tools(
         self,
         trajectory: Trajectory,
         ids: list[int],
-        shown: list[str],
+        display_text: list[str],
         text: str,
         *,
         finished: bool,
         executor: ToolExecutor,
-        on_calls: Callable[[Sequence[ToolCall]], Awaitable[None]] | None,
+        on_calls: OnCalls | None,
     ) -> StopReason | None:
-        """Run a turn's calls and append what they printed; or the reason to stop."""
+        """Run the tool calls of a turn and append their output; return a stop reason if the loop ends here."""
         if not finished:
             return "length"
         calls = parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tool=self.rollout.tool)
@@ -120,23 +124,23 @@ class Agent:
         if trajectory.turns >= self.sampling.max_turns:
             return "max_turns"
         started = time.monotonic()
-        done = await asyncio.gather(*(self._call(call, trajectory.turns - 1, executor) for call in calls))
-        trajectory.calls += done
+        results = await asyncio.gather(*(self._run_call(call, trajectory.turns - 1, executor) for call in calls))
+        trajectory.calls += results
         if on_calls is not None:
-            await on_calls(done)
-        reply = self.chat_format.tool_turn_text([call.response for call in done])
+            await on_calls(results)
+        reply = self.chat_format.tool_turn_text([call.response for call in results])
         reply_ids = self.chat_format.encode(reply)
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
         ids += reply_ids
-        shown += [self.chat_format.end_of_turn, reply]
+        display_text += [self.chat_format.end_of_turn, reply]
         return None
 
-    async def _call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:
-        """Run one call, or answer a bad one with what is wrong with it."""
+    async def _run_call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:
+        """Execute a call. An invalid call is not executed; its response is the error."""
         if call.fault:
-            response = render_parsed(call)
+            response = render_fault(call)
             return ToolCall(
                 turn=turn, name=call.name, code=call.code, stdin=call.stdin, status=call.fault, response=response
             )

@@ -1,9 +1,8 @@
-r"""How a conversation becomes tokens: the system prompt, the tool's signature, and turns rendered token-exactly.
+r"""Renders conversations as tokens: the system prompt with the tool's signature, prompts, turns and tool responses.
 
-Stands between the data (problems, demonstrations) and the engines. One `ChatFormat` serves rollouts, evaluation and SFT
-alike, so that a demonstration and a rollout of the same conversation are the same token ids. Sampled ids are never
-re-tokenised: a tool turn is tokenised alone and put behind them. How calls are read and answered: `tools/parser.py`,
-whose names are re-exported here. Imports neither torch nor transformers until a tokenizer is loaded.
+Rollouts, evaluation and SFT use the same `ChatFormat`, so that a demonstration and a rollout of the same conversation
+are the same token ids. Sampled ids are never tokenised again: a tool turn is tokenised alone and appended. Calls are
+read by `tools/parser.py`. Imports neither torch nor transformers until a tokenizer is loaded.
 """
 
 from __future__ import annotations
@@ -15,38 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource, ToolName
-from rstar2_train.tools.parser import (
-    TOOL_NAME,
-    TOOLS,
-    ParsedCall,
-    clip_middle,
-    parse_calls,
-    render_call,
-    render_parsed,
-    render_result,
-)
-from rstar2_train.tools.schema import tools_section
+from rstar2_train.tools.schema import TOOL_NAME, TOOLS, tools_section
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
-
-__all__ = [
-    "DEFAULT_PROMPT_PREFIX",
-    "DEFAULT_SYSTEM_PROMPT",
-    "TOOLS",
-    "TOOL_NAME",
-    "ChatFormat",
-    "ChatFormatError",
-    "EncodedConversation",
-    "ParsedCall",
-    "clip_middle",
-    "parse_calls",
-    "render_call",
-    "render_parsed",
-    "render_result",
-    "tool_message",
-]
 
 _SYSTEM_PROMPT = (
     "You solve problems for a user, and you can run Python while you work. Think first, inside <reason> and </reason>: "
@@ -56,7 +28,7 @@ _SYSTEM_PROMPT = (
 
 
 def default_system_prompt(tool: ToolName) -> str:
-    """System message when the job sets none. Our own words; the form is that of the paper's Figure 2."""
+    """Return the system message of a job that sets none; the form is that of the paper's Figure 2."""
     return f"{_SYSTEM_PROMPT}\n\n{tools_section([TOOLS[tool]])}"
 
 
@@ -73,7 +45,7 @@ _USER_MARK = "QZUSERTURNZQ"
 
 
 class ChatFormatError(ValueError):
-    """The tokenizer's chat template cannot carry this protocol."""
+    """The tokenizer or its chat template cannot be used, or cannot render a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +54,20 @@ class EncodedConversation:
 
     token_ids: list[int]
     mask: list[int]
-    """1 where an assistant wrote the token, its end-of-turn token included."""
+    """1 for each token of an assistant turn, its end-of-turn token included; else 0."""
 
 
 def tool_message(responses: Sequence[str]) -> str:
-    """Body of the user turn that answers a turn's calls: one `<tool_response>` block a call, in the calls' order."""
+    """Return the user turn that answers a turn's calls: one `<tool_response>` block per call, in call order."""
     return "\n".join(f"<tool_response>\n{response}\n</tool_response>" for response in responses)
 
 
 class ChatFormat:
-    """Renders one tokenizer's chat template.
+    """Renders conversations with the chat template of one tokenizer.
 
-    Any template works that writes an assistant's content verbatim and closes it with a token of its own (ChatML does).
-    What it writes after a finished assistant turn is found by rendering a conversation with marks in it, so that a
-    template that opens the next turn in its own way (`<reason>`, say) is followed to the token.
+    The template must write an assistant's content verbatim and close it with a special token, as ChatML does. The text
+    that it writes after an assistant turn is derived from a conversation with marks, so that a template that opens the
+    next turn with its own text (such as `<reason>`) is followed to the token.
     """
 
     def __init__(
@@ -107,11 +79,11 @@ class ChatFormat:
         chat_template: str | None = None,
         tool: ToolName = TOOL_NAME,
     ) -> None:
-        """`system_prompt`, `prompt_prefix`: of the job; None means the built-in ones, "" means none at all.
+        """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
 
-        `tool`: whose signature the built-in system prompt shows.
+        `tool`: the tool that the built-in system prompt describes.
 
-        Raises ChatFormatError when the template cannot carry the protocol.
+        Raises ChatFormatError when the tokenizer or the template cannot be used.
         """
         self.tokenizer = tokenizer
         self.system_prompt = default_system_prompt(tool) if system_prompt is None else system_prompt
@@ -130,7 +102,7 @@ class ChatFormat:
         self._turn_head, self._turn_tail = head, tail
         eos = tokenizer.eos_token_id
         self.stop_ids: list[int] = sorted({self.end_of_turn_id} | ({eos} if isinstance(eos, int) else set()))
-        self._forgeable = sorted(
+        self._markers = sorted(
             {token.content for token in tokenizer.added_tokens_decoder.values()} | {"</tool_response>"},
             key=len,
             reverse=True,
@@ -138,7 +110,7 @@ class ChatFormat:
 
     @cached_property
     def longest_token(self) -> int:
-        """Most characters that one token can stand for: a longer text has at least its share of tokens."""
+        """Largest number of characters of one token; a lower bound of a text's tokens follows from its length."""
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     @classmethod
@@ -172,52 +144,52 @@ class ChatFormat:
     # -- text to tokens -------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a piece of text, with nothing added."""
+        """Return the token ids of a text, without added special tokens."""
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens included."""
+        """Return the text of token ids, special tokens included."""
         text: str = self._fast.decode(list(token_ids), skip_special_tokens=False)
         return text
 
     def prompt_messages(self, problem: str, *, as_is: bool = False) -> list[dict[str, str]]:
-        """The conversation that a problem opens; `as_is`: without the job's system prompt and prefix."""
+        """Return the conversation of a prompt; `as_is`: without the job's system prompt and prefix."""
         if as_is:
             return [{"role": "user", "content": problem}]
         messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*messages, {"role": "user", "content": self.prompt_prefix + problem}]
 
     def prompt_ids(self, problem: str, *, as_is: bool = False) -> list[int]:
-        """Token ids up to where the model's first turn begins. `as_is`: as in `prompt_messages`."""
+        """Return the token ids up to the start of the model's first turn. `as_is`: as in `prompt_messages`."""
         return self.encode(self._render(self.prompt_messages(problem, as_is=as_is)))
 
-    def conversation_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation that goes on, up to where the model's next turn begins.
+    def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the token ids of an unfinished conversation, up to the start of the model's next turn.
 
-        The last message is not the assistant's. As `conversation` otherwise.
+        The last message must not be the assistant's. Otherwise as `encode_conversation`.
         """
         if any(message["role"] == "assistant" for message in messages):
-            return self.conversation(messages).token_ids
+            return self.encode_conversation(messages).token_ids
         return self.encode(self._render(messages))
 
     def tool_turn_text(self, responses: Sequence[str]) -> str:
-        """Text between a turn's end-of-turn token and the model's next turn.
+        """Return the text between a turn's end-of-turn token and the model's next turn.
 
-        What the tool printed cannot forge the protocol: the tokenizer's own markers in it are broken up.
+        Markers of the tokenizer in the responses are escaped: tool output cannot forge a turn.
         """
-        body = tool_message([self.harmless(response) for response in responses])
+        body = tool_message([self.escape_markers(response) for response in responses])
         return self._turn_head + body + self._turn_tail
 
     def tool_turn_ids(self, responses: Sequence[str]) -> list[int]:
-        """Token ids of `tool_turn_text`: what follows a turn's sampled ids, to where the model's next turn begins."""
+        """Return the token ids of `tool_turn_text`: they follow a turn's sampled ids, up to the model's next turn."""
         return self.encode(self.tool_turn_text(responses))
 
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
-        """A finished conversation `[{role, content}, ...]` as a rollout of it would be, for SFT.
+    def encode_conversation(self, messages: Sequence[Mapping[str, Any]]) -> EncodedConversation:
+        """Return a finished conversation `[{role, content}, ...]` as the tokens that a rollout of it would have.
 
-        Role `tool` is rendered as this protocol does; neighbouring tool messages share a turn. Raises ChatFormatError
-        for a conversation with no assistant turn, or that starts with one.
+        Consecutive messages of role `tool` share one user turn, as in a rollout. Raises ChatFormatError for a
+        conversation without an assistant turn, or with an assistant turn first.
         """
         opening, turns = _split_turns(messages)
         ids = self.encode(self._render(opening))
@@ -234,15 +206,15 @@ class ChatFormat:
         return EncodedConversation(ids, mask)
 
     def model_text(self, token_ids: Sequence[int]) -> str:
-        """Text of a sampled turn, without the token that ended it."""
+        """Return the text of a sampled turn, without its stop token."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_ids else token_ids
         return self.decode(ids)
 
-    def harmless(self, text: str) -> str:
-        """Tool output with every marker of the tokenizer broken by a space, so that it cannot open or close a turn."""
+    def escape_markers(self, text: str) -> str:
+        """Return tool output with a space inserted into every marker of the tokenizer, so that none can end a turn."""
         if "<" not in text and "[" not in text:
             return text
-        for marker in self._forgeable:
+        for marker in self._markers:
             if len(marker) > 1 and marker in text:
                 text = text.replace(marker, f"{marker[0]} {marker[1:]}")
         return text
@@ -264,11 +236,11 @@ class ChatFormat:
         return str(rendered)
 
     def _after_model_turn(self, reply: Sequence[Mapping[str, Any]]) -> str:
-        """What the template writes behind an assistant's content when `reply` follows, to the next generation."""
+        """Return the template's text from the end of an assistant turn, through `reply`, to the next generation."""
         opening = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MODEL_MARK}]
         _, mark, after = self._render([*opening, *reply]).partition(_MODEL_MARK)
         if not mark:
-            raise ChatFormatError("the chat template does not write an assistant's content as it stands")
+            raise ChatFormatError("the chat template does not write an assistant's content verbatim")
         return after
 
     def _closing_token(self, after: str) -> str:
@@ -276,8 +248,8 @@ class ChatFormat:
         closing = max((token for token in added if after.startswith(token)), key=len, default="")
         if not closing:
             raise ChatFormatError(
-                f"the chat template closes an assistant turn with {after[:20]!r}, which is not a token of its own: "
-                "where a turn ends could not be sampled"
+                f"the chat template closes an assistant turn with {after[:20]!r}, which is not a special token: the "
+                "end of a turn could not be sampled"
             )
         return closing
 
@@ -285,7 +257,7 @@ class ChatFormat:
 def _split_turns(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], list[tuple[str, list[dict[str, str]]]]]:
-    """The messages before the first assistant turn, then each assistant turn with the messages that answer it."""
+    """Return the messages before the first assistant turn, and each assistant turn with the messages after it."""
     first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), None)
     if not first:
         raise ChatFormatError("a conversation must have an assistant turn, and must not start with one")

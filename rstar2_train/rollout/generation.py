@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rstar2_train.inference.client import EngineUnavailable, Generation
 from rstar2_train.inference.scheduler import Ticket
 from rstar2_train.rollout.context import RolloutContext
-from rstar2_train.rollout.seeds import derive
+from rstar2_train.rollout.seeds import derive_seed
 
 MAX_TRIES = 12
 """Tries per turn. Waiting for an engine is not a try: the pool limits that time."""
@@ -89,7 +89,7 @@ class FailoverGenerator:
                 max_tokens=max_tokens,
                 temperature=agent.sampling.temperature,
                 top_p=agent.sampling.top_p,
-                seed=derive(*self.seed, turn),
+                seed=derive_seed(*self.seed, turn),
                 stop_ids=agent.chat_format.stop_ids,
             )
         )

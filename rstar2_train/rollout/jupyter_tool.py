@@ -1,8 +1,8 @@
-"""The tool `jupyter_code`: one session of the judge for a trajectory, whose calls are its cells.
+"""The tool `jupyter_code`: one judge session per trajectory; each tool call is a cell of the session.
 
-Between the agent loop, for which it is an `ToolExecutor` like any other, and the judge. Calls of one turn are cells one
-after the other. A session that a cell of its own ended is begun anew, and the model is told; one that the judge lost
-cannot be had again without running cells twice, so the trajectory is lost to infrastructure.
+A `ToolExecutor` between the agent loop and the judge. The calls of one turn run one after another. If a cell ended its
+own session (timeout, memory), the next call opens a new session and its output informs the model. If the judge lost the
+session, the trajectory is lost to infrastructure: restoring the session would run cells twice.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 
 STARTED_AGAIN = "(the notebook was started again: what earlier cells defined is gone)\n"
+"""Put before the output of the first cell of a new session."""
 
 
 class JupyterTool:
-    """Runs a trajectory's calls in one session. Use as an async context manager."""
+    """Runs the calls of one trajectory in one session. Use as `async with`."""
 
     def __init__(self, judge: JudgeClient) -> None:
         self._judge = judge
         self._session: JudgeSession | None = None
-        self._held = AsyncExitStack()
-        """What ends the session."""
-        self._begun = False
-        self._turn = asyncio.Lock()
+        self._exit_stack = AsyncExitStack()
+        """Closes the session."""
+        self._had_session = False
+        self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> JupyterTool:
         return self
@@ -40,12 +41,13 @@ class JupyterTool:
         await self._close()
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
-        """Run a cell (it has no stdin). Raises JudgeUnavailable when the session is lost."""
-        async with self._turn:
+        """Run a cell; `stdin` is ignored. Raises JudgeUnavailable when the judge has lost the session."""
+        async with self._lock:
             note = ""
             if self._session is None:
-                self._session = await self._held.enter_async_context(self._judge.session())
-                note, self._begun = STARTED_AGAIN if self._begun else "", True
+                self._session = await self._exit_stack.enter_async_context(self._judge.session())
+                note = STARTED_AGAIN if self._had_session else ""
+                self._had_session = True
             result = await self._session.run(code, limits=limits)
             if result.status in ("session_lost", "internal"):
                 raise JudgeUnavailable(f"the trajectory's session was lost: {result.stderr.strip()}")
@@ -55,4 +57,4 @@ class JupyterTool:
 
     async def _close(self) -> None:
         self._session = None
-        await self._held.aclose()
+        await self._exit_stack.aclose()

@@ -1,7 +1,7 @@
-"""Trajectories on disk: one Parquet file a step, complete or absent.
+"""Trajectories on disk: one Parquet file per step, complete or absent.
 
-Written before the update that uses them; the resumed driver, the viewer, the analysis and the filter read these files
-and nothing else. Readable by any Parquet reader: segments and calls are lists of structs.
+A step writes its file before the update that uses it. The restarted stage, the viewer, the analysis and the Filter
+stage read these files and nothing else. Any Parquet reader can read them: segments and calls are lists of structs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 FORMAT = b"1"
-"""Version of the columns, in the file's metadata under `rstar2.trajectories`."""
+"""Version of the columns, in the file's metadata under `rstar2.trajectories`. A new nullable column keeps it."""
 BATCH = 64
-"""Rows that `write` and `stream` hold as Python objects at a time."""
+"""Number of rows that `write` and `stream` hold as Python objects at a time."""
 GROUP_BATCHES = 4
-"""Of so many `write` makes a row group: a smaller one compresses worse."""
+"""Number of batches per row group; a smaller row group compresses worse."""
 _KEY = b"rstar2.trajectories"
 _STEP = re.compile(r"step-(\d+)\.parquet")
 _TYPES: dict[str, pa.DataType] = {
@@ -44,52 +44,52 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 class TrajectoryStoreError(ValueError):
-    """A trajectory file that cannot be read."""
+    """A trajectory file cannot be read."""
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """File of the trajectories that lead to 1-based `step`."""
+    """Return the file of the trajectories that 1-based `step` trains on."""
     return folder / f"step-{step:06d}.parquet"
 
 
 def write(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """Write a file whole or not at all, also under kill -9; an older one of that name is replaced.
+    """Write a complete file or none, even under kill -9. Replaces an existing file.
 
-    Rows are taken as they are written, a batch at a time.
+    Takes the trajectories one batch at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     rows = map(to_row, trajectories)
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
                 while (group := _group(rows)).num_rows:
                     writer.write_table(group)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
 
 def read(path: Path) -> list[Trajectory]:
-    """The trajectories of a file, in the order they were written. Raises TrajectoryStoreError."""
+    """Return the trajectories of a file, in the order in which they were written. Raises TrajectoryStoreError."""
     return [from_row(row) for row in stream(path)]
 
 
 def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a file one by one, as plain values, decoded a batch at a time. Raises as `read` does.
+    """Yield the rows of a file as plain values, decoded one batch at a time. Raises TrajectoryStoreError.
 
-    `columns`: read these alone; None: all, of which `from_row` makes a trajectory.
+    `columns`: the columns to read; None: all, for `from_row`.
     """
     try:
         with pq.ParquetFile(path) as file:
             version = (file.schema_arrow.metadata or {}).get(_KEY)
             if version != FORMAT:
                 raise TrajectoryStoreError(
-                    f"{path} does not hold trajectories of format {FORMAT.decode()} (found: {version!r})"
+                    f"{path} does not contain trajectories of format {FORMAT.decode()} (its format: {version!r})"
                 )
             for batch in file.iter_batches(batch_size=BATCH, columns=columns):
                 yield from batch.to_pylist()
@@ -98,14 +98,14 @@ def stream(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:
-    """The step files of a folder with their steps, oldest first; none when there is no such folder."""
+    """Return (step, file) of each step file in a folder, oldest first; empty if the folder does not exist."""
     return sorted(
         (int(match[1]), path) for path in folder.glob("step-*.parquet") if (match := _STEP.fullmatch(path.name))
     )
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
-    """Delete all step files of a folder but the newest `keep`; returns what was deleted."""
+    """Delete all step files of a folder except the newest `keep`; return the deleted files."""
     steps = step_files(folder)
     old = [path for _, path in steps[: max(0, len(steps) - keep)]]
     for path in old:
@@ -114,7 +114,7 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 
 def to_row(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as plain values; its lists of tokens are shared (`dataclasses.asdict` takes each apart)."""
+    """Return a trajectory as plain values. It shares the token lists, which `dataclasses.asdict` would copy."""
     row = _values(trajectory)
     row["segments"] = [_values(segment) for segment in trajectory.segments]
     row["calls"] = [_values(call) for call in trajectory.calls]
@@ -122,14 +122,14 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> Trajectory:
-    """The trajectory that a whole row of `stream` or `to_row` holds."""
+    """Return the trajectory of a complete row of `stream` or `to_row`. A missing column has its default."""
     row["segments"] = [Segment(**segment) for segment in row["segments"]]
     row["calls"] = [ToolCall(**call) for call in row["calls"]]
     return Trajectory(**row)
 
 
 def _group(rows: Iterator[dict[str, Any]]) -> pa.Table:
-    """The next row group; made of small tables, since a row takes ten times the space as Python objects."""
+    """Return the next row group, built from small tables: a row needs ten times the memory as Python objects."""
     batches = (list(itertools.islice(rows, BATCH)) for _ in range(GROUP_BATCHES))
     return pa.concat_tables([pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches])
 
@@ -139,7 +139,7 @@ def _values(record: Trajectory | Segment | ToolCall) -> dict[str, Any]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
+    """Make the rename durable against a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -148,7 +148,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _schema() -> pa.Schema:
-    """Columns straight from the dataclasses, so that a new field is stored without being named here again."""
+    """Return the columns, derived from the dataclasses: a new field needs no change here."""
     nested = {"list[Segment]": _struct(Segment), "list[ToolCall]": _struct(ToolCall)}
     columns = [(field.name, nested.get(str(field.type)) or _TYPES[str(field.type)]) for field in fields(Trajectory)]
     return pa.schema(columns, metadata={_KEY: FORMAT})

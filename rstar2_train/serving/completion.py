@@ -25,7 +25,7 @@ from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
-from rstar2_train.tools.parser import JUPYTER
+from rstar2_train.tools.schema import JUPYTER
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -89,7 +89,7 @@ class Completion:
         protocol = house.protocol
 
         async def tell_outputs(calls: Sequence[ToolCall]) -> None:
-            await tell(outputs_text([protocol.harmless(call.response) for call in calls]))
+            await tell(outputs_text([protocol.escape_markers(call.response) for call in calls]))
 
         turns = TurnGenerator(
             engine=house.engine,

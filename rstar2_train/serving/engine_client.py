@@ -18,7 +18,7 @@ import aiohttp
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.inference.openai_client import NOTHING_ADDED
-from rstar2_train.rollout.seeds import derive
+from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.serving.errors import ApiError
 
 SILENT_SECONDS = 600.0
@@ -110,7 +110,7 @@ class TurnGenerator:
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
             **NOTHING_ADDED,
-            "seed": None if self.seed is None else derive(self.seed, turn),
+            "seed": None if self.seed is None else derive_seed(self.seed, turn),
             "stop": list(self.stops),
             "stop_token_ids": list(self.stop_ids),
             "skip_special_tokens": False,

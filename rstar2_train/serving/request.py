@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.rollout.chat_format import TOOLS, ChatFormat, ChatFormatError
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
-from rstar2_train.tools.schema import tools_section
+from rstar2_train.tools.schema import TOOLS, tools_section
 from rstar2_train.utils.text import half_character
 
 TEMPERATURE = 0.6
@@ -138,7 +138,7 @@ def prompt_ids(messages: Sequence[dict[str, Any]], protocol: ChatFormat, *, cont
         wrong = f"the model takes {context} tokens; the messages have {characters} characters: shorten them"
         raise ApiError(400, wrong, param="messages", code="context_length_exceeded")
     try:
-        return protocol.conversation_ids(told)
+        return protocol.conversation_prompt_ids(told)
     except ChatFormatError as error:
         raise ApiError(400, str(error), param="messages") from error
 

@@ -1,9 +1,9 @@
-r"""The tool protocol: how a tool's calls are read from a turn, and what the model is shown back.
+r"""Reads the tool calls of a turn, and renders the text that answers each of them. Pure.
 
-Used by the agent loop for rollouts and by the generator of demonstrations, so that both write the same strings; they
+Used by the agent loop for rollouts and by the generator of demonstrations, so that both produce the same strings; they
 are stable. A job has one tool (`spec.rollout.tool`). Calls have the Hermes form:
-`<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a turn is answered in its place: the good
-ones by what they printed, the bad ones by what is wrong with them (the paper counts those as tool errors, eq. 4). Pure.
+`<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a turn has a response in its place: the
+output of a valid call, the error of an invalid one (a tool error in the paper's eq. 4).
 """
 
 from __future__ import annotations
@@ -15,23 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rstar2_train.api.roles import ToolName
-from rstar2_train.tools.schema import CALL_CLOSE as _CLOSE
-from rstar2_train.tools.schema import CALL_OPEN as _OPEN
-from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, call_text
+from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, TOOLS, call_text
 from rstar2_train.tools.types import CallStatus
 from rstar2_train.utils.text import half_character
-
-__all__ = [
-    "JUPYTER",
-    "TOOLS",
-    "TOOL_NAME",
-    "ParsedCall",
-    "clip_middle",
-    "parse_calls",
-    "render_call",
-    "render_parsed",
-    "render_result",
-]
 
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
 _DECODER = json.JSONDecoder()
@@ -39,44 +25,44 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """One call of a turn, good or bad."""
+    """One call of a turn, valid or invalid."""
 
     name: str = ""
     code: str = ""
     stdin: str = ""
     fault: Literal["", "malformed", "unknown_tool"] = ""
-    """Empty: the call can run. Otherwise it is answered with an error and never runs."""
-    why: str = ""
-    """What is wrong with a malformed call."""
+    """Empty: the call can run. Otherwise its response is an error, and it never runs."""
+    detail: str = ""
+    """The fault of a malformed call, in words."""
 
 
 def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> list[ParsedCall]:
-    """Every `<tool_call>` of a model's turn, in order; a bad one, or one of another tool, becomes a fault in its slot.
+    """Return every `<tool_call>` of a turn, in order. An invalid call, or a call of another tool, has a fault.
 
-    The JSON is read with a JSON parser from where it starts, so `</tool_call>` inside a string ends nothing. A call
-    that is never closed is malformed. Calls after the first `max_calls` are faults.
+    A JSON parser reads the call, so `</tool_call>` inside a string does not close it. A call without a closing tag is
+    malformed. Calls after the first `max_calls` are malformed.
     """
     calls: list[ParsedCall] = []
-    for call, _, _ in _each(text, tool):
+    for call, _, _ in _iter_calls(text, tool):
         if len(calls) >= max_calls:
-            call = ParsedCall(name=call.name, fault="malformed", why=f"more than {max_calls} calls in one turn")
+            call = ParsedCall(name=call.name, fault="malformed", detail=f"more than {max_calls} calls in one turn")
         calls.append(call)
     return calls
 
 
 def call_spans(text: str) -> list[tuple[int, int]]:
-    """Where each `<tool_call>` of a model's turn begins and ends (exclusive), tags included; a bad one too."""
-    return [(begin, end) for _, begin, end in _each(text, TOOL_NAME)]
+    """Return (start, end) of each `<tool_call>` of a turn, tags included, end exclusive; also of invalid calls."""
+    return [(start, end) for _, start, end in _iter_calls(text, TOOL_NAME)]
 
 
 def render_call(code: str, stdin: str = "") -> str:
-    """A call of the Python tool as a model writes it."""
+    """Return a call of the Python tool as a model writes it."""
     return call_text(TOOL_NAME, {"code": code, "input": stdin})
 
 
-def render_parsed(call: ParsedCall) -> str:
-    """What the model is shown for a call that cannot run."""
-    return render_result(status=call.fault or "malformed", name=call.name, why=call.why)
+def render_fault(call: ParsedCall) -> str:
+    """Return the tool response of a call that cannot run."""
+    return render_result(status=call.fault or "malformed", name=call.name, detail=call.detail)
 
 
 def render_result(
@@ -87,13 +73,13 @@ def render_result(
     exit_code: int | None = None,
     wall_seconds: float = 4.0,
     name: str = "",
-    why: str = "",
+    detail: str = "",
 ) -> str:
-    """The text that a model is shown for a call: its output, or one short line that starts with `error: `.
+    """Return the tool response of a call: its output, or one short line that starts with `error: `.
 
-    `wall_seconds`: the call's time limit; `name`: of an unknown tool; `why`: what is wrong with a malformed call.
-    What a failed program had printed follows its error line. Raises ValueError for `internal`, which is a failure of
-    the infrastructure and is never shown to a model.
+    `wall_seconds`: time limit of the call; `name`: name of an unknown tool; `detail`: fault of a malformed call. The
+    output of a failed program follows the error line. Raises ValueError for `internal`, an infrastructure failure,
+    which a model never receives.
     """
     printed = stdout.strip()
     match status:
@@ -113,96 +99,96 @@ def render_result(
         case "session_lost":
             return "error: the session was lost, and all that it had defined"
         case "malformed" | "invalid":
-            return f"error: invalid tool call: {why or stderr.strip() or 'it cannot be run'}"
+            return f"error: invalid tool call: {detail or stderr.strip() or 'it cannot be run'}"
         case "unknown_tool":
             return f"error: unknown tool {name!r}"
-    raise ValueError(f"status {status!r} is a failure of the infrastructure: repeat the call, show the model nothing")
+    raise ValueError(f"status {status!r} is an infrastructure failure: repeat the call, do not show it to the model")
 
 
 def clip_middle(text: str, *, limit: int) -> str:
-    """Text of at most about `limit` characters: the middle is left out, and the cut says how much."""
+    """Return a text of about `limit` characters: a note with the omitted length replaces the middle."""
     if len(text) <= limit:
         return text
     head = limit - limit // 2
     return f"{text[:head]}\n...({len(text) - limit} characters left out)...\n{text[len(text) - limit // 2 :]}"
 
 
-def _each(text: str, tool: ToolName) -> Iterator[tuple[ParsedCall, int, int]]:
-    """Every call of a turn, with its span."""
-    at = text.find(_OPEN)
+def _iter_calls(text: str, tool: ToolName) -> Iterator[tuple[ParsedCall, int, int]]:
+    """Yield every call of a turn with its start and end."""
+    at = text.find(CALL_OPEN)
     while at >= 0:
-        call, end = _parse_one(text, at + len(_OPEN), tool)
+        call, end = _parse_call(text, at + len(CALL_OPEN), tool)
         yield call, at, end
-        at = text.find(_OPEN, end)
+        at = text.find(CALL_OPEN, end)
 
 
-def _parse_one(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
-    """The call whose opening tag ends at `start`, and where to look for the next one."""
-    begin = start + len(text[start:]) - len(text[start:].lstrip())
+def _parse_call(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
+    """Return the call whose opening tag ends at `start`, and the position from which to search for the next one."""
+    json_start = start + len(text[start:]) - len(text[start:].lstrip())
     try:
-        value, end = _DECODER.raw_decode(text, begin)
-    except ValueError as error:  # also a number of more digits than Python reads
-        why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
-        return ParsedCall(fault="malformed", why=f"not valid JSON ({why})"), _resume(text, start)
+        value, end = _DECODER.raw_decode(text, json_start)
+    except ValueError as error:  # also a number with more digits than Python reads
+        detail = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
+        return ParsedCall(fault="malformed", detail=f"not valid JSON ({detail})"), _resume(text, start)
     except RecursionError:
-        return ParsedCall(fault="malformed", why="not valid JSON (nested too deep)"), _resume(text, start)
+        return ParsedCall(fault="malformed", detail="not valid JSON (nested too deep)"), _resume(text, start)
     rest = text[end:].lstrip()
-    if rest.startswith(_CLOSE):
-        return _check(value, tool), text.index(_CLOSE, end) + len(_CLOSE)
-    why = f"text between the JSON and {_CLOSE}" if _CLOSE in rest.split(_OPEN)[0] else f"no {_CLOSE}"
-    return ParsedCall(name=_name(value), fault="malformed", why=why), _resume(text, end)
+    if rest.startswith(CALL_CLOSE):
+        return _validate_call(value, tool), text.index(CALL_CLOSE, end) + len(CALL_CLOSE)
+    detail = f"text between the JSON and {CALL_CLOSE}" if CALL_CLOSE in rest.split(CALL_OPEN)[0] else f"no {CALL_CLOSE}"
+    return ParsedCall(name=_name(value), fault="malformed", detail=detail), _resume(text, end)
 
 
 def _resume(text: str, start: int) -> int:
-    """After a broken call: behind its closing tag, or at the next opening tag if that comes first."""
-    close, opening = text.find(_CLOSE, start), text.find(_OPEN, start)
+    """Return where the search continues after a malformed call: its closing tag or the next opening tag."""
+    close, opening = text.find(CALL_CLOSE, start), text.find(CALL_OPEN, start)
     if close < 0 or 0 <= opening < close:
         return opening if opening >= 0 else len(text)
-    return close + len(_CLOSE)
+    return close + len(CALL_CLOSE)
 
 
-def _check(value: Any, tool: ToolName) -> ParsedCall:
-    """A decoded call against the tool's signature."""
+def _validate_call(value: Any, tool: ToolName) -> ParsedCall:
+    """Return the call of a decoded JSON value; a value that violates the tool's signature has a fault."""
     if not isinstance(value, dict):
-        return ParsedCall(fault="malformed", why="not a JSON object")
+        return ParsedCall(fault="malformed", detail="not a JSON object")
     name = _name(value)
     if not name:
-        return ParsedCall(fault="malformed", why='"name" must be a string')
+        return ParsedCall(fault="malformed", detail='"name" must be a string')
     if "arguments" not in value:
-        return ParsedCall(name=name, fault="malformed", why='"arguments" is missing')
+        return ParsedCall(name=name, fault="malformed", detail='"arguments" is missing')
     arguments = value["arguments"]
     if not isinstance(arguments, dict):
-        return ParsedCall(name=name, fault="malformed", why='"arguments" must be an object')
+        return ParsedCall(name=name, fault="malformed", detail='"arguments" must be an object')
     if name != tool:
         return ParsedCall(name=name, fault="unknown_tool")
     unknown = sorted(set(arguments) - set(TOOLS[tool]["function"]["parameters"]["properties"]))
     if unknown:
-        return ParsedCall(name=name, fault="malformed", why=f"unknown argument {unknown[0]!r}")
+        return ParsedCall(name=name, fault="malformed", detail=f"unknown argument {unknown[0]!r}")
     code: Any = arguments.get("code")
     stdin: Any = arguments.get("input", "")
     for argument, value in (("code", code), ("input", stdin)):
         if not isinstance(value, str):
-            return ParsedCall(name=name, fault="malformed", why=f'"{argument}" must be a string')
+            return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" must be a string')
         if half_character(value):
-            return ParsedCall(name=name, fault="malformed", why=f'"{argument}" holds half a surrogate pair')
+            return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" holds half a surrogate pair')
     return ParsedCall(name=name, code=code, stdin=stdin)
 
 
 def _name(value: Any) -> str:
-    """The name in a decoded call; empty where there is none that could be stored."""
+    """Return the name in a decoded call; empty if it is missing or cannot be stored."""
     name = value.get("name") if isinstance(value, dict) else None
     return name if isinstance(name, str) and not half_character(name) else ""
 
 
 def _last_error(stderr: str, exit_code: int | None) -> str:
-    """One line for a failed program: where and which exception; the last line it wrote; or its exit code."""
+    """Return one line for a failed program: position and exception, or its last line, or its exit code."""
     lines = stderr.rstrip().splitlines()
     if not lines:
         return f"exit code {exit_code}" if exit_code is not None else "failed"
     frame = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].lstrip().startswith('File "')), None)
     if frame is None:
         return lines[-1].strip()
-    # The exception's own line is the first that is not indented behind the last frame; its message may go on.
+    # The exception is the first line after the last frame that is not indented; its message may have more lines.
     exception = next((line for line in lines[frame + 1 :] if line and not line[0].isspace()), lines[-1]).strip()
     numbers = _FRAME.findall(stderr)
     return f"line {numbers[-1]}: {exception}" if numbers else exception

@@ -1,8 +1,7 @@
-"""How tools are written down for a model: the Python tools' signatures, and the section of a system prompt about them.
+"""The signatures of the Python tools, and the section of a system prompt that describes tools. Pure.
 
-Below the agent loop (tools/parser.py, rollout/chat_format.py) and the converters of demonstrations
-(data/prepare/conversations.py): what a model learns in the cold start is to the letter what it is shown in a rollout.
-Pure.
+Used by the agent loop (tools/parser.py, rollout/chat_format.py) and by the converters of demonstrations
+(data/prepare/conversations.py): demonstrations and rollouts have the same text, character by character.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # pydantic is slow to load, and `rstar2 --help` comes by here
+if TYPE_CHECKING:  # pydantic is slow to import, and `rstar2 --help` imports this module
     from rstar2_train.api.roles import ToolName
 
 TOOL_NAME: ToolName = "execute_python_code_with_standard_io"
-"""The tool's name in the paper."""
+"""The Python tool, under its name in the paper."""
 JUPYTER: ToolName = "jupyter_code"
-"""The other tool of the paper's public code; here with real sessions (judge/client/session.py)."""
+"""The notebook tool of the paper's public code; here it runs in a judge session (judge/client/session.py)."""
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -27,25 +26,26 @@ def _signature(name: ToolName, description: str, arguments: dict[str, str]) -> d
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-SHOWN = "The value of a last line that is an expression is printed too."
+_LAST_EXPRESSION = "The value of a last line that is an expression is printed too."
 TOOLS: dict[ToolName, dict[str, Any]] = {
     TOOL_NAME: _signature(
         TOOL_NAME,
-        f"Runs a Python program by itself, gives it `input` on standard input, and returns what it prints. {SHOWN}",
+        "Runs a Python program by itself, gives it `input` on standard input, and returns what it prints. "
+        + _LAST_EXPRESSION,
         {"code": "The whole Python program.", "input": "Standard input of the program; may be empty."},
     ),
     JUPYTER: _signature(
         JUPYTER,
         "Runs a cell of Python in your notebook, which keeps what earlier cells defined, and returns what it prints. "
-        + SHOWN,
+        + _LAST_EXPRESSION,
         {"code": "The cell."},
     ),
 }
-"""JSON signatures of the tools, as the system prompt shows them."""
+"""JSON signature of each tool, as in the system prompt."""
 
 
 def tools_section(signatures: Sequence[dict[str, Any]]) -> str:
-    """The end of a system prompt: which functions there are, how to call one. The form is the paper's (Fig. 2)."""
+    """Return the end of a system prompt: the functions and the syntax of a call, in the form of the paper's Fig. 2."""
     lines = "\n".join(json.dumps(signature, ensure_ascii=False) for signature in signatures)
     return (
         "# Tools\n\n"
@@ -58,6 +58,6 @@ def tools_section(signatures: Sequence[dict[str, Any]]) -> str:
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
-    """A call as a model writes it."""
+    """Return a call as a model writes it."""
     call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"{CALL_OPEN}\n{call}\n{CALL_CLOSE}"

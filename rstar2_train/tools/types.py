@@ -1,4 +1,4 @@
-"""How a tool call can end."""
+"""The statuses of a tool call."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ CallStatus = Literal[
     "malformed",
     "unknown_tool",
 ]
-"""The judge's statuses, and two of the parser's: `malformed` (no valid JSON call) and `unknown_tool`."""
+"""The judge's statuses, and two of the parser: `malformed` (not a valid call) and `unknown_tool`."""

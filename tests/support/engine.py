@@ -19,7 +19,8 @@ import urllib.request
 from pathlib import Path
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.rollout.chat_format import ChatFormat, render_call
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.tools.parser import render_call
 
 BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"
@@ -73,8 +74,8 @@ def conversation() -> list[dict[str, str]]:
     ]
 
 
-def load_protocol(folder: Path) -> ChatFormat:
-    """The protocol of the test's job."""
+def load_chat_format(folder: Path) -> ChatFormat:
+    """The chat_format of the test's job."""
     return ChatFormat.load(folder, engine_job().spec.model)
 
 
@@ -92,7 +93,7 @@ def memorising_model(folder: Path, *, base: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    encoded = load_protocol(base).conversation(conversation())
+    encoded = load_chat_format(base).encode_conversation(conversation())
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     ids = torch.tensor([encoded.token_ids])
     labels = torch.where(torch.tensor([encoded.mask]) == 1, ids, -100)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.rollout.chat_format import ChatFormat
-from tests.support.engine import Engine, load_protocol, memorising_model, random_model, why_not
+from tests.support.engine import Engine, load_chat_format, memorising_model, random_model, why_not
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.fixture(scope="session")
-def engine_protocol(models: Models) -> ChatFormat:
-    """The protocol of these models."""
-    return load_protocol(models.boot)
+def engine_chat_format(models: Models) -> ChatFormat:
+    """The chat_format of these models."""
+    return load_chat_format(models.boot)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from aiohttp import web
 from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
-from rstar2_train.rollout.seeds import derive
+from rstar2_train.rollout.seeds import derive_seed
 from tests.support.engine import QUESTION, Engine
 
 GOLD = ["42", "42", "41", "42"]
@@ -74,7 +74,7 @@ class Relay:
 def seeds(name: str, problems: Iterable[str]) -> dict[int, Asked]:
     """Seed of a request -> what it asks for. `name` follows the job's seed, 0, in all of them."""
     return {
-        derive(0, name, problem, sample, turn): (problem, sample, turn)
+        derive_seed(0, name, problem, sample, turn): (problem, sample, turn)
         for problem in problems
         for sample in range(SAMPLES)
         for turn in range(TURNS)

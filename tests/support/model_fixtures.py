@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.rollout.chat_format import ChatFormat
-from tests.support.engine import load_protocol, random_model
+from tests.support.engine import load_chat_format, random_model
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def protocol(model_folder: Path) -> ChatFormat:
-    """Its protocol."""
-    return load_protocol(model_folder)
+def chat_format(model_folder: Path) -> ChatFormat:
+    """Its chat_format."""
+    return load_chat_format(model_folder)

@@ -30,7 +30,7 @@ class DemonstrationBatches:
         examples, levels, dropped = [], [], 0
         for index, row in enumerate(rows):
             try:
-                encoded = chat_format.conversation(row.messages)
+                encoded = chat_format.encode_conversation(row.messages)
             except ChatFormatError as error:
                 raise DataError(f"{settings.data}: row {index + 1}: {error}") from error
             if len(encoded.token_ids) > settings.max_tokens:

@@ -10,9 +10,9 @@ from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import Engine
-from tests.support.engine_fixtures import engine, engine_protocol, models
+from tests.support.engine_fixtures import engine, engine_chat_format, models
 
-__all__ = ["engine", "engine_protocol", "models"]
+__all__ = ["engine", "engine_chat_format", "models"]
 
 TIMES = PoolTimes(patience=300, load=60, straggler=2, check=0.5, retry=0.5)
 """Patient with a busy machine, quick to notice."""

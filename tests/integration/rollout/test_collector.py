@@ -31,7 +31,7 @@ PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42", slice="L1", 
 async def gather(
     pool: EnginePool,
     judge: JudgeClient,
-    protocol: ChatFormat,
+    chat_format: ChatFormat,
     *,
     samples: int = 2,
     sampling: Sampling = GREEDY,
@@ -40,7 +40,7 @@ async def gather(
     problems: list[Problem] = PROBLEMS,
     **rollout: Any,
 ) -> list[Trajectory]:
-    agent = Agent(chat_format=protocol, sampling=sampling, rollout=RolloutSpec(**rollout), limits=JudgeLimits())
+    agent = Agent(chat_format=chat_format, sampling=sampling, rollout=RolloutSpec(**rollout), limits=JudgeLimits())
     groups = await collect_groups(
         problems,
         samples=samples,
@@ -54,13 +54,13 @@ async def gather(
 
 
 async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, tmp_path: Any
+    pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, tmp_path: Any
 ) -> None:
     await pool.update_weights(models.memorising, "known/1")
     done: list[Trajectory] = []
-    rows = await gather(pool, judge, engine_protocol, on_done=done.append)
+    rows = await gather(pool, judge, engine_chat_format, on_done=done.append)
     assert len(done) == len(rows) == 8
-    whole = engine_protocol.conversation(conversation())
+    whole = engine_chat_format.encode_conversation(conversation())
     for one in rows:
         ids, mask, logprobs = one.response()
         assert one.prompt_ids + ids == whole.token_ids
@@ -82,7 +82,7 @@ async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
 
 
 async def test_the_same_seed_samples_the_same(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
+    pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """One at a time: sums of floats depend on who else is in the batch."""
     await pool.update_weights(models.boot, "random/1")
@@ -91,7 +91,7 @@ async def test_the_same_seed_samples_the_same(
     once, again, other = [
         [
             one.segments[0].token_ids
-            for one in await gather(pool, judge, engine_protocol, samples=3, sampling=sampling, seed=seed)
+            for one in await gather(pool, judge, engine_chat_format, samples=3, sampling=sampling, seed=seed)
         ]
         for seed in seeds
     ]
@@ -109,24 +109,24 @@ async def test_the_same_seed_samples_the_same(
     ],
 )
 async def test_what_a_limit_cuts_off_has_no_reward(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, sampling: Sampling, stop: str
+    pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, sampling: Sampling, stop: str
 ) -> None:
     await pool.update_weights(models.memorising, "known/2")
-    for one in await gather(pool, judge, engine_protocol, samples=1, sampling=sampling):
+    for one in await gather(pool, judge, engine_chat_format, samples=1, sampling=sampling):
         assert (one.stop, one.truncated, one.reward, one.verdict) == (stop, True, 0.0, "no_answer")
         assert one.response_tokens <= sampling.max_response_tokens
 
 
 @pytest.mark.parametrize("policy", ["Static", "Reserve"])
 async def test_admission_holds_and_all_come_through(
-    engine: Engine, judge: JudgeClient, engine_protocol: ChatFormat, models: Models, policy: Any
+    engine: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, policy: Any
 ) -> None:
     admission = AdmissionSpec(policy=policy, max_in_flight=3)
     async with EnginePool([engine.url], token=engine.token, times=TIMES, admission=admission) as pool:
         await pool.update_weights(models.memorising, "known/3")
         running: list[int] = []
         rows = await gather(
-            pool, judge, engine_protocol, samples=4,
+            pool, judge, engine_chat_format, samples=4,
             on_done=lambda _: running.append(len(pool.admission._scheduler.running(engine.url))),
         )  # fmt: skip
         assert {one.verdict for one in rows} == {"correct"}
@@ -134,7 +134,7 @@ async def test_admission_holds_and_all_come_through(
 
 
 async def test_an_engine_killed_in_the_middle_loses_nothing(
-    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """kill -9, then the supervisor's restart: the boot weights are random, so a trajectory from them would be wrong."""
     await pool.update_weights(models.memorising, "known/4")
@@ -143,7 +143,7 @@ async def test_an_engine_killed_in_the_middle_loses_nothing(
     def on_done(_: Trajectory) -> None:
         first_done.set()
 
-    work = asyncio.create_task(gather(pool, judge, engine_protocol, samples=80, on_done=on_done))
+    work = asyncio.create_task(gather(pool, judge, engine_chat_format, samples=80, on_done=on_done))
     await first_done.wait()
     await asyncio.to_thread(engine.kill)
     assert not work.done()
@@ -161,11 +161,11 @@ async def test_an_engine_killed_in_the_middle_loses_nothing(
 
 
 async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
-    pool: EnginePool, judge: JudgeClient, judge_stack: LocalJudge, engine_protocol: ChatFormat, models: Models
+    pool: EnginePool, judge: JudgeClient, judge_stack: LocalJudge, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.memorising, "known/5")
     await asyncio.to_thread(judge_stack.kill, "api")
-    work = asyncio.create_task(gather(pool, judge, engine_protocol, samples=3))
+    work = asyncio.create_task(gather(pool, judge, engine_chat_format, samples=3))
     try:
         await asyncio.sleep(2)
         assert not work.done()
@@ -175,7 +175,7 @@ async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
 
 
 async def test_what_cannot_be_saved_is_excluded_and_not_scored(
-    engine: Engine, engine_protocol: ChatFormat, models: Models
+    engine: Engine, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """A judge that stays away, then engines that stay away."""
     times = PoolTimes(patience=2, load=60, straggler=1, check=0.5, retry=0.2)
@@ -186,7 +186,7 @@ async def test_what_cannot_be_saved_is_excluded_and_not_scored(
         await pool.update_weights(models.memorising, "known/6")
         done: list[Trajectory] = []
         for role in ("judge", "engine"):
-            rows = await gather(pool, nobody, engine_protocol, samples=1, on_done=done.append)
+            rows = await gather(pool, nobody, engine_chat_format, samples=1, on_done=done.append)
             for one in rows:
                 assert one.failed and (one.stop, one.verdict, one.reward) == ("infrastructure", "internal", 0.0)
                 assert one.error.startswith(f"{role}: ") and one.lost_to == role
@@ -196,11 +196,11 @@ async def test_what_cannot_be_saved_is_excluded_and_not_scored(
 
 
 async def test_cancelling_stops_the_engines_work(
-    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
+    engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.boot, "random/2")
     work = asyncio.create_task(
-        gather(pool, judge, engine_protocol, samples=20, sampling=Sampling(max_response_tokens=RESPONSE_TOKENS))
+        gather(pool, judge, engine_chat_format, samples=20, sampling=Sampling(max_response_tokens=RESPONSE_TOKENS))
     )
     client = pool.client(engine.url)
     async with asyncio.timeout(60):
@@ -219,11 +219,11 @@ async def _running(client: Any) -> float:
 
 
 async def test_a_prompt_without_room_is_named(
-    pool: EnginePool, judge: JudgeClient, engine_protocol: ChatFormat, models: Models
+    pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     with pytest.raises(ValueError, match="the engines have no weights yet"):
-        await gather(pool, judge, engine_protocol)
+        await gather(pool, judge, engine_chat_format)
     await pool.update_weights(models.boot, "random/3")
     says = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
     with pytest.raises(PromptTooLong, match=says):
-        await gather(pool, judge, engine_protocol, sampling=Sampling(max_response_tokens=260))
+        await gather(pool, judge, engine_chat_format, sampling=Sampling(max_response_tokens=260))

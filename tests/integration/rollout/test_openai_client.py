@@ -14,10 +14,10 @@ from tests.support.engine_fixtures import Models
 
 
 async def test_the_same_seed_samples_the_same_by_either_route(
-    engine: Engine, pool: EnginePool, client: EngineClient, engine_protocol: ChatFormat, models: Models
+    engine: Engine, pool: EnginePool, client: EngineClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     await pool.update_weights(models.boot, "random/served")
-    prompt = engine_protocol.prompt_ids(QUESTION)
+    prompt = engine_chat_format.prompt_ids(QUESTION)
     connect = partial(OpenAIClient, model="policy")
     async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
         await served.update_weights(models.boot, "policy")
@@ -25,7 +25,7 @@ async def test_the_same_seed_samples_the_same_by_either_route(
         other = served.client(engine.url)
         seen = set()
         for seed in range(4):
-            options = {"max_tokens": 12, "temperature": 0.6, "seed": seed, "stop_ids": engine_protocol.stop_ids}
+            options = {"max_tokens": 12, "temperature": 0.6, "seed": seed, "stop_ids": engine_chat_format.stop_ids}
             ours = await client.generate(prompt, **options)
             theirs = await other.generate(prompt, **options)
             assert (theirs.token_ids, theirs.finish_reason) == (ours.token_ids, ours.finish_reason)

@@ -11,9 +11,9 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
-from tests.support.model_fixtures import model_folder, protocol
+from tests.support.model_fixtures import chat_format, model_folder
 
-__all__ = ["model_folder", "protocol"]
+__all__ = ["chat_format", "model_folder"]
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">\u2028é"
 CALL = '<tool_call>\n{"name": "execute_python_code_with_standard_io", "arguments": {"code": "print(1) # check"}}\n'
@@ -23,19 +23,19 @@ Rollout = Callable[..., Trajectory]
 
 
 @pytest.fixture(scope="session")
-def rollout(protocol: ChatFormat) -> Rollout:
+def rollout(chat_format: ChatFormat) -> Rollout:
     """Makes a rollout of a call, its response and an answer; the model's log-probs are -0.1, -0.2, ..."""
 
     def make(prompt_id: str = "p", sample: int = 0, *, thought: str = "I check it", **fields: object) -> Trajectory:
         turns: Sequence[tuple[str, str]] = (
             ("model", f"Compute. {CALL}<|im_end|>"),
-            ("tool", protocol.tool_turn_text(["1"])),
+            ("tool", chat_format.tool_turn_text(["1"])),
             ("model", f"{thought}<answer>\\boxed{{1}}</answer><|im_end|>"),
         )
         segments = []
         count = 0
         for kind, text in turns:
-            ids = protocol.encode(text)
+            ids = chat_format.encode(text)
             segment = Segment("tool", ids)
             if kind == "model":
                 segment = Segment("model", ids, [-0.1 * (count + at) for at in range(len(ids))], "rl-1-step-000000")
@@ -44,7 +44,7 @@ def rollout(protocol: ChatFormat) -> Rollout:
         made = Trajectory(
             prompt_id=prompt_id,
             sample=sample,
-            prompt_ids=protocol.prompt_ids("What is 1?"),
+            prompt_ids=chat_format.prompt_ids("What is 1?"),
             segments=segments,
             calls=[ToolCall(0, "execute_python_code_with_standard_io", "print(1) # check", "", "ok", "1")],
             turns=2,

@@ -56,7 +56,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, rollo
     return state
 
 
-def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: ChatFormat) -> None:
+def test_everything_that_was_stored_is_shown(analysed: JobState, chat_format: ChatFormat) -> None:
     stored = [one for source in find(analysed, analysed.job()) for one in trajectory_store.read(source.path)]
     rows = table(analysed.analysis)
     assert len(rows) == len(stored)
@@ -64,9 +64,9 @@ def test_everything_that_was_stored_is_shown(analysed: JobState, protocol: ChatF
         assert (row["prompt"], row["sample"], row["kept"], row["reason"]) == (
             one.prompt_id, one.sample, one.kept, one.kept_reason
         )  # fmt: skip
-        assert row["prompt_text"] == protocol.decode(one.prompt_ids)
+        assert row["prompt_text"] == chat_format.decode(one.prompt_ids)
         texts = [turn["text"] if turn["kind"] == "tool" else "".join(turn["pieces"]) for turn in row["body"]["turns"]]
-        assert texts == [protocol.decode(segment.token_ids) for segment in one.segments]
+        assert texts == [chat_format.decode(segment.token_ids) for segment in one.segments]
         for turn in row["body"]["turns"]:
             if turn["kind"] == "model":
                 assert len(turn["pieces"]) == len(turn["surprisal"]) == sum(count for _, count in turn["regions"])

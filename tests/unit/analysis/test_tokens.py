@@ -88,22 +88,22 @@ def test_the_top_fifth_is_marked() -> None:
     assert highest([]) == []
 
 
-def test_a_trajectory_token_by_token(rollout: Rollout, protocol: ChatFormat) -> None:
+def test_a_trajectory_token_by_token(rollout: Rollout, chat_format: ChatFormat) -> None:
     trajectory = rollout(thought="I check it")
     sampled = sum(len(one.token_ids) for one in trajectory.segments if one.kind == "model")
-    first, tool, last = annotate(trajectory, protocol.decode, [float(at) for at in range(sampled)])
+    first, tool, last = annotate(trajectory, chat_format.decode, [float(at) for at in range(sampled)])
     assert [turn.kind for turn in (first, tool, last)] == ["model", "tool", "model"]
     for turn, segment in zip((first, tool, last), trajectory.segments, strict=True):
-        assert "".join(turn.pieces) == protocol.decode(segment.token_ids)
+        assert "".join(turn.pieces) == chat_format.decode(segment.token_ids)
     assert tool.surprisal == tool.entropy == tool.regions == []
     assert first.entropy + last.entropy == [float(at) for at in range(sampled)]
     assert (first.surprisal + last.surprisal)[:3] == pytest.approx([0.0, 0.1, 0.2])
     assert set(first.regions) == {"reasoning", "code"} and set(last.regions) == {"reflection", "answer", "reasoning"}
     assert any(last.forking) and not any(first.forking)
     assert first.weights == "rl-1-step-000000"
-    assert annotate(trajectory, protocol.decode)[0].entropy == []
+    assert annotate(trajectory, chat_format.decode)[0].entropy == []
 
 
-def test_entropies_of_another_trajectory_are_refused(rollout: Rollout, protocol: ChatFormat) -> None:
+def test_entropies_of_another_trajectory_are_refused(rollout: Rollout, chat_format: ChatFormat) -> None:
     with pytest.raises(ValueError, match="2 entropies for"):
-        annotate(rollout(), protocol.decode, [1.0, 2.0])
+        annotate(rollout(), chat_format.decode, [1.0, 2.0])

@@ -1,5 +1,5 @@
 """A tokenizer folder for the tests of this room."""
 
-from tests.support.model_fixtures import model_folder, protocol
+from tests.support.model_fixtures import chat_format, model_folder
 
-__all__ = ["model_folder", "protocol"]
+__all__ = ["chat_format", "model_folder"]

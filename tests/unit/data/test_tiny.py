@@ -23,7 +23,7 @@ from rstar2_train.data.tiny.demonstrations import SYSTEM_PROMPT, DemonstrationFl
 from rstar2_train.data.tiny.tasks import LARGEST_RESULT, OPERATIONS, OperationChain, draw_chain
 from rstar2_train.rewards.verify import score
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.tools.parser import parse_calls, render_parsed, render_result
+from rstar2_train.tools.parser import parse_calls, render_fault, render_result
 
 SMALL = Recipe(demo_problems=300, demos_per_problem=1)
 PROBLEM_FILES = ("rl-1", "rl-2", "rl-3", "choose", "report")
@@ -109,7 +109,7 @@ def test_tool_messages_equal_parser_and_tool_output(tiny: Path) -> None:
         turns = row.messages[2:]
         for call_turn, tool_turn in zip(turns[::2], turns[1::2], strict=False):
             (call,) = parse_calls(call_turn["content"], max_calls=8)
-            expected = render_parsed(call) if call.fault else _run(call.code)
+            expected = render_fault(call) if call.fault else _run(call.code)
             assert tool_turn == {"role": "tool", "content": expected}
             seen[expected if expected.startswith("error") else "ok"] += 1
     assert len(seen) == 5, seen  # success and each of the four ways to fail
@@ -133,8 +133,8 @@ def test_demonstrate_without_flaws_is_always_correct() -> None:
 
 
 def _token_counts(tiny: Path) -> Callable[[Conversation], int]:
-    protocol = ChatFormat.load(tiny / "base", ModelSource(source="m", system_prompt=SYSTEM_PROMPT, prompt_prefix=""))
-    return lambda row: len(protocol.conversation(row.messages).token_ids)
+    chat_format = ChatFormat.load(tiny / "base", ModelSource(source="m", system_prompt=SYSTEM_PROMPT, prompt_prefix=""))
+    return lambda row: len(chat_format.encode_conversation(row.messages).token_ids)
 
 
 def test_level_1_demonstrations_fit_60_tokens(tiny: Path) -> None:

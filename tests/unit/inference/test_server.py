@@ -13,7 +13,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
 from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, RequireToken
 from rstar2_train.inference.server import EngineCommand, engine_command, kv_bytes_per_token, longest_sequence
-from rstar2_train.rollout.seeds import derive
+from rstar2_train.rollout.seeds import derive_seed
 from tests.support.engine import JOB, engine_job
 
 QWEN_14B = {
@@ -197,7 +197,7 @@ def test_a_guard_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch)
 def test_seeds_differ_by_every_part_and_repeat() -> None:
     names = [(0, 1, "p", 0, 0), (1, 1, "p", 0, 0), (0, 2, "p", 0, 0), (0, 1, "q", 0, 0), (0, 1, "p", 1, 0)]
     names += [(0, 1, "p", 0, 1), ("0", 1, "p", 0, 0), (0, 11, "p", 0)]
-    seeds = [derive(*name) for name in names]
+    seeds = [derive_seed(*name) for name in names]
     assert len(set(seeds)) == len(names)
-    assert seeds == [derive(*name) for name in names]
+    assert seeds == [derive_seed(*name) for name in names]
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,4 +1,4 @@
-"""The agent loop on worked traces: what is appended, masked, counted, and why it stops."""
+"""The agent loop on scripted turns: tokens, mask, counts and stop reasons."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,32 +13,33 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.chat_format import ChatFormat, render_call
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
+from rstar2_train.tools.parser import render_call
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 
 
 @dataclass
 class Script:
-    """Samples given turns: each a text that ends its turn, or (text, "length") for one that was cut off."""
+    """Samples the given turns: each a complete text, or (text, "length") for a truncated turn."""
 
-    protocol: ChatFormat
+    chat_format: ChatFormat
     turns: list[str | tuple[str, Literal["length"]]]
-    asked: list[tuple[list[int], int]] = field(default_factory=list)
+    requests: list[tuple[list[int], int]] = field(default_factory=list)
 
     async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
-        assert turn == len(self.asked)
-        self.asked.append((list(token_ids), max_tokens))
-        said = self.turns[turn]
-        ids = self.protocol.encode(said if isinstance(said, str) else said[0])
-        finished = isinstance(said, str)
-        ids = [*ids, self.protocol.end_of_turn_id] if finished else ids[:max_tokens]
+        assert turn == len(self.requests)
+        self.requests.append((list(token_ids), max_tokens))
+        scripted = self.turns[turn]
+        ids = self.chat_format.encode(scripted if isinstance(scripted, str) else scripted[0])
+        finished = isinstance(scripted, str)
+        ids = [*ids, self.chat_format.end_of_turn_id] if finished else ids[:max_tokens]
         return Generation(ids, [-0.5] * len(ids), "stop" if finished else "length", "v1")
 
 
 @dataclass
 class Calculator:
-    """Evaluates an expression inside print(); knows how many calls ran at once."""
+    """Evaluates an expression inside print(); records the largest number of concurrent calls."""
 
     running: int = 0
     most: int = 0
@@ -58,78 +59,84 @@ class Calculator:
 
 
 def run(
-    protocol: ChatFormat, turns: list, *, tokens: int = 500, most_turns: int = 10, **rollout: int
+    chat_format: ChatFormat, turns: list, *, tokens: int = 500, most_turns: int = 10, **rollout: int
 ) -> tuple[Trajectory, str, Script, Calculator]:
     agent = Agent(
-        chat_format=protocol,
+        chat_format=chat_format,
         sampling=Sampling(max_response_tokens=tokens, max_turns=most_turns),
         rollout=RolloutSpec(**rollout),
         limits=JudgeLimits(wall_seconds=2),
     )
-    script, calculator = Script(protocol, turns), Calculator()
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=protocol.prompt_ids(QUESTION))
+    script, calculator = Script(chat_format, turns), Calculator()
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=chat_format.prompt_ids(QUESTION))
     written = asyncio.run(agent.run(trajectory, generate=script, executor=calculator))
     return trajectory, written, script, calculator
 
 
-def test_a_whole_trajectory_is_the_demonstration_of_it(protocol: ChatFormat) -> None:
-    trajectory, written, script, calculator = run(protocol, [FIRST_TURN, LAST_TURN])
+def test_run_trajectory_equals_its_demonstration(chat_format: ChatFormat) -> None:
+    """A trajectory with tool calls has the tokens, mask and counts of the demonstration of the same conversation."""
+    trajectory, written, script, calculator = run(chat_format, [FIRST_TURN, LAST_TURN])
     question = [{"role": "user", "content": QUESTION}]
-    told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
-    said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
-    whole = protocol.conversation([*protocol.prompt_messages(QUESTION)[:-1], *question, *said])
+    replies = [{"role": "tool", "content": text} for text in FIRST_REPLY]
+    turns = [{"role": "assistant", "content": FIRST_TURN}, *replies, {"role": "assistant", "content": LAST_TURN}]
+    whole = chat_format.encode_conversation([*chat_format.prompt_messages(QUESTION)[:-1], *question, *turns])
     ids, mask, logprobs = trajectory.response()
     assert trajectory.prompt_ids + ids == whole.token_ids
     assert [0] * len(trajectory.prompt_ids) + mask == whole.mask
-    assert logprobs == [-0.5 * one for one in mask]
+    assert logprobs == [-0.5 * bit for bit in mask]
     assert (trajectory.stop, trajectory.turns, written) == ("answered", 2, f"{FIRST_TURN}\n{LAST_TURN}")
-    assert [(one.status, one.response) for one in trajectory.calls] == list(
+    assert [(call.status, call.response) for call in trajectory.calls] == list(
         zip(["ok", "malformed", "ok"], FIRST_REPLY, strict=True)
     )
-    assert [one.turn for one in trajectory.calls] == [0, 0, 0]
-    assert calculator.most == 2  # the good ones, at once
+    assert [call.turn for call in trajectory.calls] == [0, 0, 0]
+    assert calculator.most == 2  # the valid calls run concurrently
     assert {limits.wall_seconds for _, _, limits in calculator.seen if limits} == {2}
-    assert [kind.kind for kind in trajectory.segments] == ["model", "tool", "model"]
-    assert [one.weight_version for one in trajectory.segments] == ["v1", "", "v1"]
-    # What was sampled goes back in as it was; the budget shrinks by every token behind the prompt.
-    assert script.asked[1][0] == trajectory.prompt_ids + ids[: len(ids) - len(trajectory.segments[2].token_ids)]
-    assert script.asked[0][1] == 500
-    assert script.asked[1][1] == 500 - sum(len(one.token_ids) for one in trajectory.segments[:2])
+    assert [segment.kind for segment in trajectory.segments] == ["model", "tool", "model"]
+    assert [segment.weight_version for segment in trajectory.segments] == ["v1", "", "v1"]
+    # The next prompt is the sampled ids unchanged; each token after the prompt reduces the budget.
+    assert script.requests[1][0] == trajectory.prompt_ids + ids[: len(ids) - len(trajectory.segments[2].token_ids)]
+    assert script.requests[0][1] == 500
+    assert script.requests[1][1] == 500 - sum(len(segment.token_ids) for segment in trajectory.segments[:2])
     assert FIRST_TURN in trajectory.text and LAST_TURN in trajectory.text and "<tool_response>" in trajectory.text
 
 
-def test_a_turn_that_is_cut_off_runs_nothing(protocol: ChatFormat) -> None:
-    trajectory, _, _, calculator = run(protocol, [(render_call("print(1)"), "length")])
+def test_run_truncated_turn_runs_no_calls(chat_format: ChatFormat) -> None:
+    """The calls of a turn that the token budget truncated are not run."""
+    trajectory, _, _, calculator = run(chat_format, [(render_call("print(1)"), "length")])
     assert (trajectory.stop, trajectory.calls, calculator.seen) == ("length", [], [])
     assert trajectory.truncated
 
 
-def test_the_last_turns_calls_are_not_run(protocol: ChatFormat) -> None:
-    trajectory, _, _, calculator = run(protocol, [render_call("print(1)"), render_call("print(2)")], most_turns=2)
+def test_run_last_turn_calls_are_not_run(chat_format: ChatFormat) -> None:
+    """The calls of the last allowed turn are not run."""
+    trajectory, _, _, calculator = run(chat_format, [render_call("print(1)"), render_call("print(2)")], most_turns=2)
     assert (trajectory.stop, trajectory.turns) == ("max_turns", 2)
     assert [code for code, _, _ in calculator.seen] == ["print(1)"]
 
 
-def test_tool_output_that_would_use_up_the_budget_is_not_appended(protocol: ChatFormat) -> None:
+def test_run_tool_overflow_is_not_appended(chat_format: ChatFormat) -> None:
+    """Tool output that would exhaust the budget is not appended; with one more token it is."""
     call = render_call("print('9' * 400)")
-    written = len(protocol.encode(call)) + 1
-    reply = len(protocol.tool_turn_ids(["9" * 400]))
-    over, _, _, _ = run(protocol, [call, LAST_TURN], tokens=written + reply)
+    written = len(chat_format.encode(call)) + 1
+    reply = len(chat_format.tool_turn_ids(["9" * 400]))
+    over, _, _, _ = run(chat_format, [call, LAST_TURN], tokens=written + reply)
     assert (over.stop, len(over.segments), len(over.calls)) == ("tool_overflow", 1, 1)
-    fits, _, script, _ = run(protocol, [call, (LAST_TURN, "length")], tokens=written + reply + 1)
-    assert (fits.stop, script.asked[1][1], fits.response_tokens) == ("length", 1, written + reply + 1)
+    fits, _, script, _ = run(chat_format, [call, (LAST_TURN, "length")], tokens=written + reply + 1)
+    assert (fits.stop, script.requests[1][1], fits.response_tokens) == ("length", 1, written + reply + 1)
 
 
-def test_long_output_is_cut_in_the_middle(protocol: ChatFormat) -> None:
-    trajectory, *_ = run(protocol, [render_call("print('9' * 400)"), LAST_TURN], tool_response_tokens=10)
+def test_run_clips_long_tool_output(chat_format: ChatFormat) -> None:
+    """Long tool output is clipped in the middle."""
+    trajectory, *_ = run(chat_format, [render_call("print('9' * 400)"), LAST_TURN], tool_response_tokens=10)
     assert trajectory.calls[0].response == f"{'9' * 20}\n...(360 characters left out)...\n{'9' * 20}"
 
 
-def test_faults_and_failures_are_told_and_counted(protocol: ChatFormat) -> None:
+def test_run_counts_faults_and_failures(chat_format: ChatFormat) -> None:
+    """Invalid calls and failed calls have a response, and both count as tool errors."""
     turn = "\n".join([render_call("sleep"), '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'])
-    trajectory, *_ = run(protocol, [turn + render_call("print(1)"), LAST_TURN], max_calls_per_turn=2)
-    assert [one.status for one in trajectory.calls] == ["timeout", "unknown_tool", "malformed"]
-    assert [one.response for one in trajectory.calls] == [
+    trajectory, *_ = run(chat_format, [turn + render_call("print(1)"), LAST_TURN], max_calls_per_turn=2)
+    assert [call.status for call in trajectory.calls] == ["timeout", "unknown_tool", "malformed"]
+    assert [call.response for call in trajectory.calls] == [
         "error: timed out after 2 s",
         "error: unknown tool 'search'",
         "error: invalid tool call: more than 2 calls in one turn",
@@ -137,22 +144,24 @@ def test_faults_and_failures_are_told_and_counted(protocol: ChatFormat) -> None:
     assert (trajectory.call_errors, trajectory.stop) == (3, "answered")
 
 
-@pytest.mark.parametrize("said", ["", "no tag at all", "<answer>\\boxed{1}</answer> and more"])
-def test_a_turn_without_calls_ends_it(protocol: ChatFormat, said: str) -> None:
-    trajectory, written, *_ = run(protocol, [said])
-    assert (trajectory.stop, written, trajectory.turns) == ("answered", said, 1)
+@pytest.mark.parametrize("text", ["", "no tag at all", "<answer>\\boxed{1}</answer> and more"])
+def test_run_turn_without_calls_is_the_answer(chat_format: ChatFormat, text: str) -> None:
+    """A turn without tool calls ends the trajectory, with or without an answer tag."""
+    trajectory, written, *_ = run(chat_format, [text])
+    assert (trajectory.stop, written, trajectory.turns) == ("answered", text, 1)
 
 
-def test_the_calls_of_a_turn_are_told_when_they_are_done(protocol: ChatFormat) -> None:
+def test_run_passes_finished_calls_to_on_calls(chat_format: ChatFormat) -> None:
+    """`on_calls` receives the calls of a turn before the next turn is sampled."""
     agent = Agent(
-        chat_format=protocol, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
+        chat_format=chat_format, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
     )
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=protocol.prompt_ids(QUESTION))
-    script, told = Script(protocol, [FIRST_TURN, LAST_TURN]), []
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=chat_format.prompt_ids(QUESTION))
+    script, passed = Script(chat_format, [FIRST_TURN, LAST_TURN]), []
 
-    async def tell(calls: Sequence[ToolCall]) -> None:
-        assert len(script.asked) == 1, "the next turn waits until the calls were told"
-        told.append([call.response for call in calls])
+    async def on_calls(calls: Sequence[ToolCall]) -> None:
+        assert len(script.requests) == 1, "the next turn waits for on_calls"
+        passed.append([call.response for call in calls])
 
-    asyncio.run(agent.run(trajectory, generate=script, executor=Calculator(), on_calls=tell))
-    assert told == [FIRST_REPLY]
+    asyncio.run(agent.run(trajectory, generate=script, executor=Calculator(), on_calls=on_calls))
+    assert passed == [FIRST_REPLY]

@@ -37,27 +37,27 @@ async def score(
     return trajectory
 
 
-async def test_score_trajectory_correct_answer_sets_all_fields(protocol: ChatFormat) -> None:
-    trajectory = await score(protocol, FakeJudge(CallResult("ok", stdout="correct\n")))
+async def test_score_trajectory_correct_answer_sets_all_fields(chat_format: ChatFormat) -> None:
+    trajectory = await score(chat_format, FakeJudge(CallResult("ok", stdout="correct\n")))
     assert (trajectory.verdict, trajectory.answer, trajectory.reward) == ("correct", "10/2", 1.0)
     assert (trajectory.answer_tags, trajectory.p_err, trajectory.p_format) == (2, 0.5, 0.5)
     assert (trajectory.failed, trajectory.lost_to) == (False, None)
 
 
-async def test_score_trajectory_truncated_is_not_graded(protocol: ChatFormat) -> None:
+async def test_score_trajectory_truncated_is_not_graded(chat_format: ChatFormat) -> None:
     judge = FakeJudge(CallResult("ok", stdout="correct\n"))
-    trajectory = await score(protocol, judge, stop="length")
+    trajectory = await score(chat_format, judge, stop="length")
     assert (trajectory.verdict, trajectory.reward, judge.calls) == ("no_answer", 0.0, 0)
     assert (trajectory.p_err, trajectory.p_format) == (0.5, 0.5)
 
 
-async def test_score_trajectory_internal_result_is_lost_to_judge(protocol: ChatFormat) -> None:
+async def test_score_trajectory_internal_result_is_lost_to_judge(chat_format: ChatFormat) -> None:
     """A sandbox without the parser is an infrastructure failure of the judge, not a wrong answer."""
-    trajectory = await score(protocol, FakeJudge(CallResult("internal")))
+    trajectory = await score(chat_format, FakeJudge(CallResult("internal")))
     assert (trajectory.failed, trajectory.lost_to, trajectory.reward) == (True, "judge", 0.0)
     assert trajectory.error.startswith("judge: ")
 
 
-async def test_score_trajectory_unreachable_judge_raises(protocol: ChatFormat) -> None:
+async def test_score_trajectory_unreachable_judge_raises(chat_format: ChatFormat) -> None:
     with pytest.raises(JudgeUnavailable):
-        await score(protocol, FakeJudge(None))
+        await score(chat_format, FakeJudge(None))

@@ -1,4 +1,4 @@
-"""Trajectory files: what is written is read back, whole or not at all."""
+"""Trajectory files: complete or absent, and read back field by field."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +12,7 @@ from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 
 def full() -> Trajectory:
-    """A trajectory with no field left at its default."""
+    """Return a trajectory in which no field has its default."""
     call = ToolCall(
         turn=0, name="t", code="é", stdin="1", status="error", response="r", queue_seconds=0.5, run_seconds=1
     )
@@ -28,21 +28,23 @@ def full() -> Trajectory:
     )  # fmt: skip
 
 
-def test_everything_is_read_back(tmp_path: Path) -> None:
+def test_write_and_read_keep_every_field(tmp_path: Path) -> None:
+    """Every field of a trajectory is stored and read back; a second write replaces the file."""
     blank = Trajectory(prompt_id="q", sample=0, prompt_ids=[1])
     for field in fields(Trajectory):
-        assert getattr(full(), field.name) != getattr(blank, field.name), f"{field.name} is not tried by this test"
+        assert getattr(full(), field.name) != getattr(blank, field.name), f"{field.name} is not covered by this test"
     rows = [full(), blank, Trajectory(prompt_id="r", sample=1, prompt_ids=[], stop="infrastructure")]
     path = trajectory_store.step_path(tmp_path / "trajectories", 40)
     assert path.name == "step-000040.parquet"
     trajectory_store.write(path, rows)
     assert trajectory_store.read(path) == rows
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
     trajectory_store.write(path, rows[:1])
     assert trajectory_store.read(path) == rows[:1]
 
 
-def test_rows_are_streamed_whole_or_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_yields_rows_or_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can be read row by row, completely or by column."""
     monkeypatch.setattr(trajectory_store, "BATCH", 2)
     rows = [Trajectory(prompt_id="p", sample=sample, prompt_ids=[sample]) for sample in range(5)]
     trajectory_store.write(tmp_path / "x.parquet", iter(rows))
@@ -62,12 +64,14 @@ def test_read_file_without_lost_to_uses_the_default(tmp_path: Path) -> None:
     assert trajectory_store.read(path) == [expected]
 
 
-def test_no_trajectories_is_a_file_too(tmp_path: Path) -> None:
+def test_write_no_trajectories_creates_a_file(tmp_path: Path) -> None:
+    """A step without trajectories has an empty file."""
     trajectory_store.write(tmp_path / "x.parquet", [])
     assert trajectory_store.read(tmp_path / "x.parquet") == []
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_write_failure_keeps_the_old_file(tmp_path: Path) -> None:
+    """A failed write keeps the existing file and leaves no temporary file."""
     path = tmp_path / "step-000001.parquet"
     trajectory_store.write(path, [full()])
     broken = full()
@@ -78,7 +82,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_writer_does_not_stop_half_way_on_a_full_disk(tmp_path: Path) -> None:
+def test_write_on_full_disk_raises_and_cleans_up(tmp_path: Path) -> None:
+    """A full disk raises OSError and leaves nothing behind."""
     full_device = Path("/dev/full")
     if not full_device.exists():
         pytest.skip("this system has no /dev/full to stand for a full disk")
@@ -89,7 +94,8 @@ def test_the_writer_does_not_stop_half_way_on_a_full_disk(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_read_invalid_file_names_it(tmp_path: Path) -> None:
+    """A torn, missing or foreign file is rejected with its name."""
     torn, other = tmp_path / "torn.parquet", tmp_path / "other.parquet"
     torn.write_bytes(b"PAR1 torn")
     pq.write_table(pa.table({"x": [1]}), other)
@@ -97,17 +103,18 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
         trajectory_store.read(torn)
     with pytest.raises(trajectory_store.TrajectoryStoreError, match=r"missing\.parquet"):
         trajectory_store.read(tmp_path / "missing.parquet")
-    with pytest.raises(trajectory_store.TrajectoryStoreError, match="does not hold trajectories of format 1"):
+    with pytest.raises(trajectory_store.TrajectoryStoreError, match="does not contain trajectories of format 1"):
         trajectory_store.read(other)
 
 
-def test_only_the_newest_steps_are_kept(tmp_path: Path) -> None:
+def test_prune_keeps_the_newest_steps(tmp_path: Path) -> None:
+    """Pruning deletes the oldest step files and no other file."""
     for step in (1, 2, 10, 1_000_000):
         trajectory_store.write(trajectory_store.step_path(tmp_path, step), [])
     (tmp_path / "notes.txt").touch()
     deleted = trajectory_store.prune(tmp_path, 2)
-    assert [one.name for one in deleted] == ["step-000001.parquet", "step-000002.parquet"]
-    assert sorted(one.name for one in tmp_path.iterdir()) == [
+    assert [file.name for file in deleted] == ["step-000001.parquet", "step-000002.parquet"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
         "notes.txt",
         "step-000010.parquet",
         "step-1000000.parquet",

@@ -5,11 +5,11 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from rstar2_train.rollout.chat_format import TOOLS, ChatFormat
+from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import TEMPERATURE, ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
-from rstar2_train.tools.schema import tools_section
+from rstar2_train.tools.schema import TOOLS, tools_section
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM
 
 CONTEXT = 1024
@@ -103,33 +103,35 @@ def test_the_engine_is_given_only_what_was_understood() -> None:
     }
 
 
-def test_a_first_question_is_what_a_rollout_begins_with(protocol: ChatFormat) -> None:
-    assert prompt_ids([USER], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
+def test_a_first_question_is_what_a_rollout_begins_with(chat_format: ChatFormat) -> None:
+    assert prompt_ids([USER], chat_format, context=CONTEXT) == chat_format.prompt_ids(QUESTION)
     parts = [{"type": "text", "text": QUESTION[:5]}, {"type": "text", "text": QUESTION[5:]}]
-    assert prompt_ids([{"role": "user", "content": parts}], protocol, context=CONTEXT) == protocol.prompt_ids(QUESTION)
+    assert prompt_ids([{"role": "user", "content": parts}], chat_format, context=CONTEXT) == chat_format.prompt_ids(
+        QUESTION
+    )
 
 
-def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(protocol: ChatFormat) -> None:
+def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(chat_format: ChatFormat) -> None:
     content = FIRST_TURN + outputs_text(FIRST_REPLY) + LAST_TURN
     told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
-    whole = protocol.conversation([{"role": "system", "content": SYSTEM}, USER, *said, USER])
+    whole = chat_format.encode_conversation([{"role": "system", "content": SYSTEM}, USER, *said, USER])
     shown = [USER, {"role": "assistant", "content": content}, USER]
-    assert prompt_ids(shown, protocol, context=CONTEXT) == whole.token_ids
+    assert prompt_ids(shown, chat_format, context=CONTEXT) == whole.token_ids
 
 
-def test_the_prefix_stands_before_the_first_question_alone(protocol: ChatFormat) -> None:
-    prefixed = ChatFormat(protocol.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
+def test_the_prefix_stands_before_the_first_question_alone(chat_format: ChatFormat) -> None:
+    prefixed = ChatFormat(chat_format.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
     text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed, context=CONTEXT))
     assert text.count("PRE ") == 1 and text.index("PRE ") < text.index(QUESTION)
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_behind_a_clients_own_system_message_comes_the_tool(protocol: ChatFormat, role: str) -> None:
-    own = f"Be brief.\n\n{tools_section([TOOLS[protocol.tool]])}"
-    shown = protocol.conversation_ids([{"role": "system", "content": own}, USER])
-    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], protocol, context=CONTEXT) == shown
-    assert prompt_ids([{"role": role, "content": own}, USER], protocol, context=CONTEXT) == shown
+def test_behind_a_clients_own_system_message_comes_the_tool(chat_format: ChatFormat, role: str) -> None:
+    own = f"Be brief.\n\n{tools_section([TOOLS[chat_format.tool]])}"
+    shown = chat_format.conversation_prompt_ids([{"role": "system", "content": own}, USER])
+    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], chat_format, context=CONTEXT) == shown
+    assert prompt_ids([{"role": role, "content": own}, USER], chat_format, context=CONTEXT) == shown
 
 
 @pytest.mark.parametrize(
@@ -143,22 +145,22 @@ def test_behind_a_clients_own_system_message_comes_the_tool(protocol: ChatFormat
         ([{"content": "x"}], "messages[0].role None"),
     ],
 )
-def test_messages_that_cannot_be_shown_are_refused(protocol: ChatFormat, messages: list, words: str) -> None:
+def test_messages_that_cannot_be_shown_are_refused(chat_format: ChatFormat, messages: list, words: str) -> None:
     with pytest.raises(ApiError, match=re.escape(words)) as error:
-        prompt_ids(messages, protocol, context=CONTEXT)
+        prompt_ids(messages, chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(protocol: ChatFormat) -> None:
+def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(chat_format: ChatFormat) -> None:
     with pytest.raises(ApiError, match=r"messages\[0\].content holds half a surrogate pair") as error:
-        prompt_ids([{"role": "user", "content": "half \ud800"}], protocol, context=CONTEXT)
+        prompt_ids([{"role": "user", "content": "half \ud800"}], chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(protocol: ChatFormat) -> None:
-    long = "x" * (CONTEXT * protocol.longest_token)
+def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(chat_format: ChatFormat) -> None:
+    long = "x" * (CONTEXT * chat_format.longest_token)
     with pytest.raises(ApiError, match=f"takes {CONTEXT} tokens; the messages have .* characters: shorten") as error:
-        prompt_ids([{"role": "user", "content": long}], protocol, context=CONTEXT)
+        prompt_ids([{"role": "user", "content": long}], chat_format, context=CONTEXT)
     assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
 
 

@@ -1,4 +1,4 @@
-"""Reading tool calls from a turn, and the words in which results are shown."""
+"""Parsing of the tool calls of a turn, and the text of tool responses."""
 
 import json
 
@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.tools.parser import (
-    TOOL_NAME,
     ParsedCall,
     call_spans,
     clip_middle,
     parse_calls,
     render_call,
-    render_parsed,
+    render_fault,
     render_result,
 )
+from rstar2_train.tools.schema import TOOL_NAME
 
 GOOD = ParsedCall(name=TOOL_NAME, code="print(1)")
 
@@ -52,55 +52,63 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "why"), BAD)
-def test_a_bad_call_says_what_is_wrong_and_good_ones_around_it_are_kept(text: str, why: str) -> None:
+@pytest.mark.parametrize(("text", "detail"), BAD)
+def test_parse_calls_malformed_call_is_a_fault(text: str, detail: str) -> None:
+    """A malformed call names its fault; the valid calls around it are parsed."""
     bad = parse_calls(text, max_calls=8)
-    assert [(one.fault, one.why) for one in bad] == [("malformed", why)]
-    assert render_parsed(bad[0]) == f"error: invalid tool call: {why}"
+    assert [(call.fault, call.detail) for call in bad] == [("malformed", detail)]
+    assert render_fault(bad[0]) == f"error: invalid tool call: {detail}"
     around = parse_calls(f"think {render_call('print(1)')} {text} {render_call('print(1)')} done", max_calls=8)
-    assert [one.fault for one in around] == ["", "malformed", ""]
+    assert [call.fault for call in around] == ["", "malformed", ""]
     assert around[0] == around[2] == GOOD
 
 
-def test_an_unknown_tool_is_a_fault_of_its_own() -> None:
+def test_parse_calls_unknown_tool_is_a_fault() -> None:
+    """A call of another tool has the fault `unknown_tool`."""
     parsed = parse_calls(named({"query": "x"}, name="search"), max_calls=8)
-    assert [(one.name, one.fault) for one in parsed] == [("search", "unknown_tool")]
-    assert render_parsed(parsed[0]) == "error: unknown tool 'search'"
+    assert [(call.name, call.fault) for call in parsed] == [("search", "unknown_tool")]
+    assert render_fault(parsed[0]) == "error: unknown tool 'search'"
 
 
-def test_calls_beyond_the_limit_are_answered_with_an_error_in_their_slot() -> None:
+def test_parse_calls_beyond_limit_are_faults() -> None:
+    """Calls after the first `max_calls` are malformed, each in its place."""
     parsed = parse_calls(render_call("print(1)") * 3, max_calls=2)
-    assert [one.fault for one in parsed] == ["", "", "malformed"]
-    assert render_parsed(parsed[2]) == "error: invalid tool call: more than 2 calls in one turn"
+    assert [call.fault for call in parsed] == ["", "", "malformed"]
+    assert render_fault(parsed[2]) == "error: invalid tool call: more than 2 calls in one turn"
 
 
-def test_tags_inside_a_string_end_nothing() -> None:
+def test_parse_calls_ignores_tags_inside_strings() -> None:
+    """A closing tag inside a JSON string does not close the call."""
     code = "print('</tool_call> <tool_call> <tool_response>')"
     assert parse_calls(render_call(code), max_calls=8) == [ParsedCall(name=TOOL_NAME, code=code)]
 
 
-def test_the_span_of_a_call_is_its_text_with_both_tags() -> None:
+def test_call_spans_include_both_tags() -> None:
+    """A span covers the call with its tags; the span of an unclosed call ends with the text."""
     good, inside, open_ended = call("1"), named({"code": "'</tool_call>'"}), "<tool_call>{"
     text = f"a {good} b {inside}{good} c {open_ended}"
-    assert [text[begin:end] for begin, end in call_spans(text)] == [good, inside, good, open_ended]
+    assert [text[start:end] for start, end in call_spans(text)] == [good, inside, good, open_ended]
 
 
-def test_text_without_calls_has_none() -> None:
+def test_parse_calls_text_without_calls_is_empty() -> None:
+    """A closing tag alone is not a call."""
     assert parse_calls("<answer>\\boxed{1}</answer> </tool_call>", max_calls=8) == []
 
 
-def test_input_may_be_left_out() -> None:
+def test_parse_calls_input_is_optional() -> None:
+    """The argument `input` may be missing."""
     assert parse_calls(named({"code": "print(1)"}), max_calls=8) == [GOOD]
 
 
 text = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
-@given(calls=st.lists(st.tuples(text, text), max_size=5), between=text.filter(lambda one: "<" not in one))
-def test_what_is_rendered_is_read_back(calls: list[tuple[str, str]], between: str) -> None:
+@given(calls=st.lists(st.tuples(text, text), max_size=5), between=text.filter(lambda value: "<" not in value))
+def test_render_call_is_parsed_back(calls: list[tuple[str, str]], between: str) -> None:
+    """Any code and input survive rendering and parsing."""
     written = between.join(render_call(code, stdin) for code, stdin in calls)
     parsed = parse_calls(written, max_calls=5)
-    assert [(one.code, one.stdin, one.fault) for one in parsed] == [(code, stdin, "") for code, stdin in calls]
+    assert [(call.code, call.stdin, call.fault) for call in parsed] == [(code, stdin, "") for code, stdin in calls]
 
 
 pieces = st.sampled_from(
@@ -109,14 +117,15 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=14).map("".join), st.integers(1, 3))
-def test_any_text_is_read_without_failing_and_every_opening_outside_json_is_answered(text: str, most: int) -> None:
+def test_parse_calls_accepts_any_text(text: str, most: int) -> None:
+    """Any text is parsed without an error, and every fault has a response."""
     parsed = parse_calls(text, max_calls=most)
     assert len(parsed) <= text.count("<tool_call>")
     assert bool(parsed) == ("<tool_call>" in text)
-    assert sum(not one.fault for one in parsed) <= most
-    for one in parsed:
-        if one.fault:
-            assert render_parsed(one).startswith("error: ")
+    assert sum(not call.fault for call in parsed) <= most
+    for call in parsed:
+        if call.fault:
+            assert render_fault(call).startswith("error: ")
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -155,23 +164,26 @@ RESULTS = [
     ({"status": "output_limit"}, "error: too much output"),
     ({"status": "killed"}, "error: killed"),
     ({"status": "invalid", "stderr": "code is too long"}, "error: invalid tool call: code is too long"),
-    ({"status": "malformed", "why": "no name"}, "error: invalid tool call: no name"),
+    ({"status": "malformed", "detail": "no name"}, "error: invalid tool call: no name"),
     ({"status": "unknown_tool", "name": "x"}, "error: unknown tool 'x'"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("result", "shown"), RESULTS)
-def test_the_words_a_model_is_shown(result: dict, shown: str) -> None:
-    assert render_result(**result) == shown
+@pytest.mark.parametrize(("result", "expected"), RESULTS)
+def test_render_result_text_per_status(result: dict, expected: str) -> None:
+    """Each status has a fixed text."""
+    assert render_result(**result) == expected
 
 
-def test_a_failure_of_the_judge_is_never_shown() -> None:
+def test_render_result_internal_status_raises() -> None:
+    """An infrastructure failure has no text for the model."""
     with pytest.raises(ValueError, match="infrastructure"):
         render_result(status="internal")
 
 
 @given(st.text(max_size=300), st.integers(8, 100))
-def test_clipping_keeps_both_ends(text: str, limit: int) -> None:
+def test_clip_middle_keeps_both_ends(text: str, limit: int) -> None:
+    """A long text keeps its start and end; a short one is unchanged."""
     clipped = clip_middle(text, limit=limit)
     if len(text) <= limit:
         assert clipped == text

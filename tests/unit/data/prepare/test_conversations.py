@@ -221,9 +221,11 @@ def test_conversation_loss_covers_assistant_messages_only(tmp_path: Path) -> Non
     conversations = [_messages(layout, row) for layout, row in rows]
     texts = [message["content"] for messages in conversations for message in messages]
     write_policy(tmp_path / "base", texts=texts, seed=0)
-    protocol = ChatFormat.load(tmp_path / "base")
+    chat_format = ChatFormat.load(tmp_path / "base")
     for messages in conversations:
-        encoded = protocol.conversation(messages)
-        learned = protocol.decode([token for token, mask in zip(encoded.token_ids, encoded.mask, strict=True) if mask])
+        encoded = chat_format.encode_conversation(messages)
+        learned = chat_format.decode(
+            [token for token, mask in zip(encoded.token_ids, encoded.mask, strict=True) if mask]
+        )
         written = [message["content"] for message in messages if message["role"] == "assistant"]
-        assert learned == "".join(content + protocol.end_of_turn for content in written)
+        assert learned == "".join(content + chat_format.end_of_turn for content in written)
