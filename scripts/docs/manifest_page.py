@@ -37,9 +37,8 @@ HEAD = """\
 
 <!-- Generated from rstar2_train/api by `make crds`; do not edit. -->
 
-Every field of an `AgenticRLJob` (`rstar2.dev/v1alpha1`, short name `arl`). Only `spec.model`, `spec.accelerator` and
-`spec.stages` are required. An unset field has the default of its row; the defaults of training and sampling are the
-paper's.
+Every field of an `AgenticRLJob` (`rstar2.dev/v1alpha1`, short name `arl`). Only `spec.model.source` and `spec.stages`
+are required. An unset field has the default of its row; the defaults of training and sampling are the paper's.
 
 - `rstar2 validate FILE` lists all errors of a manifest in one run: the field, its value, and the allowed values.
 - `kubectl explain arl.spec.grpo` shows the same descriptions in a terminal.
