@@ -53,7 +53,7 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _evaluate(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJudge, bar: ProgressBar) -> int:
-    from rstar2_train.evaluation.result import result_table
+    from rstar2_train.evaluation.result import ResultTable
     from rstar2_train.launch.evaluation import evaluate as flow
 
     evaluation = flow.plan_evaluation(wanted, given.benchmark, data=given.data)
@@ -62,7 +62,7 @@ def _evaluate(given: argparse.Namespace, wanted: EvalRequest, elsewhere: Externa
     flow.check_out(out)
     with bar as shown:
         result = flow.evaluate(evaluation, elsewhere, shown, out=out)
-    print_table(result_table(result))
+    print_table(ResultTable(result))
     print(f"report   {out / flow.PAGE}\nfigures  {out / flow.REPORT}\nsamples  {out / flow.TRAJECTORIES}")
     if given.mlflow:
         print(f"sending figures and report to {given.mlflow} ...", flush=True)

@@ -2,7 +2,8 @@
 
 A value is a path relative to the manifest, `generated://NAME/FILE`, `pvc://CLAIM/PATH` or `hf://OWNER/NAME`. This
 module creates generated data once per job seed. The operator mounts claims, and `rstar2_train.launch.pod prepare`
-downloads from the Hub; `api/sources.py` defines the paths of both in a cluster."""
+downloads from the Hub; `api/sources.py` defines the paths of both in a cluster.
+"""
 
 from __future__ import annotations
 

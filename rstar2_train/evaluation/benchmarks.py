@@ -1,7 +1,7 @@
-"""Benchmarks: which files are asked, under which names. For the Evaluate stage and `rstar2 eval` alike.
+"""The benchmark files of an Evaluate stage or of `rstar2 eval`, and their problems.
 
-A problem's id is `<benchmark>/<id>`: with the seed it names the random numbers of its samples, so the same benchmark
-under the same name is sampled alike by both.
+The id of a problem is `<benchmark>/<id>`. Id and seed determine the random numbers of its samples, so stage and command
+sample a benchmark of the same name equally.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rstar2_train.data.problems import DataError, Problem, read_problems
 from rstar2_train.data.readers import SUFFIXES
 
 SEED_NAME = "evaluation"
-"""Follows the job's seed in the seed of every evaluation: the same problems meet the same random numbers."""
+"""Second part of the seed of every evaluation, after the job's seed."""
 
 
 class BenchmarkFile(NamedTuple):
@@ -28,35 +28,35 @@ class BenchmarkFile(NamedTuple):
 
 
 def parse_benchmarks(texts: Iterable[str], *, data: Path) -> list[BenchmarkFile]:
-    """The benchmarks of `--benchmark FILE_OR_NAME[=FILE],...`, in the order given.
+    """Return the benchmarks of `--benchmark FILE_OR_NAME[=FILE],...`, in the order of the arguments.
 
-    `NAME=FILE` names a file; a file alone is named by its stem; a name alone is a file of that stem in `data`.
-    Raises DataError for a file that is not there, a name that cannot be one, and a name given twice.
+    `NAME=FILE` sets the name of a file. The default name of a file is its stem. A name without a file selects the file
+    with that stem in `data`. Raises DataError for a missing file, an invalid name or a duplicate name.
     """
-    found: list[BenchmarkFile] = []
-    for text in (part.strip() for given in texts for part in given.split(",")):
+    benchmarks: list[BenchmarkFile] = []
+    for text in (part.strip() for argument in texts for part in argument.split(",")):
         name, equals, file = text.partition("=")
-        path = Path(file).expanduser() if equals else _find(name, data)
+        path = Path(file).expanduser() if equals else _file_of(name, data)
         name = name if equals else path.stem
         if not re.match(LABEL, name) or len(name) > 40:
-            raise DataError(f"{text!r}: {name!r} cannot be a benchmark's name ({PATTERNS[LABEL]}); give NAME=FILE")
+            raise DataError(f"{text!r}: invalid benchmark name {name!r} ({PATTERNS[LABEL]}); set a name with NAME=FILE")
         if not path.is_file():
-            raise DataError(f"{text!r}: no such file (looked at {path.absolute()})")
-        if any(one.name == name for one in found):
-            raise DataError(f"{text!r}: the name {name!r} is already given; give another one, NAME=FILE")
-        found.append(BenchmarkFile(name, path))
-    return found
+            raise DataError(f"{text!r}: no such file: {path.absolute()}")
+        if any(benchmark.name == name for benchmark in benchmarks):
+            raise DataError(f"{text!r}: duplicate benchmark name {name!r}; set another name with NAME=FILE")
+        benchmarks.append(BenchmarkFile(name, path))
+    return benchmarks
 
 
 def read_benchmarks(benchmarks: Iterable[BenchmarkFile]) -> Iterator[tuple[str, Problem]]:
-    """Every problem with its benchmark's name; ids are made unique. Raises DataError as `read_problems` does."""
+    """Yield (benchmark name, problem) with unique ids for every problem. Raises DataError as `read_problems` does."""
     for name, file in benchmarks:
         for problem in read_problems(file):
             yield name, dataclasses.replace(problem, id=f"{name}/{problem.id}")
 
 
-def _find(text: str, data: Path) -> Path:
-    """The file that a benchmark given without `=` is."""
+def _file_of(text: str, data: Path) -> Path:
+    """Return the file of an argument without `=`: a path, or a stem in `data`."""
     path = Path(text).expanduser()
     if path.is_file() or path.suffix in SUFFIXES:
         return path
@@ -64,6 +64,6 @@ def _find(text: str, data: Path) -> Path:
         if (data / f"{text}{suffix}").is_file():
             return data / f"{text}{suffix}"
     raise DataError(
-        f"{text!r}: no such file, and none of that name ({', '.join(SUFFIXES)}) in {data.absolute()}; give NAME=FILE, "
-        "or the folder of your benchmarks with --data"
+        f"{text!r}: no such file, and no file of that name ({', '.join(SUFFIXES)}) in {data.absolute()}; "
+        "use NAME=FILE, or set the folder of the benchmarks with --data"
     )

@@ -1,6 +1,6 @@
-"""Which problems are too easy: those that a model solves so often that they teach it nothing more (paper §4.3).
+"""Selects problems by difficulty: a filter drops problems that a model solves too often to learn from (paper §4.3).
 
-Pure. For the Filter stage and `rstar2 filter` alike: the same samples keep the same problems, as the same bytes.
+Shared by the Filter stage and `rstar2 filter`: the same samples give the same file, byte for byte. Pure.
 """
 
 from __future__ import annotations
@@ -19,55 +19,56 @@ from rstar2_train.evaluation.records import RecordModel
 from rstar2_train.evaluation.sample_result import SampleResult
 
 SEED_NAME = "filter"
-"""Follows the job's seed in the seed of every filter: the same problems meet the same random numbers."""
+"""Second part of the seed of every filter, after the job's seed."""
 BAR = 32
-"""Characters of the table's longest bar."""
+"""Length of the table's longest bar, in characters."""
 
 
 class SolveCounts(RecordModel):
-    """How often one problem was solved."""
+    """The solved samples of one problem."""
 
     id: str
     solved: int
-    """Valid samples with the right answer."""
+    """Valid samples with the correct answer."""
     valid: int
     """Samples that infrastructure did not lose."""
     kept: bool
+    """Whether the filter keeps the problem."""
 
 
 class FilterReport(RecordModel):
-    """What a filter found: the JSON beside the problems that it kept. Counts are of problems unless said."""
+    """The report of a filter: the JSON file next to the kept problems. Counts are numbers of problems by default."""
 
     format: int = 1
     """Version of this file."""
     model: str
-    """The folder, or the name at the endpoint."""
+    """Folder of the model, or its name at the endpoint."""
     endpoint: str | None
-    """Where the model was served; null: by this command."""
+    """URL of the endpoint that served the model; null: this command served it."""
     file: str
-    """The problems that were filtered."""
+    """File of the filtered problems."""
     settings: dict[str, Any]
-    """All that the samples depend on, the model's fingerprint included."""
+    """All settings that determine the samples, with the model's fingerprint."""
     samples_per_problem: int
     drop_solved: int
-    """A problem with at least so many right samples was dropped."""
+    """Minimum correct samples of a dropped problem."""
     problems: int
     kept: int
     dropped: int
     excluded: int
-    """Samples lost to infrastructure; they count as not solved, since nobody saw them solved."""
+    """Samples lost to infrastructure failures; they count as not solved."""
     histogram: dict[int, int]
-    """How many problems were solved so many times, for every number of times from 0 on."""
+    """Number of solved samples, from 0 -> number of problems."""
     seconds: float
-    """Wall time of the sampling, in the run that ended it."""
+    """Wall time of the sampling in the last run, in seconds."""
     counts: list[SolveCounts]
     """Every problem, in the order of the file."""
 
 
 def count_solved(problems: Sequence[Problem], rows: Iterable[SampleResult], *, drop_solved: int) -> list[SolveCounts]:
-    """How often each problem was solved, and whether it is kept: solved fewer than `drop_solved` times.
+    """Return the solved samples of each problem. A problem is kept if it has fewer than `drop_solved`.
 
-    A sample that was lost to infrastructure counts as not solved: it was not shown to be.
+    A lost sample counts as not solved.
     """
     solved = dict.fromkeys((problem.id for problem in problems), 0)
     valid = dict(solved)
@@ -81,26 +82,26 @@ def count_solved(problems: Sequence[Problem], rows: Iterable[SampleResult], *, d
 
 
 def kept_problems(problems: Sequence[Problem], counts: Iterable[SolveCounts]) -> list[Problem]:
-    """The problems that stay, in their order."""
-    kept = {one.id for one in counts if one.kept}
+    """Return the kept problems, in their order."""
+    kept = {count.id for count in counts if count.kept}
     return [problem for problem in problems if problem.id in kept]
 
 
 def histogram(counts: Iterable[SolveCounts], *, samples: int) -> dict[int, int]:
-    """Problems by how often they were solved, for 0 to `samples` times."""
-    found = dict.fromkeys(range(samples + 1), 0)
-    for one in counts:
-        found[one.solved] += 1
-    return found
+    """Return number of solved samples (0 to `samples`) -> number of problems."""
+    problems = dict.fromkeys(range(samples + 1), 0)
+    for count in counts:
+        problems[count.solved] += 1
+    return problems
 
 
 def problems_to_jsonl(problems: Iterable[Problem]) -> str:
-    """The problems as JSON Lines that `grpo.data` takes."""
+    """Return the problems as JSON Lines, the format of `grpo.data`."""
     return "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in problems)
 
 
 def filter_table(report: FilterReport) -> Table:
-    """The terminal's table: a row for each number of times that a problem was solved."""
+    """Return the table of the terminal, with one row per number of solved samples."""
     table = Table(
         title=Text(f"{report.model}: {report.kept} of {report.problems} problems kept, {report.dropped} dropped"),
         title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False,
@@ -120,6 +121,6 @@ def filter_table(report: FilterReport) -> Table:
     return table
 
 
-def _bar(number: int, all_of_them: Mapping[int, int]) -> str:
-    """A bar as long as `number` is beside the largest; any problem at all shows."""
-    return "█" * -(-BAR * number // max(1, *all_of_them.values()))
+def _bar(number: int, counts: Mapping[int, int]) -> str:
+    """Return a bar proportional to `number`, rounded up, so that a single problem is visible."""
+    return "█" * -(-BAR * number // max(1, *counts.values()))

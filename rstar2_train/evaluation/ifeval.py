@@ -1,14 +1,14 @@
-"""How well instructions were followed (IFEval): accuracy of prompts and of instructions, strict and loose. Pure.
+"""The metrics of IFEval: strict and loose accuracy per prompt and per instruction. Pure.
 
-Beside statistics.py, which takes it into an evaluation's record: a sample is right (pass@1) when all its instructions
-are followed strictly, so these figures add what that leaves open.
+`statistics.py` adds them to an evaluation record. A sample is correct (pass@1) if it follows all its
+instructions strictly; these metrics add the loose accuracy and the accuracy per instruction.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Protocol
 
 from rstar2_train.evaluation.records import InstructionMetrics
@@ -16,7 +16,7 @@ from rstar2_train.rewards.instructions import followed_of, is_gold, of_gold
 
 
 class InstructionSample(Protocol):
-    """What is read of a scored sample."""
+    """The fields of a scored sample that the metrics need."""
 
     @property
     def prompt_id(self) -> str: ...
@@ -27,9 +27,9 @@ class InstructionSample(Protocol):
 
 
 def instruction_metrics(samples: Sequence[InstructionSample]) -> InstructionMetrics | None:
-    """The figures of the valid `samples` among these that have instructions; None when none has.
+    """Return the metrics of the valid `samples` with instructions; None if no sample has instructions.
 
-    Prompts weigh the same, and so do instructions, however many samples of each survived.
+    All prompts have equal weight, and all instructions too, regardless of their number of valid samples.
     """
     prompts: dict[str, list[InstructionSample]] = {}
     for sample in samples:
@@ -38,29 +38,26 @@ def instruction_metrics(samples: Sequence[InstructionSample]) -> InstructionMetr
     if not prompts:
         return None
     kinds: dict[str, list[float]] = defaultdict(list)
-    whole: dict[bool, list[float]] = {False: [], True: []}
-    each: dict[bool, list[float]] = {False: [], True: []}
+    prompt_shares: dict[bool, list[float]] = {False: [], True: []}
+    instruction_shares: dict[bool, list[float]] = {False: [], True: []}
     for group in prompts.values():
-        asked = of_gold(group[0].gold)
-        became = [followed_of(sample.answer, asked) for sample in group]
+        instructions = of_gold(group[0].gold)
+        outcomes = [followed_of(sample.answer, instructions) for sample in group]
         for loose in (False, True):
-            good = [[word == "strict" or (loose and word == "loose") for word in words] for words in became]
-            shares = [sum(column) / len(good) for column in zip(*good, strict=True)]
-            whole[loose].append(sum(map(all, good)) / len(good))
-            each[loose] += shares
+            accepted = ("strict", "loose") if loose else ("strict",)
+            followed = [[outcome in accepted for outcome in sample] for sample in outcomes]
+            shares = [sum(column) / len(followed) for column in zip(*followed, strict=True)]
+            prompt_shares[loose].append(sum(map(all, followed)) / len(followed))
+            instruction_shares[loose] += shares
             if not loose:
-                for one, share in zip(asked, shares, strict=True):
-                    kinds[one.id].append(share)
+                for instruction, share in zip(instructions, shares, strict=True):
+                    kinds[instruction.id].append(share)
     return InstructionMetrics(
         prompts=len(prompts),
-        instructions=len(each[False]),
-        prompt_strict=_mean(whole[False]),
-        prompt_loose=_mean(whole[True]),
-        instruction_strict=_mean(each[False]),
-        instruction_loose=_mean(each[True]),
-        kinds={kind: _mean(shares) for kind, shares in sorted(kinds.items())},
+        instructions=len(instruction_shares[False]),
+        prompt_strict=fmean(prompt_shares[False]),
+        prompt_loose=fmean(prompt_shares[True]),
+        instruction_strict=fmean(instruction_shares[False]),
+        instruction_loose=fmean(instruction_shares[True]),
+        kinds={kind: fmean(shares) for kind, shares in sorted(kinds.items())},
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -1,6 +1,6 @@
-"""The report of a job: a row a stage, each with what it changed; as JSON for scripts and as a table for people.
+"""The report of a job: one row per stage with its effect on the held-out set, as JSON and as a table.
 
-Last in the flow: reads `stages/<stage>/{evaluation,outcome,attempt}.json` from the job's state folder.
+Built from `stages/<stage>/{evaluation,outcome,attempt}.json` in the job's state directory.
 """
 
 from __future__ import annotations
@@ -20,73 +20,77 @@ from rstar2_train.evaluation.records import Evaluation, JobReport, StageReport, 
 
 REPORT = "report.json"
 WIDE = 112
-"""Columns of a terminal that shows every column of the table."""
+"""Minimum terminal width, in characters, for all columns of the table."""
 
 
 def build_report(state: Path, job: AgenticRLJob, *, seconds: float) -> JobReport:
-    """The report of `job` from what its stages left in the state folder `state`.
+    """Return the report of `job` from the files in its state directory `state`.
 
-    Stages that have not run yet are there too, with 0 attempts and nulls. `seconds`: wall time of the job.
+    Stages that have not started have 0 attempts and nulls. `seconds`: wall time of the job.
     """
     rows: list[StageReport] = []
-    measured: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     for stage in job.spec.stages:
         folder = state / "stages" / stage.name
         path = folder / "evaluation.json"
         evaluation = read_evaluation(path) if path.exists() else None
-        rows.append(_row(stage, folder, evaluation, measured))
+        rows.append(_stage_report(stage, folder, evaluation, evaluations))
         if evaluation is not None:
-            measured.append(evaluation)
+            evaluations.append(evaluation)
     return JobReport(job=job.metadata.name, seconds=round(seconds, 3), seed=job.spec.seed, stages=rows)
 
 
 def write_report(state: Path, report: JobReport) -> Path:
-    """Write `report.json` into the state folder, atomically; returns its path."""
+    """Write `report.json` into the state directory atomically, and return its path."""
     path = state / REPORT
     write_record(path, report)
     return path
 
 
-def are_comparable(one: Evaluation, other: Evaluation) -> bool:
-    """Whether two measurements asked the same problems under the same temperature and limits."""
-    return (one.problem_set, one.temperature, one.max_response_tokens, one.max_turns) == (
-        other.problem_set,
-        other.temperature,
-        other.max_response_tokens,
-        other.max_turns,
-    )
+def are_comparable(first: Evaluation, second: Evaluation) -> bool:
+    """Whether two evaluations have the same problems, temperature and limits."""
+
+    def conditions(evaluation: Evaluation) -> tuple[str, float, int, int]:
+        return (
+            evaluation.problem_set,
+            evaluation.temperature,
+            evaluation.max_response_tokens,
+            evaluation.max_turns,
+        )
+
+    return conditions(first) == conditions(second)
 
 
 def stage_table(report: JobReport, *, width: int = WIDE) -> Table:
-    """The table of stages: pass@1 before and after each, its own change, tool errors, length, truncation.
+    """Return the table of stages: pass@1 before and after each stage, its change, tool errors, length, truncation.
 
-    On a terminal of less than `WIDE` columns the less telling columns are left out.
+    A terminal of fewer than `WIDE` columns shows the most important columns only.
     """
     table = _table(f"{report.job}: seed {report.seed}, {format_duration(report.seconds)}")
     columns: list[tuple[str, bool, Callable[[StageReport], str | Text]]] = [
         ("stage", True, lambda row: row.name),
         ("type", False, lambda row: row.type),
         ("steps", True, lambda row: "-" if row.steps is None else str(row.steps)),
-        ("runs", False, lambda row: str(row.attempts)),
+        ("attempts", False, lambda row: str(row.attempts)),
         ("T", False, lambda row: "-" if row.temperature is None else f"{row.temperature:g}"),
         ("pass@1\nbefore → after", True, lambda r: _before_after(r.pass_at_1_before, r.pass_at_1, r.pass_at_1_se)),
-        ("own\nchange", True, lambda row: _change(row.pass_at_1_before, row.pass_at_1)),
+        ("change", True, lambda row: _change(row.pass_at_1_before, row.pass_at_1)),
         ("tool errors\nin correct", True, lambda row: _percent(row.tool_error_ratio_correct)),
         ("mean\ntokens", False, lambda row: "-" if row.mean_tokens is None else f"{row.mean_tokens:.1f}"),
-        ("cut off", False, lambda row: _percent(row.truncated)),
+        ("truncated", False, lambda row: _percent(row.truncated)),
         ("outcome", False, _outcome),
     ]
-    shown = [column for column in columns if column[1] or width >= WIDE]
-    for header, _, _ in shown:
-        text = header in ("stage", "type", "outcome")
-        table.add_column(header, justify="left" if text else "right", no_wrap=header != "outcome", overflow="fold")
+    visible = [column for column in columns if column[1] or width >= WIDE]
+    for header, _, _ in visible:
+        is_text = header in ("stage", "type", "outcome")
+        table.add_column(header, justify="left" if is_text else "right", no_wrap=header != "outcome", overflow="fold")
     for row in report.stages:
-        table.add_row(*(cell(row) for _, _, cell in shown))
+        table.add_row(*(cell(row) for _, _, cell in visible))
     return table
 
 
 def slice_table(report: JobReport) -> Table | None:
-    """Pass@1 of each slice, and of the hard problems, after each stage; None when no stage measured any."""
+    """Return the table of pass@1 per slice, and of hard problems, after each stage; None without slices."""
     names = sorted({name for row in report.stages for name in row.slices})
     hard = any(row.hard_pass_at_1 is not None for row in report.stages)
     if not names and not hard:
@@ -104,18 +108,25 @@ def slice_table(report: JobReport) -> Table | None:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
+    """Return seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
     whole = int(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
-def _row(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: list[Evaluation]) -> StageReport:
+def _stage_report(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: list[Evaluation]) -> StageReport:
     outcome_path = folder / "outcome.json"
     outcome = Outcome.model_validate_json(outcome_path.read_text(encoding="utf-8")) if outcome_path.exists() else None
     steps = None
@@ -138,7 +149,7 @@ def _row(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: lis
     )
     if evaluation is None:
         return row
-    before = next((one for one in reversed(earlier) if are_comparable(one, evaluation)), None)
+    before = next((previous for previous in reversed(earlier) if are_comparable(previous, evaluation)), None)
     shared = set(Evaluation.model_fields) & set(StageReport.model_fields)
     return row.model_copy(
         update={name: getattr(evaluation, name) for name in shared}

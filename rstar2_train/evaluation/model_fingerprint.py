@@ -1,4 +1,4 @@
-"""Which model a folder holds, by content: what results that are kept for later are kept under."""
+"""Content hash of a model folder, used as part of the cache key for samples."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _READERS = 4
-"""Files read at a time: hashing one is no faster than a core."""
+"""Number of files that are hashed in parallel: one thread is limited by one core."""
 
 
 class ModelIncomplete(ValueError):
-    """A folder without a model that can be used."""
+    """A model folder has no config or no weights."""
 
 
 def fingerprint(model: Path) -> str:
-    """A hash of what a model folder computes: its config and its weights. Raises ModelIncomplete when it has none.
+    """Return a hash of a model's config and weights. Raises ModelIncomplete if the folder has no model.
 
-    Reads every byte; some ten seconds for the 28 GB of a 14B model that the page cache holds.
+    Reads every byte: about ten seconds for a 14B model (28 GB) in the page cache.
     """
     weights = sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin"))
     config = model / "config.json"
     if not weights or not config.exists():
-        raise ModelIncomplete(f"{model} holds no model: config.json and *.safetensors are needed")
+        raise ModelIncomplete(f"{model}: no model in this folder; config.json and *.safetensors are required")
     files = [config, *weights]
     content = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor(_READERS) as readers:

@@ -1,7 +1,7 @@
-"""What an evaluation is, on disk and in the report: snake_case JSON, read by people's scripts as it stands.
+"""The JSON records of an evaluation and of a job's report, in snake_case. Scripts of users read them.
 
-A driver measures its model at the end of its stage and writes `stages/<stage>/evaluation.json`; the report gathers
-them. Ratios are in 0..1, lengths in tokens, durations in seconds; null means "not measured" (never 0).
+A stage measures its model at its end and writes `stages/<stage>/evaluation.json`; the job's report collects them.
+Ratios are in 0..1, lengths in tokens, durations in seconds. Null means "not measured", never 0.
 """
 
 from __future__ import annotations
@@ -15,112 +15,112 @@ from rstar2_train.utils.files import write_atomically
 
 
 class RecordModel(BaseModel):
-    """Base of the evaluation's models: no unknown fields, one text a field."""
+    """Base of the records: unknown fields are an error, and each field has a docstring."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class SliceMetrics(RecordModel):
-    """Pass@1 of one group of problems."""
+    """Pass@1 of one slice of the problems."""
 
     problems: int
     """Problems with at least one valid sample."""
     samples: int
-    """Valid samples of them."""
+    """Valid samples of these problems."""
     pass_at_1: float
-    """Mean over problems of the share of their samples that are correct."""
+    """Mean over problems of the share of correct samples."""
     pass_at_1_se: float | None = None
-    """Standard error of that mean, clustered by problem; null with a single problem."""
+    """Standard error of pass_at_1, clustered by problem; null with a single problem."""
 
 
 class InstructionMetrics(RecordModel):
-    """How well instructions were followed, in a benchmark that is scored by them (IFEval)."""
+    """Accuracy on a benchmark with instructions (IFEval)."""
 
     prompts: int
     """Problems with instructions and at least one valid sample."""
     instructions: int
-    """Instructions in them."""
+    """Instructions of these problems."""
     prompt_strict: float
     """Share of samples that follow all their instructions: pass@1 of these problems."""
     prompt_loose: float
-    """The same when each may be followed without first line, last line or asterisks."""
+    """As prompt_strict, but each instruction may hold without the first line, the last line or asterisks."""
     instruction_strict: float
-    """Share of instructions that are followed."""
+    """Share of followed instructions."""
     instruction_loose: float
-    """The same, loosely."""
+    """As instruction_strict, but each instruction may hold without the first line, the last line or asterisks."""
     kinds: dict[str, float] = {}
-    """`instruction_strict` of each kind of instruction."""
+    """Kind of instruction -> instruction_strict."""
 
 
 class Evaluation(RecordModel):
     """One measurement of one model on one set of problems."""
 
     stage: str
-    """The stage whose model was measured."""
+    """Stage of the measured model."""
     attempt: int = 1
-    """The attempt of the stage that measured it."""
+    """Attempt of the stage that measured the model."""
     step: int | None = None
-    """Steps of the stage that the model had been trained for; null where the stage trains nothing."""
+    """Training steps of the stage for this model; null for a stage without training."""
     temperature: float
     """Sampling temperature."""
     max_response_tokens: int
-    """Budget of a response."""
+    """Maximum tokens of a response."""
     max_turns: int
-    """Most assistant turns."""
+    """Maximum assistant turns."""
     seconds: float
-    """Wall time of the measurement."""
+    """Wall time of the measurement, in seconds."""
     problems: int
-    """Problems asked."""
+    """Number of problems."""
     samples: int
-    """Valid samples: those that infrastructure did not lose."""
+    """Valid samples: all samples that infrastructure failures did not lose."""
     excluded: int
-    """Samples lost to infrastructure; in no other figure here."""
+    """Samples lost to infrastructure failures; they count in no other figure."""
     problem_set: str
-    """Short hash of the problems' ids: two measurements compare only where it is equal."""
+    """Short hash of the problem ids. Two measurements are comparable only if it is equal."""
     pass_at_1: float | None
-    """Mean over problems of the share of their samples that are correct; null without valid samples."""
+    """Mean over problems of the share of correct samples; null without valid samples."""
     pass_at_1_se: float | None
     """Standard error of pass_at_1, clustered by problem."""
     pass_at_k: dict[int, float] = {}
-    """Unbiased pass@k for powers of two up to the samples a problem, over problems with at least k valid ones."""
+    """Unbiased pass@k for powers of two up to the samples per problem, over problems with at least k valid samples."""
     hard_pass_at_1: float | None
-    """pass_at_1 over the problems marked hard; null where there is none."""
+    """pass_at_1 of the hard problems; null without hard problems."""
     hard_pass_at_1_se: float | None
-    """Its standard error."""
+    """Standard error of hard_pass_at_1, clustered by problem."""
     tool_error_ratio: float | None
-    """Failed tool calls over tool calls, in all valid samples; null without calls."""
+    """Failed tool calls over all tool calls of valid samples; null without calls."""
     tool_error_ratio_correct: float | None
-    """The same in correct samples: what Resample-on-Correct lowers (paper Fig. 4)."""
+    """As tool_error_ratio, for correct samples. Resample-on-Correct lowers it (paper Fig. 4)."""
     calls_per_sample: float | None
-    """Tool calls a sample."""
+    """Mean tool calls per sample."""
     turns: float | None
-    """Assistant turns a sample."""
+    """Mean assistant turns per sample."""
     mean_tokens: float | None
-    """Response tokens a sample, tool output included."""
+    """Mean response tokens per sample, with tool output."""
     truncated: float | None
-    """Share of samples that a limit stopped before they answered."""
+    """Share of samples that a limit stopped before the answer."""
     no_answer: float | None
-    """Share of samples without an extractable answer, the truncated ones included."""
+    """Share of samples without an extractable answer, with the truncated samples."""
     slices: dict[str, SliceMetrics] = {}
-    """By the problems' own `slice`."""
+    """Slice of the problems -> metrics."""
     benchmarks: dict[str, SliceMetrics] = {}
-    """By benchmark, in an Evaluate stage."""
+    """Benchmark -> metrics, in an Evaluate stage."""
     instructions: InstructionMetrics | None = None
-    """Over the problems that are scored by instructions; null where there is none."""
+    """Metrics of the problems with instructions; null without such problems."""
 
 
 StageType = Literal["SFT", "GRPO", "Filter", "Evaluate"]
 
 
 class StageReport(RecordModel):
-    """One stage's row of the report: the ten agreed keys first, then what explains them."""
+    """The row of one stage in the report. The fields of `Evaluation` have the same meaning here."""
 
     name: str
     type: StageType
     steps: int | None
-    """Steps done; null where the stage has none."""
+    """Completed steps; null for a stage without steps."""
     attempts: int
-    """Attempts it took; 0: not started."""
+    """Number of attempts; 0: not started."""
     pass_at_1: float | None
     hard_pass_at_1: float | None
     tool_error_ratio_correct: float | None
@@ -128,39 +128,40 @@ class StageReport(RecordModel):
     truncated: float | None
     pass_at_1_se: float | None = None
     pass_at_1_before: float | None = None
-    """The last stage before this one that was measured on the same problems under the same limits."""
+    """pass_at_1 of the last earlier stage with the same problems and limits."""
     hard_pass_at_1_se: float | None = None
     hard_pass_at_1_before: float | None = None
+    """hard_pass_at_1 of the last earlier stage with the same problems and limits."""
     temperature: float | None = None
     samples: int | None = None
     excluded: int | None = None
     outcome: str | None = None
-    """completed, advanced, suspended or failed; null: still running, or not started."""
+    """completed, advanced, suspended or failed; null: running or not started."""
     reason: str | None = None
     slices: dict[str, SliceMetrics] = {}
     benchmarks: dict[str, SliceMetrics] = {}
 
 
 class JobReport(RecordModel):
-    """The whole job: `report.json`."""
+    """The report of a job: `report.json`."""
 
     job: str
     seconds: float
-    """Wall time of the job, over all its runs."""
+    """Wall time of the job over all its runs, in seconds."""
     seed: int
     stages: list[StageReport]
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Write `evaluation.json`, atomically."""
+    """Write `evaluation.json` atomically."""
     write_record(path, evaluation)
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read `evaluation.json`. Raises FileNotFoundError, or pydantic's ValidationError naming the field."""
+    """Read `evaluation.json`. Raises FileNotFoundError, or pydantic's ValidationError with the name of the field."""
     return Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def write_record(path: Path, record: RecordModel) -> None:
-    """Write a record as JSON, atomically, nulls included."""
+    """Write a record as JSON with its nulls, atomically."""
     write_atomically(path, record.model_dump_json(indent=1) + "\n")

@@ -1,18 +1,19 @@
-"""What `rstar2 eval` found: all figures of a whole evaluation, of each benchmark and of each problem. Pure.
+"""The result of `rstar2 eval`: the figures of all benchmarks, of each benchmark and of each problem. Pure.
 
-Between the samples and what people read (`html_report.py`, the terminal's table, `evaluation.json`). The figures are
-those of an Evaluate stage (`statistics.measure`), whose record is in here as it stands.
+Computed from the samples for `html_report.py`, the table of the terminal, and `evaluation.json`. The figures are those
+of an Evaluate stage (`statistics.measure`), and the result contains the same record.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -22,61 +23,63 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import group_by, measure, tool_error_ratio
 
 STAGE = "eval"
-"""What stands in the record where a job's has its stage."""
+"""Value of `Evaluation.stage` in a record of `rstar2 eval`."""
 NORMAL_95 = 1.959964
-"""Standard errors that a 95 % confidence interval reaches to each side."""
+"""Half width of a 95 % confidence interval, in standard errors."""
+WIDE = 100
+"""Minimum terminal width, in characters, for all columns of the table."""
 
 
 class ProblemResult(RecordModel):
-    """One problem."""
+    """The samples of one problem."""
 
     id: str
     """`<benchmark>/<id>`."""
     benchmark: str
     slice: str
     gold: str
-    """The known answer, or the instructions."""
+    """Known answer, or the instructions."""
     samples: int
     """Valid samples."""
     excluded: int
-    """Samples lost to infrastructure; in no other figure here."""
+    """Samples lost to infrastructure failures; they count in no other figure."""
     correct: int
-    """Valid samples with the right answer."""
+    """Valid samples with the correct answer."""
     mean_tokens: float | None
-    """Response tokens a sample, tool output included."""
+    """Mean response tokens per sample, with tool output."""
     calls_per_sample: float | None
     tool_error_ratio: float | None
-    """Failed tool calls over tool calls; null without calls."""
+    """Failed tool calls over all tool calls; null without calls."""
     truncated: int
-    """Samples that a limit stopped before they answered."""
+    """Samples that a limit stopped before the answer."""
     answers: dict[str, int]
-    """The final answers that were given, with how often, the most frequent first; none for samples without one.
+    """Final answer -> number of samples, the most frequent first. Samples without an answer do not count.
 
-    With instructions: what became of each, in their order (strict, loose or no)."""
+    With instructions, an answer is the list of their results in order: strict, loose or no."""
 
 
 class EvaluationResult(RecordModel):
-    """An evaluation: `evaluation.json`."""
+    """The result of an evaluation: `evaluation.json`."""
 
     format: int = 1
     """Version of this file."""
     model: str
-    """The folder, or the name at the endpoint."""
+    """Folder of the model, or its name at the endpoint."""
     endpoint: str | None
-    """Where the model was served; null: by this command."""
+    """URL of the endpoint that served the model; null: this command served it."""
     settings: dict[str, Any]
-    """All that the samples depend on, the model's fingerprint included."""
+    """All settings that determine the samples, with the model's fingerprint."""
     samples_per_problem: int
     overall: Evaluation
-    """Over all benchmarks; the same record as an Evaluate stage writes."""
+    """Figures of all benchmarks together, in the record of an Evaluate stage."""
     confidence: tuple[float, float] | None
-    """95 % interval of overall.pass_at_1; null with fewer than two problems."""
+    """95 % confidence interval of overall.pass_at_1; null with fewer than two problems."""
     benchmarks: dict[str, Evaluation]
-    """The same figures of each benchmark alone."""
+    """Benchmark -> figures."""
     benchmark_confidence: dict[str, tuple[float, float] | None]
-    """95 % interval of each benchmark's pass_at_1."""
+    """Benchmark -> 95 % confidence interval of pass_at_1."""
     problems: list[ProblemResult]
-    """In the order of the files."""
+    """All problems, in the order of the files."""
 
 
 def build_result(
@@ -90,9 +93,9 @@ def build_result(
     sampling: Sampling,
     seconds: float,
 ) -> EvaluationResult:
-    """All figures of `rows`: every sample of every problem, lost ones included.
+    """Return the result of `rows`: every sample of every problem, with the lost ones.
 
-    `benchmarks`: benchmark by problem id. `seconds`: wall time of the sampling, in the run that ended it.
+    `benchmarks`: problem id -> benchmark. `seconds`: wall time of the sampling in the last run.
     """
     overall = measure(rows, stage=STAGE, sampling=sampling, seconds=seconds, benchmarks=benchmarks)
     each = {
@@ -108,71 +111,115 @@ def build_result(
         confidence=confidence(overall),
         benchmarks=each,
         benchmark_confidence={name: confidence(evaluation) for name, evaluation in each.items()},
-        problems=[_problem(group, benchmarks) for group in group_by(rows, lambda row: row.prompt_id).values()],
+        problems=[_problem_result(group, benchmarks) for group in group_by(rows, lambda row: row.prompt_id).values()],
     )
 
 
 def confidence(evaluation: Evaluation) -> tuple[float, float] | None:
-    """95 % interval of pass@1: mean ± 1.96 standard errors clustered by problem, within 0..1; None without an error."""
+    """Return the 95 % confidence interval of pass@1: mean ± 1.96 clustered standard errors, within 0..1.
+
+    Returns None without a standard error.
+    """
     mean, error = evaluation.pass_at_1, evaluation.pass_at_1_se
     if mean is None or error is None:
         return None
     return max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error)
 
 
-def result_table(result: EvaluationResult) -> RenderableType:
-    """The terminal's table: a row a benchmark, and one over all where there are several; then that of instructions."""
-    table = Table(
-        title=Text(f"{result.model}: samples a problem {result.samples_per_problem}, T {result.overall.temperature:g}"),
-        title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False,
-    )  # fmt: skip
-    largest = max(result.overall.pass_at_k, default=None)
-    table.add_column("benchmark", no_wrap=True)
-    headings = ["problems", "pass@1", "95 %", "mean\ntokens", "calls", "tool\nerrors", "in correct", "cut off"]
-    if largest is not None:
-        headings.insert(3, f"pass@{largest}")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    rows = [(name, one, result.benchmark_confidence[name]) for name, one in result.benchmarks.items()]
-    if len(rows) > 1:
-        rows.append(("all", result.overall, result.confidence))
-    for name, one, interval in rows:
-        cells = [
-            str(one.problems),
-            format_number(one.pass_at_1, "{:.3f}"),
-            "-" if interval is None else "{:.3f} to {:.3f}".format(*interval),
-            format_number(one.mean_tokens, "{:.1f}"),
-            format_number(one.calls_per_sample, "{:.2f}"),
-            format_number(one.tool_error_ratio, "{:.1%}"),
-            format_number(one.tool_error_ratio_correct, "{:.1%}"),
-            format_number(one.truncated, "{:.1%}"),
-        ]
-        if largest is not None:
-            cells.insert(3, format_number(one.pass_at_k.get(largest), "{:.3f}"))
-        table.add_row(name, *cells)
-    return table if result.overall.instructions is None else Group(table, _render_following(result))
+class _Column(NamedTuple):
+    """A column of the benchmark table."""
+
+    heading: str
+    cell: Callable[[Evaluation, tuple[float, float] | None], str]
+    """Text of the cell, from the figures and the 95 % interval of pass@1."""
+    important: bool = False
+    """Whether a narrow terminal shows the column too."""
 
 
-def _render_following(result: EvaluationResult) -> Table:
-    """Of each benchmark that is scored by instructions."""
-    table = Table(title="instructions followed", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def _number_column(
+    heading: str, value: Callable[[Evaluation], float | None], template: str, *, important: bool = False
+) -> _Column:
+    return _Column(heading, lambda figures, _: format_number(value(figures), template), important)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """The tables of the terminal: one row per benchmark, one for all of them, and a table of instructions.
+
+    A terminal of fewer than `WIDE` columns shows the most important columns only.
+    """
+
+    result: EvaluationResult
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the tables for the width of the console."""
+        yield _benchmark_table(self.result, wide=options.max_width >= WIDE)
+        if self.result.overall.instructions is not None:
+            yield _instruction_table(self.result)
+
+
+def _benchmark_table(result: EvaluationResult, *, wide: bool) -> Table:
+    sampling = f"{result.samples_per_problem} samples per problem, temperature {result.overall.temperature:g}"
+    table = _table(Text(f"{result.model}: {sampling}", style="bold"))
     table.add_column("benchmark", no_wrap=True)
-    for heading in ("prompts", "strict", "loose", "instructions", "strict", "loose"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, one in result.benchmarks.items():
-        if (found := one.instructions) is not None:
-            accuracies = (found.prompt_strict, found.prompt_loose, found.instruction_strict, found.instruction_loose)
-            whole_strict, whole_loose, strict, loose = (f"{accuracy:.3f}" for accuracy in accuracies)
-            table.add_row(name, str(found.prompts), whole_strict, whole_loose, str(found.instructions), strict, loose)
+    columns = [column for column in _columns(result) if wide or column.important]
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    for name, figures, interval in benchmark_rows(result):
+        table.add_row(name, *(column.cell(figures, interval) for column in columns))
     return table
 
 
-def format_number(value: float | None, form: str) -> str:
-    """A figure for people; a dash where nothing was measured."""
-    return "-" if value is None else form.format(value)
+def _columns(result: EvaluationResult) -> list[_Column]:
+    largest = max(result.overall.pass_at_k, default=None)
+    pass_at_k = [_number_column(f"pass@{largest}", lambda row: row.pass_at_k.get(largest or 0), "{:.3f}")]
+    return [
+        _number_column("problems", lambda row: row.problems, "{}", important=True),
+        _number_column("pass@1", lambda row: row.pass_at_1, "{:.3f}", important=True),
+        _Column(
+            "95 % interval",
+            lambda _, interval: "-" if interval is None else "{:.3f} to {:.3f}".format(*interval),
+            important=True,
+        ),
+        *(pass_at_k if largest is not None else []),
+        _number_column("mean\ntokens", lambda row: row.mean_tokens, "{:.1f}", important=True),
+        _number_column("tool\ncalls", lambda row: row.calls_per_sample, "{:.2f}"),
+        _number_column("tool\nerrors", lambda row: row.tool_error_ratio, "{:.1%}", important=True),
+        _number_column("in correct\nsamples", lambda row: row.tool_error_ratio_correct, "{:.1%}"),
+        _number_column("truncated", lambda row: row.truncated, "{:.1%}", important=True),
+    ]
 
 
-def _problem(rows: Sequence[SampleResult], benchmarks: Mapping[str, str]) -> ProblemResult:
+def benchmark_rows(result: EvaluationResult) -> list[tuple[str, Evaluation, tuple[float, float] | None]]:
+    """Return (name, figures, 95 % interval) of each benchmark, and of all together if there are several."""
+    rows = [(name, figures, result.benchmark_confidence[name]) for name, figures in result.benchmarks.items()]
+    return [*rows, ("all", result.overall, result.confidence)] if len(rows) > 1 else rows
+
+
+def format_number(value: float | None, template: str) -> str:
+    """Return a formatted figure, or a dash if it is None."""
+    return "-" if value is None else template.format(value)
+
+
+def _table(title: Text) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def _instruction_table(result: EvaluationResult) -> Table:
+    """Return the table of the benchmarks with instructions."""
+    table = _table(Text("instructions followed"))
+    table.add_column("benchmark", no_wrap=True)
+    for heading in ("prompts", "strict", "loose", "instructions", "strict", "loose"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, evaluation in result.benchmarks.items():
+        if (metrics := evaluation.instructions) is not None:
+            prompt_shares = (f"{share:.3f}" for share in (metrics.prompt_strict, metrics.prompt_loose))
+            shares = (f"{share:.3f}" for share in (metrics.instruction_strict, metrics.instruction_loose))
+            table.add_row(name, str(metrics.prompts), *prompt_shares, str(metrics.instructions), *shares)
+    return table
+
+
+def _problem_result(rows: Sequence[SampleResult], benchmarks: Mapping[str, str]) -> ProblemResult:
     first = rows[0]
     valid = [row for row in rows if not row.failed]
     count = len(valid)

@@ -1,9 +1,10 @@
-"""Finished samples of a measurement, kept so that no death of the process makes one be asked twice.
+"""The file of finished samples of a measurement, so that no sample is generated twice after a restart.
 
-A file belongs to one model under one group of settings (`cache_key`); in it each sample is addressed by its problem's
-tokens and answer and by its number. So a larger measurement, with more benchmarks or samples, finds what a smaller one
-has asked, and a problem that was changed is asked again. Appended as samples end, read_entries when the command or the
-stage starts; `sampling.py` asks what is missing."""
+A file belongs to one model with one set of settings (`cache_key`). The key of a sample covers the problem's prompt
+tokens, its answer and the sample number (`sample_cache_key`). Thus a larger measurement, with more benchmarks or
+samples, reuses the samples of a smaller one, and a changed problem is sampled again. `sampling.py` generates the
+missing samples.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
 
 FORMAT = 2
-"""Version of the file's lines, and of what an address covers."""
+"""Version of the lines of the file and of the keys."""
 
 
 def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> dict[str, Any]:
-    """All of a job that changes what is sampled from a given prompt, but for the model: as JSON would hold it.
+    """Return all settings of a job, except the model, that affect the samples of a prompt, as JSON values.
 
-    `seed_name`: follows the job's seed in the seed of every request.
+    `seed_name`: second part of the seed of every request, after the job's seed.
     """
     rollout = spec.rollout
     return {
@@ -47,9 +48,9 @@ def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> d
 
 
 def cache_key(settings: Mapping[str, Any]) -> str:
-    """A short name for a model and its settings: others, other name. `settings`: as JSON would hold them.
+    """Return the cache key of a (model, settings) pair.
 
-    Everything belongs in it that changes what is sampled from a given prompt: the model by content,
+    `settings`: JSON values of everything that affects the samples of a prompt: the model's fingerprint and
     `sampling_settings`.
     """
     text = json.dumps({"format": FORMAT, **settings}, sort_keys=True)
@@ -57,22 +58,22 @@ def cache_key(settings: Mapping[str, Any]) -> str:
 
 
 def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sample: int) -> str:
-    """The name of one sample in its file. The id is part of it, since it seeds the sampling."""
+    """Return the key of one sample in its file. It covers the problem id, because the id seeds the sampling."""
     text = json.dumps([prompt_id, list(prompt_ids), gold, sample])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class SampleCache:
-    """The samples of one model under one group of settings. Use as a context manager; one process at a time.
+    """The samples of one model with one set of settings. Use as a context manager, in one process at a time.
 
-    Holds a small record of each sample, and where its trajectory lies in the file.
+    In memory, it has only the file offset of each sample.
     """
 
     def __init__(self, path: Path, *, whole: bool = True) -> None:
-        """`whole`: keep the trajectories too; else only how they ended, in a thousandth of the space."""
+        """`whole`: save the trajectories too; otherwise only the results, in a thousandth of the space."""
         self._path = path
         self._whole = whole
-        self._at: dict[SampleKey, int] = {}
+        self._offsets: dict[SampleKey, int] = {}
         self._lost: dict[SampleKey, Trajectory] = {}
         self._problems: dict[str, Problem] = {}
 
@@ -102,33 +103,33 @@ class SampleCache:
             if event is not None and problem is not None:
                 result = SampleResult(**event["scored"] | {"slice": problem.slice, "hard": problem.hard})
                 results[problem.id, result.sample] = result
-                self._at[problem.id, result.sample] = start
+                self._offsets[problem.id, result.sample] = start
         return results
 
     def add(self, trajectory: Trajectory) -> SampleResult:
-        """Keep a sample that has ended; on return a kill -9 cannot take it back. Returns its record.
+        """Save a finished sample, which then survives the death of the process, and return its result.
 
-        One that infrastructure lost is held until the end, but not kept: it is to be asked again. Raises OSError when
-        the disk is full; what is in the file stays readable.
+        A lost sample is not saved, so that it is sampled again; it only stays in memory. Raises OSError when the disk
+        is full; the saved samples stay readable.
         """
-        scored = SampleResult.of(trajectory)
+        result = SampleResult.from_trajectory(trajectory)
         key = trajectory.prompt_id, trajectory.sample
         if not trajectory.failed:
             name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, trajectory.gold, trajectory.sample)
-            event: Event = {"sample": name, "scored": dataclasses.asdict(scored)}
+            event: Event = {"sample": name, "scored": dataclasses.asdict(result)}
             if self._whole:
                 event["trajectory"] = trajectory_store.to_row(trajectory)
-            self._at[key] = self._journal.append(event)
+            self._offsets[key] = self._journal.append(event)
         elif self._whole:
             self._lost[key] = trajectory
-        return scored
+        return result
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield the trajectories of all loaded and added samples, in problem order; one is in memory at a time."""
-        order = {name: at for at, name in enumerate(self._problems)}
-        for key in sorted(self._at | self._lost, key=lambda key: (order[key[0]], key[1])):
-            if key in self._at:
-                trajectory = trajectory_store.from_row(read_event(self._path, self._at[key])["trajectory"])
+        order = {problem_id: index for index, problem_id in enumerate(self._problems)}
+        for key in sorted(self._offsets | self._lost, key=lambda key: (order[key[0]], key[1])):
+            if key in self._offsets:
+                trajectory = trajectory_store.from_row(read_event(self._path, self._offsets[key])["trajectory"])
                 problem = self._problems[key[0]]
                 trajectory.slice, trajectory.hard = problem.slice, problem.hard
                 yield trajectory

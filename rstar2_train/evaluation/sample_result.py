@@ -1,7 +1,7 @@
-"""One sample as the figures see it: how it ended, without its tokens and text.
+"""The result of one sample, without its tokens and text: the input of all figures.
 
-Made the moment a sample ends (`sampling.py`), so that a measurement holds small records however long the trajectories
-are; those lie in the samples' file. What `statistics.py`, `result.py` and `difficulty.py` count.
+`sampling.py` creates it when a sample finishes, so that a measurement has only small records in memory. The
+trajectories are in the file of the samples. `statistics.py`, `result.py` and `difficulty.py` count these records.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from rstar2_train.rollout.trajectory import LostTo, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class SampleResult:
-    """How one sample of one problem ended."""
+    """The result of one sample of one problem."""
 
     prompt_id: str
     sample: int
-    """Its number among the samples of the problem, from 0."""
+    """Number of the sample within its problem, from 0."""
     verdict: Verdict
     failed: bool = False
-    """Lost to infrastructure: excluded, never scored 0."""
+    """Whether an infrastructure failure lost the sample: excluded, never scored 0."""
     truncated: bool = False
-    """Stopped by a limit before it answered."""
+    """Whether a limit stopped the sample before the answer."""
     answer: str | None = None
     gold: str = ""
-    """The known answer."""
+    """Known answer."""
     slice: str = ""
     hard: bool = False
     turns: int = 0
     calls: int = 0
     """Tool calls."""
     call_errors: int = 0
-    """Those that failed."""
+    """Failed tool calls."""
     response_tokens: int = 0
-    """Tokens after the prompt, tool output included."""
+    """Tokens after the prompt, with tool output."""
     error: str = ""
-    """What failed, when infrastructure lost it."""
+    """Error message of a lost sample."""
     lost_to: LostTo | None = None
-    """Service whose failure lost it; None if it is not lost."""
+    """Service whose failure lost the sample; None if it is not lost."""
 
     @property
     def correct(self) -> bool:
-        """Whether it is right (eq. 3)."""
+        """Whether the answer is correct (eq. 3)."""
         return self.verdict == "correct" and not self.failed
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> Self:
-        """The record of a trajectory that has ended."""
+    def from_trajectory(cls, trajectory: Trajectory) -> Self:
+        """Return the result of a finished trajectory."""
         return cls(
             prompt_id=trajectory.prompt_id,
             sample=trajectory.sample,

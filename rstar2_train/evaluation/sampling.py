@@ -79,4 +79,4 @@ def too_many_lost(rows: Sequence[SampleResult] | Sequence[Trajectory]) -> str:
     lost = [row for row in rows if row.failed]
     if len(lost) <= MAX_LOST_FRACTION * len(rows):
         return ""
-    return f"{len(lost)} of {len(rows)} samples were lost, the first to: {lost[0].error}"
+    return f"{len(lost)} of {len(rows)} samples were lost to infrastructure failures; first error: {lost[0].error}"

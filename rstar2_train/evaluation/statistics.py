@@ -1,7 +1,7 @@
-"""From samples to figures: pass@1 with its standard error, pass@k, tool errors, lengths, per slice.
+"""Computes the figures of an evaluation: pass@1 with standard error, pass@k, tool errors and lengths, also per slice.
 
-Pure. Samples that infrastructure lost are counted and excluded, never scored 0. Samples of one problem are not
-independent, so standard errors are taken between problems (clustered), never between samples.
+Lost samples are counted and excluded, never scored 0. Samples of one problem are not independent, so standard errors
+are clustered by problem. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.ifeval import instruction_metrics
 from rstar2_train.evaluation.records import Evaluation, SliceMetrics
 from rstar2_train.evaluation.sample_result import SampleResult
+from rstar2_train.utils.numbers import mean, ratio
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row")
@@ -37,10 +38,10 @@ def measure(
     step: int | None = None,
     benchmarks: Mapping[str, str] | None = None,
 ) -> Evaluation:
-    """All figures of one measurement.
+    """Return all figures of one measurement.
 
-    `rows`: every sample of every problem, lost ones included. `benchmarks`: benchmark name by prompt id, in
-    an Evaluate stage. `seconds`: wall time of the sampling.
+    `rows`: every sample of every problem, with the lost ones. `benchmarks`: prompt id -> benchmark, in an Evaluate
+    stage. `seconds`: wall time of the sampling.
     """
     valid = [row for row in rows if not row.failed]
     correct = [row for row in valid if row.correct]
@@ -66,11 +67,11 @@ def measure(
         hard_pass_at_1_se=hard.error,
         tool_error_ratio=tool_error_ratio(valid),
         tool_error_ratio_correct=tool_error_ratio(correct),
-        calls_per_sample=_mean([row.calls for row in valid]),
-        turns=_mean([row.turns for row in valid]),
-        mean_tokens=_mean([row.response_tokens for row in valid]),
-        truncated=_mean([row.truncated for row in valid]),
-        no_answer=_mean([row.verdict == "no_answer" for row in valid]),
+        calls_per_sample=mean([row.calls for row in valid]),
+        turns=mean([row.turns for row in valid]),
+        mean_tokens=mean([row.response_tokens for row in valid]),
+        truncated=mean([row.truncated for row in valid]),
+        no_answer=mean([row.verdict == "no_answer" for row in valid]),
         slices=_by(valid, lambda row: row.slice),
         benchmarks=_by(valid, lambda row: names.get(row.prompt_id, "")),
         instructions=instruction_metrics(valid),
@@ -78,7 +79,9 @@ def measure(
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """The evaluation as tracked metrics: `evaluation/<figure>`, and `evaluation_slices/<name>` of pass@1."""
+    """Return the metrics for tracking: `evaluation/<figure>`, and pass@1 as `evaluation_slices/<name>` and
+    `evaluation_benchmarks/<name>`.
+    """
     names = (
         "pass_at_1", "pass_at_1_se", "hard_pass_at_1", "hard_pass_at_1_se", "tool_error_ratio",
         "tool_error_ratio_correct", "calls_per_sample", "turns", "mean_tokens", "truncated", "no_answer", "excluded",
@@ -95,45 +98,44 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def pass_at_1(rows: Sequence[SampleResult]) -> MeanWithError:
-    """Mean over problems of the share of correct samples, and its standard error clustered by problem.
+    """Return the mean over problems of the share of correct samples, and its standard error clustered by problem.
 
-    `rows` are valid ones. Problems weigh the same however many of their samples survived. The error is
+    `rows`: valid samples. All problems have equal weight, regardless of their number of valid samples. The error is
     sqrt(sum (p_i - mean)^2 / (n (n - 1))) over n problems; None with fewer than two.
     """
     shares = [_share(group) for group in group_by(rows, lambda row: row.prompt_id).values()]
     if not shares:
         return MeanWithError(None, None)
-    mean = math.fsum(shares) / len(shares)
+    value = math.fsum(shares) / len(shares)
     if len(shares) < 2:
-        return MeanWithError(mean, None)
-    squares = math.fsum((share - mean) ** 2 for share in shares)
-    return MeanWithError(mean, math.sqrt(squares / (len(shares) * (len(shares) - 1))))
+        return MeanWithError(value, None)
+    squares = math.fsum((share - value) ** 2 for share in shares)
+    return MeanWithError(value, math.sqrt(squares / (len(shares) * (len(shares) - 1))))
 
 
 def pass_at_k(rows: Sequence[SampleResult], k: int) -> float | None:
-    """Unbiased pass@k: mean over problems of 1 - C(n - c, k) / C(n, k), for c correct of n >= k valid samples."""
+    """Return unbiased pass@k: the mean over problems of 1 - C(n - c, k) / C(n, k), for c correct of n >= k samples."""
     values = []
     for group in group_by(rows, lambda row: row.prompt_id).values():
-        total, right = len(group), sum(row.correct for row in group)
+        total, correct = len(group), sum(row.correct for row in group)
         if total >= k:
-            values.append(1 - math.comb(total - right, k) / math.comb(total, k))
-    return _mean(values)
+            values.append(1 - math.comb(total - correct, k) / math.comb(total, k))
+    return mean(values)
 
 
 def tool_error_ratio(rows: Sequence[SampleResult]) -> float | None:
-    """Failed tool calls over all tool calls of these samples; None when they made none."""
-    calls = sum(row.calls for row in rows)
-    return sum(row.call_errors for row in rows) / calls if calls else None
+    """Return failed tool calls over all tool calls of the samples; None without calls."""
+    return ratio(sum(row.call_errors for row in rows), sum(row.calls for row in rows))
 
 
 def problem_set(rows: Sequence[SampleResult]) -> str:
-    """Short hash of the set of prompt ids."""
+    """Return a short hash of the set of prompt ids."""
     ids = sorted({row.prompt_id for row in rows})
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
 
 
 def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    """Rows by `key`, in order of first appearance."""
+    """Return key -> rows, in the order of first appearance."""
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -142,10 +144,6 @@ def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[R
 
 def _share(group: Sequence[SampleResult]) -> float:
     return sum(row.correct for row in group) / len(group)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
 
 
 def _pass_at_powers(rows: Sequence[SampleResult]) -> dict[int, float]:
@@ -161,13 +159,13 @@ def _pass_at_powers(rows: Sequence[SampleResult]) -> dict[int, float]:
 
 
 def _by(rows: Sequence[SampleResult], key: Callable[[SampleResult], str]) -> dict[str, SliceMetrics]:
-    """Pass@1 by name, sorted by it; the unnamed are left out."""
-    result = {}
+    """Return name -> metrics, sorted by name. Rows without a name are omitted."""
+    metrics = {}
     for name, group in sorted(group_by(rows, key).items()):
-        mean = pass_at_1(group)
-        if name and mean.value is not None:
+        score = pass_at_1(group)
+        if name and score.value is not None:
             problems = len({row.prompt_id for row in group})
-            result[name] = SliceMetrics(
-                problems=problems, samples=len(group), pass_at_1=mean.value, pass_at_1_se=mean.error
+            metrics[name] = SliceMetrics(
+                problems=problems, samples=len(group), pass_at_1=score.value, pass_at_1_se=score.error
             )
-    return result
+    return metrics

@@ -2,7 +2,8 @@
 
 Writers append events and never wait for a server. The shipper reads from its own offset. A process that is killed
 during a write leaves at most one torn line, which readers skip. `evaluation/sample_cache.py` has the same file format.
-Standard library only."""
+Standard library only.
+"""
 
 from __future__ import annotations
 

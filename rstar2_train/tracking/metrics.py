@@ -2,7 +2,8 @@
 
 The orchestrator calls it after selection and update. The names of `reject_equal_reward/`, `roc_error_ratio/`,
 `roc_answer_format/` and `down_sampling/` are those of rStar2-Agent. Lost rollouts count in `rollout/excluded` only.
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.utils.numbers import mean, ratio
 
 HEADLINE = {
     "reward": "reward/mean",
@@ -31,7 +33,8 @@ def step_metrics(
     `groups`: all rollouts of each prompt, with verdicts, and with `kept` set by the selection. `trainer`: metrics of
     the update (loss, gradient norm, ...), reported as `trainer/<name>`. `timings`: seconds per phase, reported as
     `time/<phase>_seconds`; `rollout` is the phase of tokens per second. A metric without data, such as an error ratio
-    without tool calls, is omitted."""
+    without tool calls, is omitted.
+    """
     valid_groups = [[trajectory for trajectory in group if not trajectory.failed] for group in groups]
     valid = [trajectory for group in valid_groups for trajectory in group]
     values: dict[str, float | None] = {
@@ -59,10 +62,10 @@ def _rewards(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     kept = [trajectory.reward for trajectory in valid if trajectory.kept]
     verdicts = Counter(trajectory.verdict for trajectory in valid)
     return {
-        "reward/mean": _mean([trajectory.reward for trajectory in valid]),
-        "reward/mean_kept": _mean(kept),
-        "reward/no_answer_ratio": _ratio(verdicts["no_answer"], len(valid)),
-        "reward/verifier_timeout_ratio": _ratio(verdicts["timeout"], len(valid)),
+        "reward/mean": mean([trajectory.reward for trajectory in valid]),
+        "reward/mean_kept": mean(kept),
+        "reward/no_answer_ratio": ratio(verdicts["no_answer"], len(valid)),
+        "reward/verifier_timeout_ratio": ratio(verdicts["timeout"], len(valid)),
     }
 
 
@@ -75,11 +78,11 @@ def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | N
     return {
         "reject_equal_reward/solve_non_equal_total": len(rewards) - len(equal),
         "reject_equal_reward/solve_equal_total": len(equal),
-        "reject_equal_reward/solve_equal_total_ratio": _ratio(len(equal), len(rewards)),
+        "reject_equal_reward/solve_equal_total_ratio": ratio(len(equal), len(rewards)),
         "reject_equal_reward/solve_equal_zeros": wrong,
         "reject_equal_reward/solve_equal_non_all_zeros": len(equal) - wrong,
-        "reject_equal_reward/all_correct_ratio": _ratio(len(equal) - wrong, len(rewards)),
-        "reject_equal_reward/all_wrong_ratio": _ratio(wrong, len(rewards)),
+        "reject_equal_reward/all_correct_ratio": ratio(len(equal) - wrong, len(rewards)),
+        "reject_equal_reward/all_wrong_ratio": ratio(wrong, len(rewards)),
         "down_sampling/trained_group_num": sum(len(values) > 1 for values in kept),
     }
 
@@ -89,11 +92,11 @@ def _penalties(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     kept_correct = [trajectory for trajectory in valid if trajectory.kept and trajectory.reward > 0]
     return {
         "roc_error_ratio/global_err_ratio": _error_ratio(valid),
-        "roc_error_ratio/penalty_weight": _mean([trajectory.p_err for trajectory in valid]),
-        "roc_error_ratio/penalty_weight_kept_correct": _mean([trajectory.p_err for trajectory in kept_correct]),
-        "roc_answer_format/penalty_weight": _mean([trajectory.p_format for trajectory in valid]),
-        "roc_answer_format/penalty_weight_kept_correct": _mean([trajectory.p_format for trajectory in kept_correct]),
-        "roc_answer_format/answer_per_rollout_mean": _mean(tags),
+        "roc_error_ratio/penalty_weight": mean([trajectory.p_err for trajectory in valid]),
+        "roc_error_ratio/penalty_weight_kept_correct": mean([trajectory.p_err for trajectory in kept_correct]),
+        "roc_answer_format/penalty_weight": mean([trajectory.p_format for trajectory in valid]),
+        "roc_answer_format/penalty_weight_kept_correct": mean([trajectory.p_format for trajectory in kept_correct]),
+        "roc_answer_format/answer_per_rollout_mean": mean(tags),
         "roc_answer_format/zero_answer_count": sum(count == 0 for count in tags),
         "roc_answer_format/one_answer_count": sum(count == 1 for count in tags),
         "roc_answer_format/gt_one_answer_count": sum(count > 1 for count in tags),
@@ -107,14 +110,14 @@ def _tools(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     latency = sorted(call.queue_seconds + call.run_seconds for call in sent)
     statuses = Counter(call.status for call in calls)
     return {
-        "tools/calls_per_trajectory": _ratio(len(calls), len(valid)),
+        "tools/calls_per_trajectory": ratio(len(calls), len(valid)),
         "tools/calls": len(calls),
         "tools/error_ratio": _error_ratio(valid),
         "tools/error_ratio_correct": _error_ratio([trajectory for trajectory in valid if trajectory.reward > 0]),
-        "tools/latency_mean_seconds": _mean(latency),
+        "tools/latency_mean_seconds": mean(latency),
         "tools/latency_p50_seconds": quantile(latency, 0.5),
         "tools/latency_p99_seconds": quantile(latency, 0.99),
-        "tools/queue_mean_seconds": _mean([call.queue_seconds for call in sent]),
+        "tools/queue_mean_seconds": mean([call.queue_seconds for call in sent]),
         **{f"tools/status_{status}_ratio": count / len(calls) for status, count in sorted(statuses.items())},
     }
 
@@ -123,12 +126,12 @@ def _responses(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     lengths = [trajectory.response_tokens for trajectory in valid]
     correct = [trajectory.response_tokens for trajectory in valid if trajectory.reward > 0]
     return {
-        "response/length_mean": _mean(lengths),
+        "response/length_mean": mean(lengths),
         "response/length_max": max(lengths, default=None),
-        "response/length_mean_correct": _mean(correct),
-        "response/truncation_ratio": _ratio(sum(trajectory.truncated for trajectory in valid), len(valid)),
-        "response/turns_mean": _mean([trajectory.turns for trajectory in valid]),
-        "response/seconds_mean": _mean([trajectory.seconds for trajectory in valid]),
+        "response/length_mean_correct": mean(correct),
+        "response/truncation_ratio": ratio(sum(trajectory.truncated for trajectory in valid), len(valid)),
+        "response/turns_mean": mean([trajectory.turns for trajectory in valid]),
+        "response/seconds_mean": mean([trajectory.seconds for trajectory in valid]),
         "response/seconds_max": max((trajectory.seconds for trajectory in valid), default=None),
     }
 
@@ -148,15 +151,7 @@ def _sampled_tokens(valid: Iterable[Trajectory]) -> int:
 
 def _error_ratio(trajectories: Sequence[Trajectory]) -> float | None:
     calls = sum(len(trajectory.calls) for trajectory in trajectories)
-    return _ratio(sum(trajectory.call_errors for trajectory in trajectories), calls)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    return ratio(sum(trajectory.call_errors for trajectory in trajectories), calls)
 
 
 def _rate(amount: int, seconds: float) -> float | None:

@@ -2,7 +2,8 @@
 
 It reads the journal from the last durable offset, retries while MLflow is unreachable, and exits with its parent
 process. Delivery is at least once: after a crash a batch may be sent twice, and `mlflow_sink.py` is idempotent. It is a
-separate process because MLflow takes seconds of CPU time that rollouts need."""
+separate process because MLflow takes seconds of CPU time that rollouts need.
+"""
 
 from __future__ import annotations
 

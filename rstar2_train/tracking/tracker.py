@@ -2,7 +2,8 @@
 
 Used by the orchestrator and the launchers. No call waits for a tracking server or fails because of it: `shipper.py`
 sends the journal to MLflow. A job has one parent run, and each stage one nested run. A restarted stage continues its
-run."""
+run.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Tracker:
         self, state: Path, *, job: str, uri: str | None = None, experiment: str = "rstar2", uid: str | None = None
     ) -> None:
         """`uri`: MLflow tracking URI; None: a SQLite file in `state`. `uid`: identity of the job in MLflow; None: a
-        random one, stored in `state`."""
+        random one, stored in `state`.
+        """
         paths = JobState(state.resolve())
         local = f"sqlite:///{paths.mlflow_database}"
         self.uid = uid or _stored_uid(paths.track / "uid")

@@ -84,7 +84,8 @@ def tool_signature(tool: dict[str, Any]) -> dict[str, Any]:
 
 def parse_bracket_calls(text: str) -> list[SourceCall]:
     """Return the calls of `[name(argument=value, ...), ...]`. Names may contain spaces and dots; values are Python or
-    JSON literals. Raises CallSyntaxError."""
+    JSON literals. Raises CallSyntaxError.
+    """
     calls = []
     for item in _split(text.strip()[1:-1]):
         match = _BRACKET_CALL.fullmatch(item)

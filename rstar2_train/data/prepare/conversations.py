@@ -3,7 +3,8 @@
 Each conversation becomes `{messages: [{role, content}, ...]}` with the roles system, user, assistant and tool. Tools
 and calls are text in the format of `tools/schema.py`, the format that the model reads and writes. The SFT stage trains
 on assistant messages only. `call_syntax.py` parses the call notation of each dataset; `layouts.py` lists the layouts.
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def _apigen_mt(row: dict[str, Any], where: str) -> Row | RemovedRow:
 
 def _glaive(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `chat` is one text with `USER:`, `ASSISTANT:` and `FUNCTION RESPONSE:`. `system` contains the
-    signatures."""
+    signatures.
+    """
     system, chat = first_text(row, where, "system"), first_text(row, where, "chat")
     _, *parts = _GLAIVE_TURN.split(chat)
     messages: list[Message] = []
@@ -192,7 +194,8 @@ def _conversation(
     """Return the row of a conversation up to its last assistant message, or its removal.
 
     Consecutive assistant messages are merged, because a chat template would put text between them that no policy
-    samples."""
+    samples.
+    """
     turns: list[Message] = []
     for message in messages:
         if message["role"] == "system" and not turns:

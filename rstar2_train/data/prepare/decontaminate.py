@@ -1,7 +1,8 @@
 """Finds problems that share eight consecutive words with a benchmark (paper §5.1).
 
 `pipeline.py` checks every row. The word sequences are stored as text, not as hashes, so there are no false matches.
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 

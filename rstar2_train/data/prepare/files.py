@@ -1,7 +1,8 @@
 """Finds the data files of a command-line argument: a file, a glob pattern, or a folder written by `hf download`.
 
 Used by `cli/data.py`. The card (README.md) of a Hub dataset lists the files per configuration and split. Without a
-card, and for a folder of `datasets.save_to_disk`, the file names determine the split."""
+card, and for a folder of `datasets.save_to_disk`, the file names determine the split.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The supported public datasets: their columns, and the conversion of a row of problems to a row of this project.
 
 `pipeline.py` and `inspect.py` look up the layout of the command line in `LAYOUTS`. `conversations.py` has the
-conversion of demonstrations. Pure."""
+conversion of demonstrations. Pure.
+"""
 
 from __future__ import annotations
 

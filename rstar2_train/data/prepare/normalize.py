@@ -2,7 +2,8 @@ r"""Splits the text of a problem into words that do not depend on its typesettin
 
 `decontaminate.py` and `near_duplicates.py` compare texts by these words. Letters are lower case, Unicode is normalised
 (NFKC), and numbers are separate from letters. LaTeX layout, punctuation and operators are removed: `$\dfrac{1}{2}x$`
-and `\frac 1 2 x` both become `frac 1 2 x`. Pure."""
+and `\frac 1 2 x` both become `frac 1 2 x`. Pure.
+"""
 
 from __future__ import annotations
 

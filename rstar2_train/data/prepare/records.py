@@ -40,7 +40,8 @@ Row = dict[str, Any]
 
 def to_json(row: object, **options: Any) -> str:
     """Return a row as JSON. Values without a JSON type, such as dates of a Parquet file, become text. `options`: of
-    json.dumps."""
+    json.dumps.
+    """
     return json.dumps(row, ensure_ascii=False, default=str, **options)
 
 

@@ -1,7 +1,8 @@
 """Counts the rows that each rule removed, with examples: the report next to every prepared file.
 
 Filled by `pipeline.py`, rendered by `render.py`. Contains no time, machine or folder, so that two runs on the same
-input write the same report."""
+input write the same report.
+"""
 
 from __future__ import annotations
 

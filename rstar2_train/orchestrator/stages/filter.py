@@ -99,7 +99,7 @@ class FilterSlices:
 
     def add(self, trajectory: Trajectory) -> SampleResult:
         """Take a finished sample, and write the slice if it is full. Raises OSError when the disk is full."""
-        result = SampleResult.of(trajectory)
+        result = SampleResult.from_trajectory(trajectory)
         self._count(result)
         samples = self._unfinished.setdefault(result.prompt_id, [])
         (self._lost if result.failed else samples).append(trajectory)

@@ -60,7 +60,7 @@ def test_a_torn_file_is_computed_again(model_folder: Path, rollout: Rollout, tmp
 
 
 def test_what_is_no_model_of_the_job_is_refused(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisError, match=r"holds no model: config\.json and"):
+    with pytest.raises(AnalysisError, match=r"no model in this folder; config\.json and"):
         Scorer(tmp_path, cache=tmp_path, temperature=1.0)
     with pytest.raises(
         AnalysisError, match="is not a model of this job: it has 640 tokens, the trajectories have token 640"

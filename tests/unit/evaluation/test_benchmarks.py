@@ -1,4 +1,4 @@
-"""Which files `--benchmark` means, and how their problems are named."""
+"""The files of `--benchmark`, and the ids of their problems."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,8 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_files_names_and_bare_names(tmp_path: Path) -> None:
+def test_parse_benchmarks_of_file_name_and_pair(tmp_path: Path) -> None:
+    """A file, NAME=FILE, and a name that selects a file of the data folder."""
     aime = write(tmp_path / "aime24.jsonl", {})
     math = write(tmp_path / "MATH test.json", {})
     texts = [f"{aime},math500={math}", "hmmt"]
@@ -25,32 +26,35 @@ def test_files_names_and_bare_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("aime99", r"'aime99': no such file, and none of that name \(\.jsonl, .*\) in .*--data"),
-        ("x=missing.jsonl", r"no such file \(looked at .*missing\.jsonl\)"),
-        ("missing.jsonl", r"no such file \(looked at .*missing\.jsonl\)"),
-        ("Bad Name={a}", "'Bad Name' cannot be a benchmark's name"),
-        ("{b}", r"'B_1' cannot be a benchmark's name .* give NAME=FILE"),
-        ("{a},x={a},x={a}", "the name 'x' is already given"),
+        ("aime99", r"'aime99': no such file, and no file of that name \(\.jsonl, .*\) in .*--data"),
+        ("x=missing.jsonl", r"no such file: /.*missing\.jsonl"),
+        ("missing.jsonl", r"no such file: /.*missing\.jsonl"),
+        ("Bad Name={a}", "invalid benchmark name 'Bad Name'"),
+        ("{b}", r"invalid benchmark name 'B_1' .* set a name with NAME=FILE"),
+        ("{a},x={a},x={a}", "duplicate benchmark name 'x'"),
         ("", "no such file"),
     ],
 )
-def test_what_cannot_be_meant_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_parse_benchmarks_of_invalid_argument_raises(tmp_path: Path, text: str, message: str) -> None:
+    """A missing file, an invalid name or a duplicate name is an error with advice."""
     a, b = write(tmp_path / "a.jsonl", {}), write(tmp_path / "B_1.jsonl", {})
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         parse_benchmarks([text.format(a=a, b=b)], data=tmp_path)
 
 
-def test_problems_of_two_benchmarks_have_ids_of_their_own(tmp_path: Path) -> None:
+def test_read_benchmarks_makes_ids_unique(tmp_path: Path) -> None:
+    """The id of a problem starts with its benchmark."""
     file = write(tmp_path / "a.jsonl", {"id": 7, "problem": "1+1", "answer": 2, "slice": "L1"})
-    found = list(read_benchmarks([BenchmarkFile("one", file), BenchmarkFile("two", file)]))
-    assert [(name, problem.id, problem.answer, problem.slice) for name, problem in found] == [
+    problems = list(read_benchmarks([BenchmarkFile("one", file), BenchmarkFile("two", file)]))
+    assert [(name, problem.id, problem.answer, problem.slice) for name, problem in problems] == [
         ("one", "one/7", "2", "L1"), ("two", "two/7", "2", "L1")
     ]  # fmt: skip
 
 
-def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
+def test_read_benchmarks_of_invalid_row_names_line(tmp_path: Path) -> None:
+    """The error of an invalid row names its line."""
     file = write(tmp_path / "a.jsonl", {"problem": "1+1", "answer": "2"}, {"problem": "1+2"})
     with pytest.raises(DataError, match=r"a\.jsonl:2: .*answer"):
         list(read_benchmarks([BenchmarkFile("a", file)]))

@@ -1,4 +1,4 @@
-"""Which problems a filter keeps, what it counts, and that its file is one that training reads."""
+"""The problems that a filter keeps, its counts, and its file, which training reads."""
 
 from io import StringIO
 from pathlib import Path
@@ -27,7 +27,7 @@ def problem(name: str) -> Problem:
 
 
 def rows(name: str, ended: str) -> list[SampleResult]:
-    """A sample a letter: right, wrong, lost."""
+    """Return one sample per letter: r for correct, w for wrong, l for lost."""
     return [
         SampleResult(
             name, number, "correct" if letter == "r" else "wrong" if letter == "w" else "internal", letter == "l"
@@ -44,36 +44,41 @@ ROWS = [row for name, ended in ENDED.items() for row in rows(name, ended)]
 @pytest.mark.parametrize(
     ("drop", "kept"), [(4, ["most", "none", "unseen"]), (3, ["none"]), (1, ["none"]), (5, list(ENDED))]
 )
-def test_what_is_solved_less_often_stays(drop: int, kept: list[str]) -> None:
+def test_kept_problems_are_solved_less_often_than_limit(drop: int, kept: list[str]) -> None:
+    """A problem that is solved fewer than `drop_solved` times is kept."""
     counts = count_solved(PROBLEMS, ROWS, drop_solved=drop)
-    assert [one.id for one in kept_problems(PROBLEMS, counts)] == kept
-    assert [(one.solved, one.valid) for one in counts] == [(4, 4), (3, 4), (0, 4), (3, 3)]
+    assert [problem.id for problem in kept_problems(PROBLEMS, counts)] == kept
+    assert [(count.solved, count.valid) for count in counts] == [(4, 4), (3, 4), (0, 4), (3, 3)]
     assert histogram(counts, samples=SAMPLES) == {0: 1, 1: 0, 2: 0, 3: 2, 4: 1}
 
 
-def test_a_lost_sample_was_not_seen_solved() -> None:
+def test_count_solved_ignores_lost_samples() -> None:
+    """A lost sample counts as not solved."""
     lost = [SampleResult("p", 0, "correct"), SampleResult("p", 1, "correct", failed=True)]
     (counts,) = count_solved([problem("p")], lost, drop_solved=2)
     assert (counts.solved, counts.valid, counts.kept) == (1, 1, True)
 
 
 @given(st.lists(st.text("rwl", min_size=SAMPLES, max_size=SAMPLES), min_size=1, max_size=8), st.integers(1, SAMPLES))
-def test_the_counts_add_up_in_any_order(ended: list[str], drop: int) -> None:
+def test_histogram_sums_to_problems_in_any_order(ended: list[str], drop: int) -> None:
+    """The histogram counts every problem once, in any order of the samples."""
     problems = [problem(str(number)) for number in range(len(ended))]
-    found = [row for number, text in enumerate(ended) for row in rows(str(number), text)]
-    counts = count_solved(problems, reversed(found), drop_solved=drop)
-    assert [one.solved for one in counts] == [text.count("r") for text in ended]
+    samples = [row for number, text in enumerate(ended) for row in rows(str(number), text)]
+    counts = count_solved(problems, reversed(samples), drop_solved=drop)
+    assert [count.solved for count in counts] == [text.count("r") for text in ended]
     numbers = histogram(counts, samples=SAMPLES)
     assert sum(numbers.values()) == len(problems)
     assert len(kept_problems(problems, counts)) == sum(number for times, number in numbers.items() if times < drop)
 
 
-def test_the_file_is_read_back_as_the_same_problems(tmp_path: Path) -> None:
+def test_problems_to_jsonl_round_trips(tmp_path: Path) -> None:
+    """The file of the kept problems gives the same problems."""
     (tmp_path / "kept.jsonl").write_text(problems_to_jsonl(PROBLEMS), encoding="utf-8")
     assert list(read_problems(tmp_path / "kept.jsonl")) == PROBLEMS
 
 
-def test_the_table_has_a_row_for_each_count_and_says_what_was_dropped() -> None:
+def test_filter_table_has_row_per_solve_count() -> None:
+    """The table has a row per number of solved samples and marks the dropped ones."""
     counts = count_solved(PROBLEMS, ROWS, drop_solved=3)
     report = FilterReport(
         model="[red]m", endpoint=None, file="f", settings={}, samples_per_problem=SAMPLES, drop_solved=3, problems=4,

@@ -1,4 +1,4 @@
-"""The figures of instructions against a table computed by hand."""
+"""The metrics of instructions, compared with values that were computed by hand."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from rstar2_train.rewards.instructions import as_gold, read_instructions
 from rstar2_train.rewards.verdict import Verdict
 
 COMMA, QUOTED = {"id": "punctuation:no_comma"}, {"id": "startend:quotation"}
-TWO, ONE = (as_gold(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
+BOTH, COMMA_ONLY = (as_gold(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
 SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=4)
 
 
@@ -21,33 +21,38 @@ def row(prompt: str, gold: str, answer: str | None, *, failed: bool = False) -> 
 
 
 ROWS = [
-    row("i/1", TWO, "strict, strict"),
-    row("i/1", TWO, "strict, loose"),
-    row("i/1", TWO, "no, strict"),
-    row("i/1", TWO, None),
-    row("i/2", ONE, "loose"),
-    row("i/2", ONE, None, failed=True),
+    row("i/1", BOTH, "strict, strict"),
+    row("i/1", BOTH, "strict, loose"),
+    row("i/1", BOTH, "no, strict"),
+    row("i/1", BOTH, None),
+    row("i/2", COMMA_ONLY, "loose"),
+    row("i/2", COMMA_ONLY, None, failed=True),
     row("m/1", "42", "42"),
 ]
 
 
-def test_figures_by_hand() -> None:
-    """The first prompt is followed in 1/4 of its samples (loosely 2/4), its instructions in 2/4 and 2/4 (2/4, 3/4)."""
-    found = measure(ROWS, stage="eval", sampling=SAMPLING, seconds=1, benchmarks={"i/1": "i", "i/2": "i", "m/1": "m"})
-    figures = found.instructions
+def test_measure_of_instructions_equals_manual_computation() -> None:
+    """The first prompt is followed in 1/4 of its samples (loose: 2/4), its instructions in 2/4 and 2/4 (loose: 2/4 and
+    3/4).
+    """
+    evaluation = measure(
+        ROWS, stage="eval", sampling=SAMPLING, seconds=1, benchmarks={"i/1": "i", "i/2": "i", "m/1": "m"}
+    )
+    figures = evaluation.instructions
     assert figures is not None
     assert (figures.prompts, figures.instructions) == (2, 3)
-    assert figures.prompt_strict == pytest.approx((1 / 4 + 0) / 2) == found.benchmarks["i"].pass_at_1
+    assert figures.prompt_strict == pytest.approx((1 / 4 + 0) / 2) == evaluation.benchmarks["i"].pass_at_1
     assert figures.prompt_loose == pytest.approx((2 / 4 + 1) / 2)
     assert figures.instruction_strict == pytest.approx((2 / 4 + 2 / 4 + 0) / 3)
     assert figures.instruction_loose == pytest.approx((2 / 4 + 3 / 4 + 1) / 3)
     assert figures.kinds == {"punctuation:no_comma": pytest.approx(0.25), "startend:quotation": pytest.approx(0.5)}
-    tracked = evaluation_metrics(found)
+    tracked = evaluation_metrics(evaluation)
     assert tracked["evaluation/prompt_loose"] == figures.prompt_loose
     assert tracked["evaluation/instruction_strict"] == figures.instruction_strict
 
 
-def test_without_instructions_there_are_no_figures() -> None:
+def test_measure_without_instructions_has_no_metrics() -> None:
+    """Without instructions there are no metrics for them."""
     assert instruction_metrics(ROWS[-1:]) is None
-    found = measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1)
-    assert found.instructions is None and "evaluation/prompt_strict" not in evaluation_metrics(found)
+    evaluation = measure(ROWS[-1:], stage="eval", sampling=SAMPLING, seconds=1)
+    assert evaluation.instructions is None and "evaluation/prompt_strict" not in evaluation_metrics(evaluation)

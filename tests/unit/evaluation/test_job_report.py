@@ -1,4 +1,4 @@
-"""The report: its agreed keys, what a row is compared with, and that the table shows it."""
+"""The report of a job: its keys, the comparison of stages, and its tables."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from rstar2_train.evaluation.job_report import build_report, format_duration, sl
 from rstar2_train.evaluation.records import Evaluation, JobReport, SliceMetrics, read_evaluation, write_evaluation
 from rstar2_train.utils.files import write_atomically
 
-AGREED = [
+FIRST_KEYS = [
     "name", "type", "steps", "attempts", "pass_at_1", "hard_pass_at_1", "tool_error_ratio_correct", "mean_tokens",
     "truncated",
 ]  # fmt: skip
@@ -71,17 +71,18 @@ def evaluation(stage: str, score: float, *, temperature: float = 1.0, step: int 
     )
 
 
-def finish(state: Path, stage: str, one: Evaluation | None, *, step: int = 40, attempts: int = 1) -> None:
+def finish(state: Path, stage: str, result: Evaluation | None, *, step: int = 40, attempts: int = 1) -> None:
     folder = JobState(state).stage(stage)
     write_atomically(folder.attempt_file, json.dumps({"attempt": attempts}))
     reference = CheckpointRef(path=f"stages/{stage}/checkpoints/step-{step:06d}", step=step)
     outcome = Outcome(stage=stage, attempt=attempts, outcome="completed", reason="StepsReached", checkpoint=reference)
     write_model(folder.outcome_file, outcome)
-    if one is not None:
-        write_evaluation(folder.evaluation_file, one)
+    if result is not None:
+        write_evaluation(folder.evaluation_file, result)
 
 
-def test_report_of_a_job_half_done(tmp_path: Path, job: AgenticRLJob) -> None:
+def test_build_report_of_unfinished_job(tmp_path: Path, job: AgenticRLJob) -> None:
+    """The report of an unfinished job has its keys in order, and nulls for pending stages."""
     finish(tmp_path, "sft", evaluation("sft", 0.25, step=1300), step=1300)
     finish(tmp_path, "rl-1", evaluation("rl-1", 0.75), attempts=2)
     finish(tmp_path, "hard", None)
@@ -90,8 +91,8 @@ def test_report_of_a_job_half_done(tmp_path: Path, job: AgenticRLJob) -> None:
     assert list(written) == ["job", "seconds", "seed", "stages"]
     assert (written["job"], written["seconds"], written["seed"]) == ("tiny", 61.5, 7)
     rows = written["stages"]
-    assert all(list(row)[: len(AGREED)] == AGREED for row in rows)
-    assert [[row[key] for key in AGREED] for row in rows] == [
+    assert all(list(row)[: len(FIRST_KEYS)] == FIRST_KEYS for row in rows)
+    assert [[row[key] for key in FIRST_KEYS] for row in rows] == [
         ["sft", "SFT", 1300, 1, 0.25, 0.125, 0.1, 42.25, 0.05],
         ["rl-1", "GRPO", 40, 2, 0.75, 0.375, 0.1, 42.25, 0.05],
         ["hard", "Filter", None, 1, None, None, None, None, None],
@@ -102,7 +103,8 @@ def test_report_of_a_job_half_done(tmp_path: Path, job: AgenticRLJob) -> None:
     assert JobReport.model_validate_json(JobState(tmp_path).report_file.read_text()).model_dump(mode="json") == written
 
 
-def test_a_stage_is_compared_with_the_last_one_measured_alike(tmp_path: Path, job: AgenticRLJob) -> None:
+def test_build_report_compares_with_last_comparable_stage(tmp_path: Path, job: AgenticRLJob) -> None:
+    """A stage is compared with the last one that has the same problems and limits."""
     finish(tmp_path, "sft", evaluation("sft", 0.25))
     finish(tmp_path, "rl-1", evaluation("rl-1", 0.75))
     finish(tmp_path, "hard", None)
@@ -113,7 +115,8 @@ def test_a_stage_is_compared_with_the_last_one_measured_alike(tmp_path: Path, jo
     assert [row.hard_pass_at_1_before for row in rows] == [None, 0.125, None, 0.375, None]
 
 
-def test_table_shows_before_after_and_change(tmp_path: Path, job: AgenticRLJob) -> None:
+def test_stage_table_has_before_after_and_change(tmp_path: Path, job: AgenticRLJob) -> None:
+    """The tables have pass@1 before and after each stage, its change, and the slices."""
     finish(tmp_path, "sft", evaluation("sft", 0.25))
     finish(tmp_path, "rl-1", evaluation("rl-1", 0.75))
     report = build_report(tmp_path, job, seconds=3700)
@@ -122,26 +125,29 @@ def test_table_shows_before_after_and_change(tmp_path: Path, job: AgenticRLJob) 
     slices = slice_table(report)
     assert slices is not None
     console.print(slices)
-    shown = console.export_text()
-    assert "tiny: seed 7, 1 h 01 min" in shown
-    assert "0.250 → 0.750 ±0.020" in shown and "+0.500" in shown
-    assert "not started" in shown and "10.0 %" in shown and "0.750 ±0.010" in shown
+    printed = console.export_text()
+    assert "tiny: seed 7, 1 h 01 min" in printed
+    assert "0.250 → 0.750 ±0.020" in printed and "+0.500" in printed
+    assert "not started" in printed and "10.0 %" in printed and "0.750 ±0.010" in printed
 
 
-def test_no_slices_no_table(tmp_path: Path, job: AgenticRLJob) -> None:
+def test_slice_table_without_slices_is_none(tmp_path: Path, job: AgenticRLJob) -> None:
+    """Without slices there is no table of slices."""
     assert slice_table(build_report(tmp_path, job, seconds=0)) is None
 
 
-def test_evaluation_round_trip_and_damage(tmp_path: Path) -> None:
+def test_read_evaluation_round_trips_and_rejects_damage(tmp_path: Path) -> None:
+    """A written evaluation is read back. A damaged one is an error with the field."""
     path = tmp_path / "evaluation.json"
-    one = evaluation("rl-1", 0.5)
-    write_evaluation(path, one)
-    assert read_evaluation(path) == one
+    written = evaluation("rl-1", 0.5)
+    write_evaluation(path, written)
+    assert read_evaluation(path) == written
     path.write_text(path.read_text().replace('"pass_at_1":', '"pass_at_one":', 1))
     with pytest.raises(ValidationError, match="pass_at_1"):
         read_evaluation(path)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12.7, "12 s"), (200, "3 min 20 s"), (3725, "1 h 02 min")])
-def test_durations_read_well(seconds: float, text: str) -> None:
+def test_format_duration_uses_two_units(seconds: float, text: str) -> None:
+    """A duration has at most two units."""
     assert format_duration(seconds) == text

@@ -1,4 +1,4 @@
-"""The result of an evaluation against a table computed by hand, and its page: whole, escaped, the same again."""
+"""The result of an evaluation, compared with manual values, and its page: complete, escaped, reproducible."""
 
 import dataclasses
 from html.parser import HTMLParser
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.html_report import render_page
-from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, build_result, confidence, result_table
+from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, ResultTable, build_result, confidence
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import measure
 from rstar2_train.rewards.instructions import as_gold, read_instructions
@@ -22,8 +22,8 @@ SAMPLING = Sampling(temperature=0.6, max_response_tokens=100, max_turns=4)
 def row(
     prompt: str, sample: int, *, answer: str | None, tokens: int = 10, calls: str = "", stop: StopReason = "answered"
 ) -> SampleResult:
-    """Right when `answer` is 1."""
-    return SampleResult.of(
+    """Return a sample, which is correct if `answer` is 1."""
+    return SampleResult.from_trajectory(
         Trajectory(
             prompt_id=prompt,
             sample=sample,
@@ -63,40 +63,42 @@ def result(rows: list[SampleResult] = ROWS) -> EvaluationResult:
     )
 
 
-def test_figures_by_hand() -> None:
+def test_build_result_equals_manual_computation() -> None:
     """Problems: 2/2, 0/2, 1/1 (one lost). Mean 2/3; clustered error sqrt((1/9 + 4/9 + 1/9) / 6) = 1/3."""
-    found = result()
-    assert found.overall == measure(ROWS, stage="eval", sampling=SAMPLING, seconds=3, benchmarks=BENCHMARKS)
-    assert (found.overall.pass_at_1, found.overall.excluded) == (pytest.approx(2 / 3), 1)
-    assert found.confidence == (pytest.approx(2 / 3 - NORMAL_95 / 3), 1.0)
-    assert found.benchmarks["a"].pass_at_1 == 0.5 and found.benchmarks["a"].pass_at_k == {2: 0.5}
-    assert found.benchmarks["b"].pass_at_1 == 1.0 and found.benchmark_confidence["b"] is None
-    first, second, third = found.problems
+    evaluation = result()
+    assert evaluation.overall == measure(ROWS, stage="eval", sampling=SAMPLING, seconds=3, benchmarks=BENCHMARKS)
+    assert (evaluation.overall.pass_at_1, evaluation.overall.excluded) == (pytest.approx(2 / 3), 1)
+    assert evaluation.confidence == (pytest.approx(2 / 3 - NORMAL_95 / 3), 1.0)
+    assert evaluation.benchmarks["a"].pass_at_1 == 0.5 and evaluation.benchmarks["a"].pass_at_k == {2: 0.5}
+    assert evaluation.benchmarks["b"].pass_at_1 == 1.0 and evaluation.benchmark_confidence["b"] is None
+    first, second, third = evaluation.problems
     assert (first.correct, first.samples, first.excluded, first.answers) == (2, 2, 0, {"1": 2})
     assert (first.mean_tokens, first.calls_per_sample, first.tool_error_ratio) == (15.0, 2.0, 0.25)
     assert (second.correct, second.truncated, second.answers) == (0, 1, {HOSTILE: 1})
     assert (third.samples, third.excluded, third.mean_tokens, third.tool_error_ratio) == (1, 1, 50.0, None)
 
 
-def test_the_file_is_read_back_as_it_was() -> None:
-    found = result()
-    assert EvaluationResult.model_validate_json(found.model_dump_json()) == found
+def test_evaluation_result_round_trips_as_json() -> None:
+    """The JSON file gives the same result."""
+    evaluation = result()
+    assert EvaluationResult.model_validate_json(evaluation.model_dump_json()) == evaluation
 
 
-def test_the_interval_stays_within_what_a_share_can_be() -> None:
+def test_confidence_is_within_0_and_1() -> None:
+    """The confidence interval is within 0 and 1."""
     rows = [row(f"p{number}", 0, answer="2" if number else "1") for number in range(3)]
     low, high = confidence(measure(rows, stage="", sampling=SAMPLING, seconds=0)) or (None, None)
     assert low == 0.0 and high == pytest.approx(1 / 3 + NORMAL_95 / 3)
 
 
 class Page(HTMLParser):
-    """What a browser would see."""
+    """The tags and the text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.open: list[str] = []
-        self.words = ""
+        self.text = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
@@ -108,50 +110,54 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.text += data
 
 
-def test_the_page_is_whole_and_what_models_wrote_is_text() -> None:
+def test_render_page_escapes_texts_of_models() -> None:
+    """The page is complete HTML without scripts or external resources, and texts of models are escaped."""
     text = render_page(result())
     page = Page(text)
     assert page.open == [] and "script" not in page.tags
-    assert page.words.count(HOSTILE) == 3  # title, heading, an answer
-    for shown in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "Samples lost to infrastructure: 1.", "pass@2"):
-        assert shown in page.words, shown
-    assert "http" not in text.replace("http-equiv", "")  # nothing from elsewhere
+    assert page.text.count(HOSTILE) == 3  # title, heading, an answer
+    for part in ("66.7%", "2 / 2", "0 / 2", "1 / 1", "Samples lost to infrastructure failures: 1.", "pass@2"):
+        assert part in page.text, part
+    assert "http" not in text.replace("http-equiv", "")  # no external resource
     assert render_page(result()) == text
 
 
-def test_the_page_and_the_terminal_show_how_instructions_were_followed() -> None:
+def test_page_and_table_have_instruction_metrics() -> None:
+    """The page and the table have the accuracy on instructions."""
     keywords = {"id": "keywords:existence", "keywords": [HOSTILE]}
     gold = as_gold(read_instructions([{"id": "punctuation:no_comma"}, keywords]))
     rows = [
         dataclasses.replace(row("b/1", number, answer="strict, no" if number else "loose, strict"), gold=gold)
         for number in range(4)
     ]
-    found = result([*ROWS[:4], *rows])
-    page = Page(render_page(found))
+    evaluation = result([*ROWS[:4], *rows])
+    page = Page(render_page(evaluation))
     assert page.open == [] and "script" not in page.tags
-    for shown in ("Instructions", "loose, strict", "75.0%", "punctuation:no_comma; keywords:existence (keywords ["):
-        assert shown in page.words, shown
-    assert HOSTILE.split("&")[0] in page.words
+    for part in ("Instructions", "loose, strict", "75.0%", "punctuation:no_comma; keywords:existence (keywords ["):
+        assert part in page.text, part
+    assert HOSTILE.split("&")[0] in page.text
     out = StringIO()
-    Console(file=out, width=120).print(result_table(found))
+    Console(file=out, width=120).print(ResultTable(evaluation))
     (line,) = [
         line.split() for line in out.getvalue().partition("instructions followed")[2].splitlines() if "b " in line
     ]
     assert line == ["b", "1", "0.000", "0.250", "2", "0.500", "0.625"]
 
 
-def test_the_page_of_one_benchmark_without_any_valid_sample() -> None:
+def test_render_page_without_valid_samples() -> None:
+    """The page of an evaluation without a valid sample."""
     lost = [row("a/1", number, answer=None, stop="infrastructure") for number in range(2)]
     page = Page(render_page(result(lost)))
-    assert "0 / 0" in page.words and "none" in page.words
+    assert "0 / 0" in page.text and "none" in page.text
 
 
-def test_the_terminals_table() -> None:
+def test_result_table_has_row_per_benchmark() -> None:
+    """The table has a row per benchmark and one for all."""
     out = StringIO()
-    Console(file=out, width=120).print(result_table(result()))
+    Console(file=out, width=120).print(ResultTable(result()))
     assert HOSTILE in out.getvalue()
     lines = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
     assert lines["all"][1:] == [

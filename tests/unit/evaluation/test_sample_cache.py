@@ -1,4 +1,4 @@
-"""Kept samples: found again by what they are samples of, and by nothing else; a torn line is no sample."""
+"""The cache of samples: keys cover everything that affects a sample, and torn lines are skipped."""
 
 import resource
 import signal
@@ -32,21 +32,23 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
     )
 
 
-def kept(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
+def load(path: Path, problems: list[Problem] = PROBLEMS, samples: int = 2, prompts=PROMPTS):
     with SampleCache(path) as store:
         return store.load(SampleRequest(problems=problems, prompts=prompts, samples=samples))
 
 
-def test_what_was_added_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_load_returns_added_samples(tmp_path: Path) -> None:
+    """Added samples are loaded unchanged."""
     path = tmp_path / "deep" / "samples.jsonl"
     rows = [sample(problem, number) for problem in PROBLEMS for number in range(2)]
     with SampleCache(path) as store:
         for row in rows:
             store.add(row)
-    assert kept(path) == {(row.prompt_id, row.sample): SampleResult.of(row) for row in rows}
+    assert load(path) == {(row.prompt_id, row.sample): SampleResult.from_trajectory(row) for row in rows}
 
 
-def test_trajectories_come_back_one_by_one_in_the_problems_order(tmp_path: Path) -> None:
+def test_trajectories_are_in_problem_order(tmp_path: Path) -> None:
+    """Trajectories of saved and lost samples are in the order of the problems."""
     early, late = [sample(PROBLEMS[1], 1), sample(PROBLEMS[0], 1)], [sample(PROBLEMS[1], 0)]
     lost = sample(PROBLEMS[0], 0, stop="infrastructure")
     with SampleCache(tmp_path / "s") as store:
@@ -55,11 +57,12 @@ def test_trajectories_come_back_one_by_one_in_the_problems_order(tmp_path: Path)
     with SampleCache(tmp_path / "s") as store:
         store.load(BOTH)
         for row in (*late, lost):
-            assert store.add(row) == SampleResult.of(row)
+            assert store.add(row) == SampleResult.from_trajectory(row)
         assert list(store.trajectories()) == [lost, early[1], *late, early[0]]
 
 
-def test_a_filter_keeps_how_samples_ended_and_no_tokens(tmp_path: Path) -> None:
+def test_add_without_trajectories_saves_results_only(tmp_path: Path) -> None:
+    """Without trajectories, the file has only the results."""
     sizes = {}
     for whole in (True, False):
         path = tmp_path / f"{whole}"
@@ -67,13 +70,13 @@ def test_a_filter_keeps_how_samples_ended_and_no_tokens(tmp_path: Path) -> None:
         row.segments[0] = Segment("model", [9] * 5000, [-0.123456789] * 5000, "w")
         with SampleCache(path, whole=whole) as store:
             store.add(row)
-        assert kept(path) == {("b/1", 0): SampleResult.of(row)}
+        assert load(path) == {("b/1", 0): SampleResult.from_trajectory(row)}
         sizes[whole] = path.stat().st_size
     assert sizes[False] < 1000 < sizes[True] / 50
 
 
-def test_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path) -> None:
-    """The limit on file size stands for the full disk."""
+def test_add_on_full_disk_raises_and_keeps_saved_samples(tmp_path: Path) -> None:
+    """A limit on the file size simulates the full disk. Saved samples stay readable."""
     with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
         size = (tmp_path / "s").stat().st_size
@@ -87,23 +90,25 @@ def test_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path) -> None
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, handler)
         store.add(sample(PROBLEMS[1], 0))
-    assert set(kept(tmp_path / "s")) == {("b/1", 0), ("b/2", 0)}
+    assert set(load(tmp_path / "s")) == {("b/1", 0), ("b/2", 0)}
 
 
-def test_a_lost_sample_is_not_kept(tmp_path: Path) -> None:
+def test_add_of_lost_sample_does_not_save(tmp_path: Path) -> None:
+    """A lost sample is not saved."""
     with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0, stop="infrastructure"))
         store.add(sample(PROBLEMS[0], 1))
-    assert list(kept(tmp_path / "s")) == [("b/1", 1)]
+    assert list(load(tmp_path / "s")) == [("b/1", 1)]
 
 
-def test_a_smaller_and_a_larger_evaluation_share_samples(tmp_path: Path) -> None:
+def test_load_of_larger_request_returns_saved_samples(tmp_path: Path) -> None:
+    """A smaller and a larger request share samples."""
     with SampleCache(tmp_path / "s") as store:
         for number in range(2):
             store.add(sample(PROBLEMS[0], number))
-    assert set(kept(tmp_path / "s", samples=1)) == {("b/1", 0)}
-    assert set(kept(tmp_path / "s", samples=9)) == {("b/1", 0), ("b/1", 1)}
-    assert kept(tmp_path / "s", PROBLEMS[1:]) == {}
+    assert set(load(tmp_path / "s", samples=1)) == {("b/1", 0)}
+    assert set(load(tmp_path / "s", samples=9)) == {("b/1", 0), ("b/1", 1)}
+    assert load(tmp_path / "s", PROBLEMS[1:]) == {}
 
 
 @pytest.mark.parametrize(
@@ -115,18 +120,20 @@ def test_a_smaller_and_a_larger_evaluation_share_samples(tmp_path: Path) -> None
     ],
     ids=["answer", "prompt", "id"],
 )
-def test_a_changed_problem_is_asked_again(tmp_path: Path, problem: Problem, prompt: list[int]) -> None:
+def test_load_of_changed_problem_returns_nothing(tmp_path: Path, problem: Problem, prompt: list[int]) -> None:
+    """A problem with another answer, prompt or id has no saved samples."""
     with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
-    assert kept(tmp_path / "s", [problem], prompts={problem.id: prompt}) == {}
+    assert load(tmp_path / "s", [problem], prompts={problem.id: prompt}) == {}
 
 
-def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+def test_load_uses_current_slice_and_hard(tmp_path: Path) -> None:
+    """Slice and hard flag come from the current problems."""
     with SampleCache(tmp_path / "s") as store:
         store.add(sample(PROBLEMS[0], 0))
     relabelled = Problem(id="b/1", problem="1+1", answer="2", slice="L7", hard=True)
-    found = kept(tmp_path / "s", [relabelled])["b/1", 0]
-    assert (found.slice, found.hard) == ("L7", True)
+    result = load(tmp_path / "s", [relabelled])["b/1", 0]
+    assert (result.slice, result.hard) == ("L7", True)
     with SampleCache(tmp_path / "s") as store:
         store.load(SampleRequest(problems=[relabelled], prompts=PROMPTS, samples=1))
         (trajectory,) = store.trajectories()
@@ -134,7 +141,8 @@ def test_labels_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [2, 40, 200])
-def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, cut: int) -> None:
+def test_load_after_torn_line_skips_only_that_sample(tmp_path: Path, cut: int) -> None:
+    """A line that `kill -9` tore is skipped, and later samples are readable."""
     path = tmp_path / "s"
     with SampleCache(path) as store:
         store.add(sample(PROBLEMS[0], 0))
@@ -146,10 +154,11 @@ def test_a_line_torn_by_kill_9_is_no_sample_and_spoils_no_other(tmp_path: Path, 
         assert set(store.load(BOTH)) == {("b/1", 0), ("b/2", 0)}
 
 
-def test_addresses_tell_apart_what_differs() -> None:
+def test_cache_keys_cover_all_inputs() -> None:
+    """Keys differ if any input differs, but not by the order of the settings."""
     settings = {"model": "m", "temperature": 0.6, "tool_limits": {"wall_seconds": 4.0}}
     assert cache_key(settings) == cache_key(dict(reversed(settings.items())))
     others = [settings | {"temperature": 0.7}, settings | {"model": "n"}, settings | {"tool_limits": {}}]
-    assert len({cache_key(one) for one in (settings, *others)}) == 4
+    assert len({cache_key(variant) for variant in (settings, *others)}) == 4
     names = {sample_cache_key(i, ids, g, n) for i in "ab" for ids in ([1], [1, 2]) for g in "xy" for n in (0, 1)}
     assert len(names) == 16

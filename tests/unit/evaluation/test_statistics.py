@@ -1,4 +1,4 @@
-"""Evaluation figures against tables computed by hand, and properties that hold for any outcome."""
+"""The figures of an evaluation, compared with manual values, and properties that hold for any result."""
 
 import math
 from itertools import pairwise
@@ -26,9 +26,9 @@ def rollout(
     hard: bool = False,
     verdict: Verdict | None = None,
 ) -> SampleResult:
-    """`calls`: a letter each, `o` for ok, `e` for error. A `stop` by a limit or infrastructure is what it says."""
+    """Return a sample. `calls`: one letter per call, `o` for ok, `e` for error. `stop`: reason of the end."""
     statuses: dict[str, CallStatus] = {"o": "ok", "e": "error"}
-    return SampleResult.of(
+    return SampleResult.from_trajectory(
         Trajectory(
             prompt_id=prompt,
             sample=0,
@@ -49,8 +49,8 @@ def figures(rows: list[SampleResult]):
     return measure(rows, stage="rl-1", sampling=Sampling(temperature=0.6), seconds=2, attempt=3, step=40)
 
 
-def test_figures_by_hand() -> None:
-    """Three problems: 2/2, 1/2, 0/1 (its other sample lost). Mean 0.5; clustered error sqrt(0.5 / 6)."""
+def test_measure_equals_manual_computation() -> None:
+    """Three problems: 2/2, 1/2, 0/1 (its other sample is lost). Mean 0.5; clustered error sqrt(0.5 / 6)."""
     rows = [
         rollout("a", correct=True, calls="oe", tokens=10, slice="L1"),
         rollout("a", correct=True, calls="oo", tokens=20, slice="L1"),
@@ -65,14 +65,14 @@ def test_figures_by_hand() -> None:
     assert result.pass_at_1_se == pytest.approx(math.sqrt(0.5 / 6))
     assert result.hard_pass_at_1 == pytest.approx(0.25)
     assert result.hard_pass_at_1_se == pytest.approx(0.25)
-    assert result.pass_at_k == {2: pytest.approx(1.0)}  # a and b have two samples, both have a right one
+    assert result.pass_at_k == {2: pytest.approx(1.0)}  # a and b have two samples, and both have a correct one
     assert result.tool_error_ratio == pytest.approx(4 / 8)
     assert result.tool_error_ratio_correct == pytest.approx(1 / 4)
     assert result.calls_per_sample == pytest.approx(8 / 5)
     assert result.mean_tokens == pytest.approx(30)
     assert result.truncated == pytest.approx(1 / 5)
     assert result.turns == pytest.approx((2 + 2 + 1 + 2 + 2) / 5)
-    assert {name: (one.problems, one.samples, one.pass_at_1) for name, one in result.slices.items()} == {
+    assert {name: (part.problems, part.samples, part.pass_at_1) for name, part in result.slices.items()} == {
         "L1": (1, 2, 1.0),
         "L2": (2, 3, 0.25),
     }
@@ -80,13 +80,15 @@ def test_figures_by_hand() -> None:
     assert (result.stage, result.attempt, result.step, result.temperature) == ("rl-1", 3, 40, 0.6)
 
 
-def test_benchmarks_are_told_apart_by_prompt() -> None:
+def test_measure_groups_benchmarks_by_prompt() -> None:
+    """Each benchmark has its own figures."""
     rows = [rollout("a", correct=True), rollout("b")]
     result = measure(rows, stage="eval", sampling=Sampling(), seconds=1, benchmarks={"a": "aime24", "b": "math500"})
-    assert {name: one.pass_at_1 for name, one in result.benchmarks.items()} == {"aime24": 1.0, "math500": 0.0}
+    assert {name: part.pass_at_1 for name, part in result.benchmarks.items()} == {"aime24": 1.0, "math500": 0.0}
 
 
-def test_nothing_measured_is_null_and_not_zero() -> None:
+def test_measure_without_valid_samples_is_null() -> None:
+    """Figures without data are null, not 0."""
     result = figures([rollout("a", stop="infrastructure")])
     assert result.excluded == 1
     assert result.pass_at_1 is None and result.mean_tokens is None and result.truncated is None
@@ -95,7 +97,8 @@ def test_nothing_measured_is_null_and_not_zero() -> None:
     assert "evaluation/pass_at_1" not in evaluation_metrics(result)
 
 
-def test_a_verdict_that_the_judge_could_not_give_is_excluded() -> None:
+def test_measure_excludes_internal_verdicts() -> None:
+    """A sample without a verdict of the judge is excluded."""
     lost = rollout("a", verdict="internal")
     assert figures([lost, rollout("a", correct=True)]).pass_at_1 == 1.0
 
@@ -112,12 +115,14 @@ def test_a_verdict_that_the_judge_could_not_give_is_excluded() -> None:
         (1, 16, 8, 0.5),
     ],
 )
-def test_pass_at_k_of_one_problem(right: int, total: int, k: int, value: float) -> None:
+def test_pass_at_k_of_single_problem(right: int, total: int, k: int, value: float) -> None:
+    """pass@k of one problem equals the manual value."""
     rows = [rollout("a", correct=index < right) for index in range(total)]
     assert pass_at_k(rows, k) == pytest.approx(value)
 
 
-def test_pass_at_k_leaves_out_problems_with_too_few_samples() -> None:
+def test_pass_at_k_omits_problems_with_few_samples() -> None:
+    """A problem with fewer than k samples does not count."""
     rows = [rollout("a", correct=True), *(rollout("b") for _ in range(2))]
     assert pass_at_k(rows, 2) == 0.0
     assert pass_at_k(rows, 3) is None
@@ -127,30 +132,33 @@ outcomes = st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1,
 
 
 @given(outcomes)
-def test_pass_at_k_grows_with_k_and_starts_at_pass_at_1(problems: list[list[bool]]) -> None:
+def test_pass_at_k_increases_with_k(problems: list[list[bool]]) -> None:
+    """pass@k starts at pass@1 and does not decrease with k."""
     size = min(map(len, problems))
     rows = [rollout(str(i), correct=flag) for i, flags in enumerate(problems) for flag in flags[:size]]
     values = [pass_at_k(rows, k) for k in range(1, size + 1)]
     assert values[0] == pytest.approx(pass_at_1(rows).value)
-    assert all(one is not None and two is not None and one <= two + 1e-12 for one, two in pairwise(values))
+    assert all(low is not None and high is not None and low <= high + 1e-12 for low, high in pairwise(values))
 
 
 @given(outcomes)
-def test_every_problem_weighs_the_same(problems: list[list[bool]]) -> None:
-    """Doubling one problem's samples changes neither the mean nor its error."""
+def test_pass_at_1_weighs_problems_equally(problems: list[list[bool]]) -> None:
+    """Doubling the samples of one problem changes neither the mean nor its error."""
     rows = [rollout(str(i), correct=flag) for i, flags in enumerate(problems) for flag in flags]
-    again = rows + [rollout("0", correct=flag) for flag in problems[0]]
-    assert pass_at_1(again) == pytest.approx(pass_at_1(rows))
+    doubled = rows + [rollout("0", correct=flag) for flag in problems[0]]
+    assert pass_at_1(doubled) == pytest.approx(pass_at_1(rows))
 
 
 @given(st.lists(st.sampled_from(["", "o", "e", "oe", "eeo"]), max_size=6))
-def test_tool_error_ratio_counts_calls_not_trajectories(calls: list[str]) -> None:
+def test_tool_error_ratio_is_per_call(calls: list[str]) -> None:
+    """The ratio is over calls, not over samples."""
     rows = [rollout("a", calls=letters) for letters in calls]
     letters = "".join(calls)
     assert tool_error_ratio(rows) == (letters.count("e") / len(letters) if letters else None)
 
 
-def test_metrics_name_figures_and_slices() -> None:
+def test_evaluation_metrics_names_figures_and_slices() -> None:
+    """The names of the metrics contain the figure or the slice."""
     metrics = evaluation_metrics(figures([rollout("a", correct=True, slice="L1"), rollout("b", slice="L2")]))
     assert metrics["evaluation/pass_at_1"] == 0.5
     assert metrics["evaluation_slices/L1"] == 1.0

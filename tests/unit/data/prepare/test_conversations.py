@@ -216,7 +216,8 @@ def test_parse_glaive_call_with_object_or_no_arguments() -> None:
 
 def test_conversation_loss_covers_assistant_messages_only(tmp_path: Path) -> None:
     """In the tokenisation of the SFT stage, the loss mask covers the assistant messages with their ends, and nothing
-    else."""
+    else.
+    """
     rows = [("toolace", TOOLACE), ("apigen-mt", APIGEN), ("glaive", GLAIVE), ("magicoder", MAGICODER), ("tulu3", TULU)]
     conversations = [_messages(layout, row) for layout, row in rows]
     texts = [message["content"] for messages in conversations for message in messages]

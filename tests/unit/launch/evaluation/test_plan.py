@@ -173,7 +173,7 @@ def test_the_budget_fits_the_context() -> None:
     ("changes", "says"),
     [
         ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
-        ({"model": str(TINY.parent)}, "examples holds no model: config"),
+        ({"model": str(TINY.parent)}, "examples: no model in this folder; config"),
         ({"benchmarks": ["nothing"]}, "'nothing': no such file"),
         ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
         ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
