@@ -1,18 +1,27 @@
-"""Who may use a server that runs code: where its token comes from, and which addresses need one.
+"""Bearer tokens of the HTTP servers: their source, the check of requests, and the addresses that require one.
 
-Used by the judge's API and by whoever serves or asks beside it; needs nothing that is not in every image.
+Used by the judge's API, the engines and `rstar2 serve`. Imports the standard library only, because every image uses it.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
 import os
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+UNAUTHORIZED = {"detail": "The bearer token is missing or wrong."}
 
 
 def secret(name: str) -> str | None:
-    """A secret from the environment variable `name`, or from the file that `name`_FILE names."""
+    """Return a secret: the content of the file in environment variable `name`_FILE, else the variable `name`."""
     file = os.environ.get(f"{name}_FILE")
     if file:
         return Path(file).read_text().strip()
@@ -20,15 +29,57 @@ def secret(name: str) -> str | None:
 
 
 def bears(header: bytes, token: str) -> bool:
-    """Whether an Authorization header's value is `Bearer` (in any spelling) and the token; takes as long either way."""
+    """Return whether an Authorization header is `Bearer` (in any case) and the token. Compares in constant time."""
     scheme, _, given = header.partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given, token.encode())
 
 
-def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = "RSTAR2_JUDGE_TOKEN") -> None:
-    """Raises ValueError for an address that others reach, with no token asked of them.
+class BearerAuth:
+    """ASGI middleware: reject requests without the bearer token with 401, except requests to open paths.
 
-    `variable`: of the environment, from which the token comes.
+    It reads no body before the check. A request with several Authorization headers is rejected, and WebSockets are
+    closed: no server here uses them. Starlette's BaseHTTPMiddleware would add half a millisecond per request.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        *,
+        token: str,
+        is_open: Callable[[str], bool],
+        body: Mapping[str, Any] = UNAUTHORIZED,
+    ) -> None:
+        """`is_open`: whether a path needs no token. `body`: JSON body of the response 401."""
+        self._app = app
+        self._token = token
+        self._is_open = is_open
+        self._body = json.dumps(body).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the application, or reject it."""
+        kind = scope["type"]
+        if kind == "lifespan" or (kind == "http" and (self._is_open(scope["path"]) or self._is_authorized(scope))):
+            await self._app(scope, receive, send)
+        elif kind == "http":
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(self._body)).encode()),
+                (b"www-authenticate", b"Bearer"),
+            ]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": self._body})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _is_authorized(self, scope: Scope) -> bool:
+        headers = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(headers) == 1 and bears(headers[0], self._token)
+
+
+def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = "RSTAR2_JUDGE_TOKEN") -> None:
+    """Raise ValueError for an address that other machines can reach, if no token is required from them.
+
+    `variable`: environment variable of the token, for the message.
     """
     try:
         loopback = ipaddress.ip_address(host).is_loopback
@@ -36,6 +87,6 @@ def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = 
         loopback = host == "localhost"
     if not loopback and not token and not insecure:
         raise ValueError(
-            f"--host {host} would let anyone who reaches this machine run code on it. Give a token in "
-            f"{variable} or {variable}_FILE, stay on 127.0.0.1, or pass --insecure."
+            f"--host {host} without a token lets everyone who can reach this machine run code on it. "
+            f"Set {variable} or {variable}_FILE, use --host 127.0.0.1, or pass --insecure."
         )

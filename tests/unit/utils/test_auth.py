@@ -1,0 +1,85 @@
+"""Bearer tokens: their source, the check of requests, and the addresses that require one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.utils.auth import BearerAuth, check_bind, secret
+
+RIGHT = (b"authorization", b"Bearer t0ken")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
+def test_check_bind_loopback_needs_no_token(host: str) -> None:
+    check_bind(host, token=None, insecure=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_check_bind_other_addresses_need_a_token(host: str) -> None:
+    with pytest.raises(ValueError, match="RSTAR2_JUDGE_TOKEN"):
+        check_bind(host, token=None, insecure=False)
+    check_bind(host, token="t", insecure=False)
+    check_bind(host, token=None, insecure=True)
+
+
+def test_secret_file_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RSTAR2_X", raising=False)
+    assert secret("RSTAR2_X") is None
+    monkeypatch.setenv("RSTAR2_X", "one")
+    assert secret("RSTAR2_X") == "one"
+    (tmp_path / "file").write_text("two\n")
+    monkeypatch.setenv("RSTAR2_X_FILE", str(tmp_path / "file"))
+    assert secret("RSTAR2_X") == "two"
+
+
+async def respond(kind: str, path: str, headers: list[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
+    """Send a request through the middleware; return the messages of the response."""
+    messages: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the body was read before the check")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "passed"})
+
+    auth = BearerAuth(app, token="t0ken", is_open=lambda path: path == "/health", body={"error": "no"})
+    await auth({"type": kind, "path": path, "headers": headers}, receive, send)
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "headers"),
+    [
+        ("http", "/health", []),
+        ("http", "/run", [RIGHT]),
+        ("http", "/run", [(b"authorization", b"bearer t0ken")]),
+        ("lifespan", "", []),
+    ],
+)
+async def test_bearer_auth_passes(kind: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+    assert await respond(kind, path, headers) == [{"type": "passed"}]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"authorization", b"Bearer wrong")],
+        [(b"authorization", b"t0ken")],
+        [(b"authorization", b"Basic t0ken")],
+        [RIGHT, (b"authorization", b"Bearer other")],
+        [RIGHT, RIGHT],
+    ],
+)
+async def test_bearer_auth_rejects(headers: list[tuple[bytes, bytes]]) -> None:
+    start, body = await respond("http", "/run", headers)
+    assert start["status"] == 401 and (b"www-authenticate", b"Bearer") in start["headers"]
+    assert body["body"] == b'{"error": "no"}'
+
+
+async def test_bearer_auth_closes_websockets() -> None:
+    assert await respond("websocket", "/run", [RIGHT]) == [{"type": "websocket.close", "code": 1008}]
