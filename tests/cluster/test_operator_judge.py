@@ -16,7 +16,7 @@ from scripts.setup import ROOT
 from tests.cluster import training
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import restricted
-from tests.support.hostile import HOSTILE, PROBE, PROBED, SESSIONS, baits
+from tests.support.hostile import CLEAN, HOSTILE, PROBE, SESSIONS, targets
 
 READY_SECONDS = 180
 SCRIPT = """
@@ -93,7 +93,7 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, judged: str)
         ("127.0.0.1", names.EXECUTOR_PORT),
         (service(operated, "default", "kubernetes"), 443),
     ]
-    values = baits(files, addresses)
+    values = targets(files, addresses)
     attacks = [
         {"name": one.name, "before": one.before, "code": one.program(values), "limits": one.limits} for one in HOSTILE
     ]
@@ -110,11 +110,11 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, judged: str)
         name: by_name[name].problem(result["status"], result["stdout"], result["stderr"]) for name, result, *_ in seen
     }
     assert {name: problem for name, problem in problems.items() if problem} == {}
-    harmed = {name: probe for name, _, probe, _ in seen if (probe["status"], probe["stdout"]) != ("ok", PROBED)}
+    harmed = {name: probe for name, _, probe, _ in seen if (probe["status"], probe["stdout"]) != ("ok", CLEAN)}
     assert harmed == {}
     assert [name for name, *_ in beside] == [name for name in SESSIONS for _ in range(3)]
     for name, probe, kept in beside:
-        assert (probe["stdout"], kept["stdout"]) == (PROBED, "'here'\n"), name
+        assert (probe["stdout"], kept["stdout"]) == (CLEAN, "'here'\n"), name
 
 
 def test_executors_are_scaled_from_outside(operated: Cluster, judged: str) -> None:

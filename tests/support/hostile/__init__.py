@@ -1,15 +1,22 @@
-"""Snippets that try to get out, to stay, to take everything, to see others, or to lie, and what must come of each.
+"""Hostile snippets and the result that each of them must have.
 
-One list for local sandboxes (tests/integration/judge) and for executor pods in a cluster (tests/cluster). A snippet
-prints `won: ...` for whatever it gets hold of that it must not have; what it may do without harm it does in silence.
-Beside that, `status` and `stdout` say how it must end, where that matters. After each the next call must be unharmed.
+    escapes, executor, network, leftovers ─┐
+    limits                                 ├─▶ HOSTILE ──▶ tests/integration/judge (local sandboxes)
+    model: Hostile, PROBE                 ─┘           └─▶ tests/cluster (executor pods)
+    sessions ─────────────────────────────────▶ SESSIONS ─▶ both
+
+A snippet prints `breach: ...` for everything that it reaches and must not reach; it does harmless things silently.
+Where it matters, `status` and `stdout` define how it must end. After each snippet the next call must be unharmed.
 """
 
-from tests.support.hostile.limits import BOMBS, FLOODS, LIES, SLEEPERS
-from tests.support.hostile.model import PROBE, PROBED, Hostile, baits
+from tests.support.hostile.escapes import ESCAPES
+from tests.support.hostile.executor import EXECUTOR
+from tests.support.hostile.leftovers import LEFTOVERS
+from tests.support.hostile.limits import BOMBS, FLOODS, FORGERIES, SLEEPERS
+from tests.support.hostile.model import CLEAN, PROBE, Hostile, targets
+from tests.support.hostile.network import NETWORK
 from tests.support.hostile.sessions import SESSIONS
-from tests.support.hostile.walls import ESCAPES, NETWORK, OTHERS, ZYGOTE
 
-HOSTILE = [*ESCAPES, *ZYGOTE, *NETWORK, *OTHERS, *LIES, *FLOODS, *BOMBS, *SLEEPERS]
+HOSTILE = [*ESCAPES, *EXECUTOR, *NETWORK, *LEFTOVERS, *FORGERIES, *FLOODS, *BOMBS, *SLEEPERS]
 
-__all__ = ["HOSTILE", "PROBE", "PROBED", "SESSIONS", "Hostile", "baits"]
+__all__ = ["CLEAN", "HOSTILE", "PROBE", "SESSIONS", "Hostile", "targets"]

@@ -1,34 +1,34 @@
-"""What an attack is, what it is given, and how it is told whether it got anywhere. The attacks lie beside."""
+"""An attack, its targets, and the check of its result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-WON = "won:"
+BREACH = "breach:"
 ANY_END = ("ok", "error", "timeout", "memory", "output_limit", "killed")
-"""However it ends, it ends as itself: never `internal`, which would blame the judge."""
+"""Any status except `internal`, which would blame the judge."""
 PREAMBLE = """import ctypes, errno, os, signal, socket, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
-def won(*what):
-    print('won:', *what, flush=True)
-def attempt(what, action):
+def breach(*details):
+    print('breach:', *details, flush=True)
+def attempt(name, action):
     try:
-        got = action()
+        result = action()
     except (OSError, ValueError):
         return
-    won(what, got)
-def call(what, *arguments):  # a raw system call
+    breach(name, result)
+def call(name, *arguments):  # a raw system call
     if libc.syscall(*arguments) >= 0:
-        won(what)
+        breach(name)
 """
 PROBE = (
     "import os, builtins, signal\n"
-    "seen = sorted(os.listdir('/tmp')), [p for p in os.listdir('/proc') if p.isdigit()]\n"
-    "print(*seen, callable(builtins.print), 2 + 2)"
+    "left = sorted(os.listdir('/tmp')), [p for p in os.listdir('/proc') if p.isdigit()]\n"
+    "print(*left, callable(builtins.print), 2 + 2)"
 )
-PROBED = "[] ['1'] True 4\n"
-"""What a sandbox prints for PROBE when nothing was left in it."""
+CLEAN = "[] ['1'] True 4\n"
+"""Output of PROBE in a sandbox in which nothing of an earlier call is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +36,40 @@ class Hostile:
     """One attack."""
 
     name: str
-    tries: str
+    description: str
+    """What it tries, as the predicate of a sentence."""
     code: str
     status: tuple[str, ...] = ANY_END
-    """How it may end."""
+    """Allowed statuses."""
     stdout: str | None = None
-    """All that it may print; None: anything without `won:`."""
+    """Required output; None: anything without `breach:`."""
     before: str = ""
-    """A call that is run first: what it leaves is what `code` looks for."""
+    """A call that runs first, and whose traces `code` searches for."""
     limits: dict[str, float] = field(default_factory=dict)
 
     def program(self, values: dict[str, str]) -> str:
-        """The program, with baits filled in: FILES, ADDRESSES."""
+        """Return the program with its targets: `values` of the names FILES and ADDRESSES."""
         code = PREAMBLE + self.code
         for name, value in values.items():
             code = code.replace(name, value)
         return code
 
     def problem(self, status: str, stdout: str, stderr: str) -> str | None:
-        """What is wrong with how it ended; None when nothing is."""
+        """Return what is wrong with its result, or None."""
         if status not in self.status:
             return f"status {status}, expected {' or '.join(self.status)}; stderr: {stderr[-500:]}"
-        if WON in stdout:
-            return f"it got through: {stdout[:500]}"
+        if BREACH in stdout:
+            return f"it reached a target: {stdout[:500]}"
         if self.stdout is not None and stdout != self.stdout:
             return f"printed {stdout[:500]!r}, expected {self.stdout!r}; stderr: {stderr[-500:]}"
         return None
 
 
-def baits(files: Iterable[str], addresses: Iterable[tuple[str, int]]) -> dict[str, str]:
-    """Values for `program`: files that must not be visible, addresses of listeners that must not be reachable."""
+def targets(files: Iterable[str], addresses: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """Return the values for `program`: files and addresses of listeners, none of which may be reachable."""
     return {"FILES": repr(list(files)), "ADDRESSES": repr(list(addresses))}
 
 
-def hostile(name: str, tries: str, code: str, *status: str, **more: object) -> Hostile:
-    """An attack in few words: how it may end comes after the code."""
-    return Hostile(name, tries, code, status or ANY_END, **more)  # type: ignore[arg-type]
+def hostile(name: str, description: str, code: str, *status: str, **fields: object) -> Hostile:
+    """Return an attack; its allowed statuses are the arguments after the code."""
+    return Hostile(name, description, code, status or ANY_END, **fields)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Cells that try to harm what comes after them: another session of the sandbox, or a call.
+"""Cells that try to harm another session of the sandbox, or a later call: name -> cell.
 
-Each is the first cell of a session that goes on with harmless ones; `name -> cell`.
+Each is the first cell of a session whose further cells are harmless.
 """
 
 SESSIONS = {
@@ -18,7 +18,7 @@ SESSIONS = {
     ),
     "traced": ("import ctypes, os\nctypes.CDLL(None).ptrace(0, 0, 0, 0)\nos.kill(os.getpid(), 19)\nwhile True: pass"),
     "stopped": "import os\nos.kill(os.getpid(), 19)",
-    "asks for cells itself": (
+    "reads cells itself": (
         "import sys\nsys.path.insert(0, '/opt/executor')\nimport forkserver\nforkserver.next_cell(0)"
     ),
 }
