@@ -31,16 +31,16 @@ ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": tempfile.mkd
 """With bytecode of its own, written by the first calls: an environment without any would make every import slow."""
 
 
-def run(task: QueuedCall) -> CallResult:
+def run(call: QueuedCall) -> CallResult:
     """Run one program in a fresh interpreter."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.py")
-        seconds, memory = max(1, round(task.wall_seconds)), (task.memory_mib + 128) << 20
-        source.write_text(PROLOGUE.format(seconds=seconds, memory=memory) + task.code)
+        seconds, memory = max(1, round(call.wall_seconds)), (call.memory_mib + 128) << 20
+        source.write_text(PROLOGUE.format(seconds=seconds, memory=memory) + call.code)
         command = [sys.executable, str(source)]
         done = subprocess.run(
-            command, input=task.stdin, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT, check=False
+            command, input=call.stdin, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT, check=False
         )
     status = "ok" if done.returncode == 0 else "error"
     return CallResult(status, done.stdout, done.stderr, done.returncode, 0.0, time.perf_counter() - began)
@@ -56,8 +56,8 @@ async def work(url: str) -> None:
         if time.monotonic() - told > HEARTBEAT_SECONDS:
             told = time.monotonic()
             await consumer.heartbeat({"name": consumer.name, "executors": 1, "ready": 1, "busy": 0, "recycled": 0})
-        for held in await consumer.pull(names.tasks, 1, block_ms=500):
-            await consumer.finish([(held, run(held.task))])
+        for lease in await consumer.pull(names.calls, 1, block_ms=500):
+            await consumer.finish([(lease, run(lease.call))])
 
 
 def start(url: str) -> None:

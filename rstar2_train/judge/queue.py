@@ -1,8 +1,12 @@
-"""The queue between APIs and workers, on Redis Streams: nothing accepted is lost, nothing is answered twice.
+"""The queue between APIs and workers, on Redis Streams. No accepted call is lost, and none is answered twice.
 
-tasks go into one stream with one consumer group; a worker answers with one MULTI of RPUSH (to the list of the API
-process that asked), XACK and XDEL. A worker renews what it holds; what nobody renewed is claimed by another one;
-what was delivered too often is put aside. Delivery is at least once: the API keeps the first result of a task.
+    API ──XADD──▶ stream of calls ──XREADGROUP──▶ worker
+     ▲                                              │
+     └──BLPOP── list of results of the API ◀──RPUSH─┘ (one MULTI with XACK and XDEL)
+
+A worker renews its leases. Another worker claims a call whose lease was not renewed, and a call that was delivered too
+often becomes a dead letter. Delivery is at least once; the API keeps the first result of a call. The cells of a live
+session have a stream of their own, which only the session's worker reads.
 """
 
 from __future__ import annotations
@@ -39,70 +43,71 @@ PREFIX = "rstar2:judge"
 GROUP = "workers"
 MAX_DELIVERIES = 3
 RESULT_SECONDS = 900
-"""Life of a result list after the last result in it."""
+"""Lifetime of a result list after its last result."""
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT_LIFE_SECONDS = 5
 RENEW_SECONDS = 2.0
 CLAIM_IDLE_SECONDS = 10.0
-"""A task that its worker has not renewed for so long is another worker's to take."""
+"""Age of a lease after which another worker may claim the call."""
 DEAD_SECONDS = 3600
-"""A worker that asked for nothing for so long is dead."""
+"""Time without a command after which a worker without leases is removed from the group."""
 DEAD_LETTERS = 1000
-"""Dead letters kept for people to look at."""
+"""Dead letters that are kept for inspection."""
 
-PASSING = (OutOfMemoryError, ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
-"""Errors of a Redis that will take the command later; their messages have lost the word that Redis began them with."""
-PASSING_WORDS = ("LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED", "OOM", "READONLY", "MASTERDOWN")
-"""What the messages of the others begin with. UNBLOCKED: it became a replica under a blocked read."""
+TRANSIENT_ERRORS = (OutOfMemoryError, ReadOnlyError, TryAgainError, ClusterDownError, MasterDownError)
+"""Temporary errors of Redis that redis-py has classes for; it removes the error code from their messages."""
+TRANSIENT_CODES = ("LOADING", "MISCONF", "BUSY", "NOREPLICAS", "UNBLOCKED", "OOM", "READONLY", "MASTERDOWN")
+"""Error codes at the start of other temporary errors. UNBLOCKED: Redis became a replica during a blocking read."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """Redis keys."""
+    """Names of the Redis keys."""
 
     prefix: str = PREFIX
 
     @property
-    def tasks(self) -> str:
-        """The stream of tasks."""
+    def calls(self) -> str:
+        """Stream of calls for any worker."""
         return f"{self.prefix}:tasks"
 
     @property
     def dead(self) -> str:
-        """The stream of dead letters."""
+        """Stream of dead letters."""
         return f"{self.prefix}:dead"
 
     def results(self, api: str) -> str:
-        """The list that one API process reads."""
+        """List of results for one API process."""
         return f"{self.prefix}:results:{api}"
 
     def worker(self, name: str) -> str:
-        """The heartbeat of a worker."""
+        """Heartbeat of a worker."""
         return f"{self.prefix}:worker:{name}"
 
     def cells(self, worker: str) -> str:
-        """The stream of cells of the sessions that a worker has: nobody else may run them."""
+        """Stream of cells for the sessions of one worker. No other worker may run them."""
         return f"{self.prefix}:cells:{worker}"
 
     def session(self, session: str) -> str:
-        """That a session exists."""
+        """Key that exists while the session is open."""
         return f"{self.prefix}:session:{session}"
 
-    def place(self, session: str) -> str:
-        """The worker that has a session, once its first cell is there."""
+    def session_worker(self, session: str) -> str:
+        """Name of the worker of a session; set with the first cell."""
         return f"{self.prefix}:session:{session}:at"
 
 
 def connect(url: str, *, connections: int = 16) -> Redis:
-    """A client with its own small pool; the password comes from RSTAR2_REDIS_PASSWORD[_FILE].
+    """Return a client with its own connection pool; the password comes from RSTAR2_REDIS_PASSWORD[_FILE].
 
-    Raises ValueError for a URL that holds a password: command lines are readable by everybody on the machine.
+    Raises ValueError for a URL with a password: all users of the machine can read command lines.
     """
     if urlsplit(url).password:
         raise ValueError(
-            "the Redis URL holds a password; give it in RSTAR2_REDIS_PASSWORD or RSTAR2_REDIS_PASSWORD_FILE"
+            "--redis: the URL must not contain a password. "
+            "Set RSTAR2_REDIS_PASSWORD or RSTAR2_REDIS_PASSWORD_FILE instead."
         )
     pool = BlockingConnectionPool.from_url(
         url,
@@ -114,16 +119,19 @@ def connect(url: str, *, connections: int = 16) -> Redis:
         socket_connect_timeout=5,
         socket_keepalive=True,
         health_check_interval=15,
-        driver_info=None,  # CLIENT SETINFO, whose answer redis-py (8.1) can take for that of its own health check
+        driver_info=None,  # redis-py (8.1) can mistake the answer to its CLIENT SETINFO for that of a health check
         retry=Retry(NoBackoff(), 0),
     )
     return Redis(connection_pool=pool)
 
 
-async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
-    """Runs a Redis command until Redis answers it, however often Redis is restarted meanwhile.
+async def retry_until_done(
+    description: str, action: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None
+) -> T:
+    """Run a Redis command; retry it with backoff while Redis is unreachable or refuses temporarily.
 
-    An error of the command itself (not of the connection, loading or a full disk), or a wrong password, is raised.
+    Raises AuthenticationError, and ResponseError for an error of the command itself. Raises RedisConnectionError when a
+    try fails after `stop` was set.
     """
     delay = 0.05
     while True:
@@ -132,36 +140,36 @@ async def until_done(what: str, action: Callable[[], Awaitable[T]], *, stop: asy
         except AuthenticationError:
             raise
         except ResponseError as error:
-            if not transient(error):
+            if not is_transient(error):
                 raise
-            reason: Exception = error
+            failure: Exception = error
         except (RedisError, OSError) as error:
-            reason = error
+            failure = error
         if stop is not None and stop.is_set():
-            raise RedisConnectionError(f"{what}: {reason}") from reason
-        log.warning("%s: %s; trying again in %.2f s", what, reason or type(reason).__name__, delay)
+            raise RedisConnectionError(f"{description}: {failure}") from failure
+        log.warning("Redis, %s: %s. Retrying in %.2f s.", description, failure or type(failure).__name__, delay)
         await asyncio.sleep(delay)
         delay = min(1.0, delay * 2)
 
 
-def transient(error: ResponseError) -> bool:
-    """Whether Redis refuses only for now: full, loading, disk trouble, failing over."""
-    words = str(error).rpartition("caused error: ")[2].lstrip("('\"")  # a pipeline puts a text of its own before it
-    words = words.removeprefix("Transaction discarded because of: ")  # refused at its EXEC: the reason as Redis says it
-    return isinstance(error, PASSING) or words.startswith(PASSING_WORDS)
+def is_transient(error: ResponseError) -> bool:
+    """Return whether Redis refuses temporarily: it is full, loading, read-only, failing over, or has no disk space."""
+    message = str(error).rpartition("caused error: ")[2].lstrip("('\"")  # after the prefix that a pipeline adds
+    message = message.removeprefix("Transaction discarded because of: ")  # after the prefix of a refused EXEC
+    return isinstance(error, TRANSIENT_ERRORS) or message.startswith(TRANSIENT_CODES)
 
 
 def describe(error: Exception) -> str:
-    """What came from Redis in place of an answer, for people."""
+    """Return an error of Redis as a sentence for people."""
     text = str(error) or type(error).__name__
     if isinstance(error, OutOfMemoryError):
         return f"Redis is full: {text}"
     refused = isinstance(error, (ResponseError, AuthenticationError))
-    return f"Redis {'refuses' if refused else 'does not answer'}: {text}"
+    return f"Redis {'rejected the command' if refused else 'does not answer'}: {text}"
 
 
 async def ensure_group(redis: Redis, *streams: str) -> None:
-    """Makes the streams and their group, if they are not there (any more)."""
+    """Create the streams and their consumer group, unless they exist."""
     for stream in streams:
         try:
             await redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
@@ -172,151 +180,156 @@ async def ensure_group(redis: Redis, *streams: str) -> None:
 
 @dataclass(slots=True)
 class LeasedCall:
-    """A task that this worker was given."""
+    """A call that was delivered to this worker, which must answer it or let another worker claim it."""
 
     entry: bytes
-    task: QueuedCall
+    """Id of the entry in the stream."""
+    call: QueuedCall
     stream: str
 
     @property
     def key(self) -> tuple[str, bytes]:
-        """What it is known by."""
+        """Unique key: entries of different streams may have equal ids."""
         return self.stream, self.entry
 
 
 class Consumer:
-    """The worker's side. Commands that fail raise; the worker decides how to go on."""
+    """The worker's side of the queue. Its methods raise RedisError; the worker retries them."""
 
-    def __init__(self, redis: Redis, name: str, names: QueueKeys) -> None:
+    def __init__(self, redis: Redis, name: str, keys: QueueKeys) -> None:
         self._redis = redis
-        self._names = names
+        self._keys = keys
         self.name = name
-        self.cells = names.cells(name)
-        self.streams = (names.tasks, self.cells)
+        self.cells = keys.cells(name)
+        self.streams = (keys.calls, self.cells)
 
-    async def _in_group(self, action: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Runs a command on the group; `otherwise` when Redis came back empty: then the group is made again."""
+    async def _in_group(self, action: Callable[[], Awaitable[T]], default: T) -> T:
+        """Run a command on the group. If Redis lost its data, create the group again and return `default`."""
         try:
             return await action()
         except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
             await ensure_group(self._redis, *self.streams)
-            return otherwise
+            return default
 
     async def pull(self, stream: str, count: int, *, block_ms: int) -> list[LeasedCall]:
-        """Up to `count` new tasks of a stream, waiting up to `block_ms` for the first."""
+        """Lease up to `count` new calls of a stream; wait up to `block_ms` for the first."""
 
         async def read() -> Any:
             return await self._redis.xreadgroup(GROUP, self.name, {stream: ">"}, count=count, block=block_ms)
 
-        return [held for _, entries in await self._in_group(read, None) or [] for held in self._held(entries, stream)]
+        streams = await self._in_group(read, None) or []
+        return [lease for _, entries in streams for lease in self._leases(entries, stream)]
 
     @staticmethod
-    def _held(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
+    def _leases(entries: Iterable[tuple[bytes, dict[bytes, bytes]]], stream: str) -> list[LeasedCall]:
         return [LeasedCall(entry, QueuedCall.decode(fields[b"t"]), stream) for entry, fields in entries if fields]
 
     async def claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
-        """Tasks of workers that stopped renewing: (those to run, those delivered too often)."""
+        """Claim calls of workers that stopped to renew: (calls to run, calls that were delivered too often)."""
         return await self._in_group(lambda: self._claim(count), ([], []))
 
     async def _claim(self, count: int) -> tuple[list[LeasedCall], list[LeasedCall]]:
-        idle = int(CLAIM_IDLE_SECONDS * 1000)
-        answer: Any = await self._redis.xautoclaim(self._names.tasks, GROUP, self.name, idle, "0-0", count=count)
-        held = self._held(answer[1], self._names.tasks)
-        if not held:
+        idle_ms = int(CLAIM_IDLE_SECONDS * 1000)
+        reply: Any = await self._redis.xautoclaim(self._keys.calls, GROUP, self.name, idle_ms, "0-0", count=count)
+        leases = self._leases(reply[1], self._keys.calls)
+        if not leases:
             return [], []
         pipe = self._redis.pipeline(transaction=False)
-        for one in held:
-            pipe.xpending_range(self._names.tasks, GROUP, one.entry, one.entry, 1)
-        counts = [answer[0]["times_delivered"] if answer else 1 for answer in await pipe.execute()]
-        run = [one for one, times in zip(held, counts, strict=True) if times <= MAX_DELIVERIES]
-        dead = [one for one, times in zip(held, counts, strict=True) if times > MAX_DELIVERIES]
+        for lease in leases:
+            pipe.xpending_range(self._keys.calls, GROUP, lease.entry, lease.entry, 1)
+        deliveries = [pending[0]["times_delivered"] if pending else 1 for pending in await pipe.execute()]
+        run = [lease for lease, times in zip(leases, deliveries, strict=True) if times <= MAX_DELIVERIES]
+        dead = [lease for lease, times in zip(leases, deliveries, strict=True) if times > MAX_DELIVERIES]
         return run, dead
 
     async def renew(self, entries: list[bytes]) -> None:
-        """Says that these tasks are still being worked on."""
+        """Renew the leases of these entries in the stream of calls."""
 
         async def claim() -> None:
-            await self._redis.xclaim(self._names.tasks, GROUP, self.name, 0, cast(Any, entries), justid=True)
+            await self._redis.xclaim(self._keys.calls, GROUP, self.name, 0, cast(Any, entries), justid=True)
 
         await self._in_group(claim, None)
 
     async def finish(self, results: list[tuple[LeasedCall, CallResult]], *, dead: bool = False) -> None:
-        """Answers, acknowledges and deletes, all in one transaction."""
+        """Push results, acknowledge and delete their calls in one transaction. `dead`: also add dead letters."""
         pipe = self._redis.pipeline(transaction=True)
-        for reply_to in {held.task.reply_to for held, _ in results}:
-            payloads = [encode_result(held.task.id, r) for held, r in results if held.task.reply_to == reply_to]
+        for reply_to in {lease.call.reply_to for lease, _ in results}:
+            payloads = [
+                encode_result(lease.call.id, result) for lease, result in results if lease.call.reply_to == reply_to
+            ]
             pipe.rpush(reply_to, *payloads)
             pipe.expire(reply_to, RESULT_SECONDS)
         if dead:
-            for held, _ in results:
-                pipe.xadd(self._names.dead, {"t": held.task.encode()}, maxlen=DEAD_LETTERS, approximate=True)
-        for stream in {held.stream for held, _ in results}:
-            entries = [held.entry for held, _ in results if held.stream == stream]
+            for lease, _ in results:
+                pipe.xadd(self._keys.dead, {"t": lease.call.encode()}, maxlen=DEAD_LETTERS, approximate=True)
+        for stream in {lease.stream for lease, _ in results}:
+            entries = [lease.entry for lease, _ in results if lease.stream == stream]
             pipe.xack(stream, GROUP, *entries)
             pipe.xdel(stream, *entries)
         await pipe.execute()
 
     async def delivered_cells(self) -> list[LeasedCall]:
-        """Cells that were given to this worker and are not answered in Redis, whatever it remembers of them itself."""
+        """Return the cells that Redis delivered to this worker and that have no result in Redis."""
 
         async def read() -> Any:
             return await self._redis.xreadgroup(GROUP, self.name, {self.cells: "0"}, count=64)
 
-        found = await self._in_group(read, None) or []
-        return [held for _, entries in found for held in self._held(entries, self.cells)]
+        streams = await self._in_group(read, None) or []
+        return [lease for _, entries in streams for lease in self._leases(entries, self.cells)]
 
     async def take_session(self, session: str) -> bool:
-        """Whether a session that begins is this worker's: the first that asks has it. None that was closed."""
-        place = self._names.place(session)
-        if not await self._redis.exists(self._names.session(session)):
+        """Assign a new session to this worker; return False if it is closed or another worker has it."""
+        key = self._keys.session_worker(session)
+        if not await self._redis.exists(self._keys.session(session)):
             return False
-        if await self._redis.set(place, self.name, nx=True, ex=SESSION_IDLE_SECONDS):
+        if await self._redis.set(key, self.name, nx=True, ex=SESSION_IDLE_SECONDS):
             return True
-        return cast(bytes | None, await self._redis.get(place)) == self.name.encode()
+        return cast(bytes | None, await self._redis.get(key)) == self.name.encode()
 
-    async def keep_sessions(self, living: Iterable[str], ended: Iterable[str]) -> None:
-        """Says which sessions live here, also to a Redis that has forgotten them, and which are no more."""
+    async def update_sessions(self, live: Iterable[str], ended: Iterable[str]) -> None:
+        """Set the keys of this worker's live sessions, also after Redis lost them, and delete those of ended ones."""
         pipe = self._redis.pipeline(transaction=False)
-        for session in living:
-            pipe.set(self._names.place(session), self.name, ex=SESSION_IDLE_SECONDS)
-            pipe.set(self._names.session(session), "", ex=SESSION_IDLE_SECONDS)
+        for session in live:
+            pipe.set(self._keys.session_worker(session), self.name, ex=SESSION_IDLE_SECONDS)
+            pipe.set(self._keys.session(session), "", ex=SESSION_IDLE_SECONDS)
         for session in ended:
-            pipe.delete(self._names.session(session))
+            pipe.delete(self._keys.session(session))
         await pipe.execute()
 
     async def heartbeat(self, report: dict[str, Any]) -> None:
-        """Tells the APIs that this worker lives, and what it has."""
+        """Publish that this worker is alive, with its report."""
         pipe = self._redis.pipeline(transaction=False)
-        pipe.set(self._names.worker(self.name), json.dumps(report), ex=HEARTBEAT_LIFE_SECONDS)
+        pipe.set(self._keys.worker(self.name), json.dumps(report), ex=HEARTBEAT_LIFE_SECONDS)
         pipe.expire(self.cells, SESSION_IDLE_SECONDS)
         await pipe.execute()
 
-    async def forget_the_dead(self) -> None:
-        """Takes workers off the books that were killed long ago and hold nothing."""
-        await self._in_group(self._forget_the_dead, None)
+    async def remove_dead_consumers(self) -> None:
+        """Remove other workers from the group that have no lease and sent no command for DEAD_SECONDS."""
+        await self._in_group(self._remove_dead_consumers, None)
 
-    async def _forget_the_dead(self) -> None:
-        for one in await self._redis.xinfo_consumers(self._names.tasks, GROUP):
-            if one["pending"] == 0 and one["idle"] > DEAD_SECONDS * 1000 and one["name"] != self.name.encode():
-                await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, one["name"])
+    async def _remove_dead_consumers(self) -> None:
+        for consumer in await self._redis.xinfo_consumers(self._keys.calls, GROUP):
+            is_dead = consumer["pending"] == 0 and consumer["idle"] > DEAD_SECONDS * 1000
+            if is_dead and consumer["name"] != self.name.encode():
+                await self._redis.xgroup_delconsumer(self._keys.calls, GROUP, consumer["name"])
 
     async def leave(self) -> None:
-        """Takes this worker off the books; it must hold nothing."""
-        await self._redis.delete(self._names.worker(self.name))
-        await ensure_group(self._redis, self._names.tasks)
-        await self._redis.xgroup_delconsumer(self._names.tasks, GROUP, self.name)
+        """Remove this worker, which must have no lease, from the group."""
+        await self._redis.delete(self._keys.worker(self.name))
+        await ensure_group(self._redis, self._keys.calls)
+        await self._redis.xgroup_delconsumer(self._keys.calls, GROUP, self.name)
         await self._redis.delete(self.cells)
 
 
-def encode_result(task: str, result: CallResult) -> str:
-    """One result as JSON."""
-    printed = (result.stdout, result.stderr)
-    return json.dumps([task, result.status, *printed, result.exit_code, result.run_seconds, result.session_lives])
+def encode_result(id: str, result: CallResult) -> str:
+    """Return a call id and its result as JSON."""
+    output = (result.stdout, result.stderr)
+    return json.dumps([id, result.status, *output, result.exit_code, result.run_seconds, result.session_lives])
 
 
 def decode_result(data: bytes) -> tuple[str, CallResult]:
-    """Reverse of `encode_result`: task id and result."""
-    task, status, stdout, stderr, exit_code, run_seconds, lives = json.loads(data)
-    return task, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, lives)
+    """Reverse `encode_result`: return the call id and the result."""
+    id, status, stdout, stderr, exit_code, run_seconds, session_lives = json.loads(data)
+    return id, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, session_lives)

@@ -1,4 +1,4 @@
-"""What travels through the judge: a task on its way in, a result on its way out. Pure data, read by every file here."""
+"""The data that crosses the judge's processes: a queued call, its result, and the limits of both. Pure."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from typing import Any, Literal, get_args
 from rstar2_train.api.judge_limits import JudgeLimits
 
 Status = Literal["ok", "error", "timeout", "memory", "output_limit", "killed", "invalid", "session_lost", "internal"]
-"""ok: ended with exit status 0. error: any other end of its own. timeout, memory, output_limit: over that limit.
-killed: it ended its sandbox each time it was run. invalid: never run, the request itself is wrong.
-session_lost: a cell whose session is no more; it was not run, or not to its end, and never will be.
-internal: not the snippet's fault, and no answer."""
+"""ok: the process exited with status 0. error: it ended in any other way by itself. timeout, memory, output_limit: it
+exceeded that limit. killed: each sandbox that ran it ended. invalid: the request is invalid, so it was not run.
+session_lost: the session of the cell has ended; the cell was not run, or not to its end, and must not be sent again.
+internal: an infrastructure failure; there is no result."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 Verb = Literal["call", "open", "cell", "close"]
-"""call: a program by itself. open: the first cell of a session. cell: a further one. close: the session's end."""
+"""call: a program without a session. open: the first cell of a session. cell: a further cell. close: end the
+session."""
 
-NO_ROOM = "no sandbox has room for another session\n"
-"""With `internal`: a session could not begin now; nothing was run."""
+NO_FREE_SLOT = "no sandbox has room for another session\n"
+"""stderr of an `internal` result: no slot was free for a new session, and nothing was run."""
 
 MAX_CODE_BYTES = 1 << 20
 MAX_STDIN_BYTES = 4 << 20
 MAX_OUTPUT_BYTES = 8 << 20
-"""The most that JudgeLimits takes."""
+"""Upper bound of `outputBytes` in JudgeLimits."""
 MAX_BATCH = 64
 MAX_PENDING = 8192
-"""Calls that an API process holds, unless it is told otherwise."""
+"""Default limit of calls that an API process holds."""
 SESSION_IDLE_SECONDS = 600
-"""A session that nobody used for so long is ended, unless the worker is told otherwise."""
+"""Default time without a cell after which a session is closed."""
 MAX_WAIT_SECONDS = 900.0
-"""A call that nobody ran in that time is given up, unless the API is told otherwise."""
+"""Default time in the queue after which a call gets status `internal`."""
 ALIVE_SECONDS = 10.0
-"""How often, while there is no result, an empty line of a streamed answer says that the API lives."""
+"""Interval of empty lines in a streamed response while no result is ready: they show that the API is alive."""
 SILENT_SECONDS = 60.0
-"""An API of which nothing came for so long counts as lost: its node may have died without a word."""
+"""Time without data after which a client treats the API as lost: its node may have failed."""
 DRAIN_SECONDS = 25.0
-"""How long a part that was told to end goes on with what it holds: below the 30 s that Kubernetes gives it."""
+"""Grace period for calls in flight after SIGTERM; less than the 30 s of a pod."""
 
 
 class JudgeUnavailable(Exception):
@@ -46,22 +47,22 @@ class JudgeUnavailable(Exception):
 
 @dataclass(slots=True)
 class CallResult:
-    """How one call ended, as the trusted side saw it."""
+    """The result of one call, as observed by the trusted side."""
 
     status: Status
     stdout: str = ""
     stderr: str = ""
     exit_code: int | None = None
-    """Exit status of the snippet's process, minus the signal number when a signal ended it; None: not known."""
+    """Exit status of the snippet's process, or minus the number of the signal that ended it; None: unknown."""
     queue_seconds: float = 0.0
-    """From the API's acceptance to the answer, less `run_seconds`."""
+    """Time from the API's acceptance to its answer, less `run_seconds`."""
     run_seconds: float = 0.0
-    """Wall time of the snippet's process."""
+    """Wall-clock time of the snippet's process."""
     session_lives: bool = False
-    """Of a cell: whether its session goes on. One ends with a cell that ran out of time, memory or output."""
+    """Of a cell: whether its session continues. A cell that exceeds a limit ends it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready fields."""
+        """Return the fields, ready for JSON."""
         return asdict(self)
 
 
@@ -71,7 +72,7 @@ class QueuedCall:
 
     id: str
     reply_to: str
-    """Redis list that its API process reads."""
+    """Redis list from which its API process reads the result."""
     code: str
     stdin: str
     wall_seconds: float
@@ -79,10 +80,10 @@ class QueuedCall:
     output_bytes: int
     processes: int
     deadline: float
-    """Unix time after which nobody waits for it any more."""
+    """Unix time after which the result is no longer needed."""
     verb: Verb = "call"
     session: str = ""
-    """Of a cell: its session."""
+    """Of a cell: the id of its session."""
 
     @classmethod
     def build(
@@ -97,7 +98,7 @@ class QueuedCall:
         verb: Verb = "call",
         session: str = "",
     ) -> QueuedCall:
-        """A task with the limits of a manifest."""
+        """Return a call with the limits of a manifest or a request."""
         return cls(
             id=id,
             reply_to=reply_to,
@@ -114,13 +115,12 @@ class QueuedCall:
 
     @classmethod
     def build_close(cls, session: str) -> QueuedCall:
-        """The end of a session; nobody waits for an answer."""
-        limits = JudgeLimits()
-        none: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
-        return cls.build(limits=limits, verb="close", session=session, **none)
+        """Return the end of an idle session, whose result nobody reads."""
+        empty: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
+        return cls.build(limits=JudgeLimits(), verb="close", session=session, **empty)
 
     def encode(self) -> str:
-        """One JSON array, in the order of the fields."""
+        """Return the fields, in their order, as a JSON array."""
         return json.dumps(
             [
                 self.id,
@@ -139,17 +139,17 @@ class QueuedCall:
 
     @classmethod
     def decode(cls, data: bytes) -> QueuedCall:
-        """Reverse of `encode`."""
+        """Reverse `encode`."""
         return cls(*json.loads(data))
 
 
 def check_request(code: str, stdin: str) -> str | None:
-    """Why a call cannot be run at all, or None. Such calls get status `invalid`."""
-    for name, text, most in (("code", code, MAX_CODE_BYTES), ("stdin", stdin, MAX_STDIN_BYTES)):
+    """Return why a call cannot be run, or None. Such a call gets status `invalid` with this text."""
+    for name, text, limit in (("code", code, MAX_CODE_BYTES), ("stdin", stdin, MAX_STDIN_BYTES)):
         try:
             size = len(text) if text.isascii() else len(text.encode())
         except UnicodeEncodeError as error:
             return f"{name} is not Unicode text: {error}"
-        if size > most:
-            return f"{name} is {size} bytes long; at most {most} are allowed"
+        if size > limit:
+            return f"{name} is {size} bytes long; at most {limit} are allowed"
     return None

@@ -1,7 +1,7 @@
-"""Routes for clients of `code-judge`, the judge of the paper's public code: the same paths, requests and answers.
+"""Routes for clients of `code-judge`, the judge of the paper's public code: the same paths, requests and responses.
 
-Beside the routes of `api`, in front of the same `intake`. A submission is a script, so the value of its last line is
-not shown. `math` and `cpp` are not run here: `invalid_input` says so.
+They use the same `admission` as the routes of `app`. A submission is a script, so the value of its last line is not
+printed. The types `math` and `cpp` are not supported; such a submission gets the reason `invalid_input`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
-from rstar2_train.judge.api.schema import BAD_BODY, NO_REDIS, TOO_MANY
+from rstar2_train.judge.api.schema import BAD_BODY, BATCH_TOO_LARGE, UNAVAILABLE, ApiMessage
 from rstar2_train.judge.types import CallResult
 
-SHOWN = 1000
-"""Characters of stdout and of stderr in an answer: code-judge's default. Outputs are compared before the cut."""
+MAX_CHARACTERS = 1000
+"""Characters of stdout and of stderr in a response: code-judge's default. Outputs are compared before truncation."""
 
 Reason = Literal["", "internal_error", "worker_timeout", "queue_timeout", "invalid_input"]
 REASONS: dict[str, Reason] = {
     "timeout": "worker_timeout",
     "invalid": "invalid_input",
-    # Nobody ran it, so another try may help, and `queue_timeout` is the one reason for which those clients make one.
+    # It was not run, so a retry may succeed, and those clients retry only on `queue_timeout`.
     "internal": "queue_timeout",
 }
 
 
-def _text(value: str) -> str:
-    value.encode()  # half a surrogate pair cannot be sent back
+def _check_encodable(value: str) -> str:
+    value.encode()  # a lone surrogate cannot be sent in a response
     return value
 
 
-Name = Annotated[str, AfterValidator(_text)]
-"""Comes back in the answer."""
+Name = Annotated[str, AfterValidator(_check_encodable)]
+"""Id of the client's choice, returned in the response."""
 
 
-class Submission(BaseModel):
+class Submission(ApiMessage):
     """One program."""
 
     sub_id: Name | None = None
@@ -49,12 +49,12 @@ class Submission(BaseModel):
     solution: str
     """The program."""
     input: str | None = None
-    """Its standard input."""
+    """Standard input of the program."""
     expected_output: str | None = None
-    """What it must print to be a success, space around it aside."""
+    """The output that makes it a success. Surrounding whitespace is ignored."""
 
 
-class BatchSubmission(BaseModel):
+class BatchSubmission(ApiMessage):
     """Several programs, answered together."""
 
     sub_id: Name | None = None
@@ -62,51 +62,55 @@ class BatchSubmission(BaseModel):
     submissions: Annotated[list[Submission], Field(min_length=1)]
 
 
-class JudgeResult(BaseModel):
+class JudgeResult(ApiMessage):
     """A verdict."""
 
     sub_id: str
+    """Id of the submission."""
     success: bool
-    """It ended well and printed what was expected."""
+    """Whether it exited with status 0 and printed the expected output."""
     run_success: bool
-    """It ended with exit status 0."""
+    """Whether it exited with status 0."""
     cost: float
-    """Seconds that it ran."""
+    """Run time in seconds."""
     reason: Reason = ""
+    """Why it was not run to its end, if so."""
 
 
 class SubmissionResult(JudgeResult):
-    """A verdict with what was printed."""
+    """A verdict with the output of the program."""
 
     stdout: str | None = None
+    """The first 1000 characters of its standard output."""
     stderr: str | None = None
+    """The first 1000 characters of its standard error."""
 
 
-class BatchResult(BaseModel):
+class BatchResult(ApiMessage):
     """Results in the order of the submissions."""
 
     sub_id: str
     results: list[SubmissionResult]
 
 
-class BatchJudgeResult(BaseModel):
+class BatchJudgeResult(ApiMessage):
     """Verdicts in the order of the submissions."""
 
     sub_id: str
     results: list[JudgeResult]
 
 
-class ServerStatus(BaseModel):
-    """How busy the judge is. Nothing more: those clients make an object of exactly these fields."""
+class ServerStatus(ApiMessage):
+    """Load of the judge. Those clients accept exactly these fields."""
 
     queue: int
-    """Calls that wait or run."""
+    """Waiting and running calls."""
     num_workers: int
     """Sandboxes that take calls."""
 
 
 def to_submission_result(submission: Submission, result: CallResult) -> SubmissionResult:
-    """Our result in code-judge's words. Pure."""
+    """Convert a result to code-judge's format. Pure."""
     run_success = result.status == "ok"
     expected = submission.expected_output
     notes = {"memory": "out of memory\n", "output_limit": "too much output\n", "killed": "killed\n"}
@@ -115,54 +119,54 @@ def to_submission_result(submission: Submission, result: CallResult) -> Submissi
         success=run_success and (expected is None or result.stdout.strip() == expected.strip()),
         run_success=run_success,
         cost=result.run_seconds,
-        stdout=result.stdout[:SHOWN],
-        stderr=(result.stderr or notes.get(result.status, ""))[:SHOWN],
+        stdout=result.stdout[:MAX_CHARACTERS],
+        stderr=(result.stderr or notes.get(result.status, ""))[:MAX_CHARACTERS],
         reason=REASONS.get(result.status, ""),
     )
 
 
 def as_script(program: str) -> str:
-    """The program, ended by a statement that shows nothing: ours shows the value of a last expression.
+    """Append a statement without a value: the judge prints the value of a last expression, a script does not.
 
-    The judge cannot parse what it was sent to do this better. A program that breaks off after a backslash is told of
-    an error beside that statement.
+    The trusted side cannot parse the program to do this more precisely. A program that ends with a backslash gets an
+    error that mentions the appended statement.
     """
     return f"{program}\npass\n"
 
 
-def router(intake: Callable[[], CallAdmission]) -> APIRouter:
-    """The routes. `intake` is asked for at each request: it exists once the application has started."""
-    routes = APIRouter(tags=["code-judge"])
+def create_router(admission: Callable[[], CallAdmission]) -> APIRouter:
+    """Return the routes. `admission` is called at each request, because it exists only after the application starts."""
+    router = APIRouter(tags=["code-judge"])
 
-    async def run_one(submission: Submission) -> SubmissionResult:
+    async def run_submission(submission: Submission) -> SubmissionResult:
         if submission.type != "python":
             result = CallResult("invalid", stderr=f"this judge runs python, not {submission.type}\n")
         else:
-            result = await intake().run(as_script(submission.solution), submission.input or "", JudgeLimits())
+            result = await admission().run(as_script(submission.solution), submission.input or "", JudgeLimits())
         return to_submission_result(submission, result)
 
     async def run(submission: Submission) -> Any:
-        intake().admit(1)
-        return await run_one(submission)
+        admission().admit(1)
+        return await run_submission(submission)
 
     async def run_batch(batch: BatchSubmission) -> Any:
-        intake().admit(len(batch.submissions))
-        results = await asyncio.gather(*map(run_one, batch.submissions))
+        admission().admit(len(batch.submissions))
+        results = await asyncio.gather(*map(run_submission, batch.submissions))
         return {"sub_id": batch.sub_id or str(uuid.uuid4()), "results": results}
 
-    @routes.get("/status", responses=NO_REDIS)
+    @router.get("/status", responses=UNAVAILABLE)
     async def status() -> ServerStatus:
-        """How busy the judge is."""
-        found = await intake().status()
-        return ServerStatus(queue=found["queued"], num_workers=found["executors"]["ready"])
+        """Return the load of the judge."""
+        current = await admission().status()
+        return ServerStatus(queue=current["queued"], num_workers=current["executors"]["ready"])
 
-    def add(path: str, route: Callable[..., Awaitable[Any]], answer: type[BaseModel], summary: str) -> None:
-        refusals = BAD_BODY if route is run else BAD_BODY | TOO_MANY
-        routes.add_api_route(path, route, methods=["POST"], response_model=answer, summary=summary, responses=refusals)
+    def add(path: str, route: Callable[..., Awaitable[Any]], response: type[ApiMessage], summary: str) -> None:
+        errors = BAD_BODY if route is run else BAD_BODY | BATCH_TOO_LARGE
+        router.add_api_route(path, route, methods=["POST"], response_model=response, summary=summary, responses=errors)
 
-    add("/run", run, SubmissionResult, "Runs a program")
-    add("/judge", run, JudgeResult, "Runs a program, answers with the verdict alone")
+    add("/run", run, SubmissionResult, "Run a program")
+    add("/judge", run, JudgeResult, "Run a program and return only the verdict")
     for name in ("batch", "long-batch"):
-        add(f"/run/{name}", run_batch, BatchResult, "Runs programs")
-        add(f"/judge/{name}", run_batch, BatchJudgeResult, "Runs programs, answers with the verdicts alone")
-    return routes
+        add(f"/run/{name}", run_batch, BatchResult, "Run programs")
+        add(f"/judge/{name}", run_batch, BatchJudgeResult, "Run programs and return only the verdicts")
+    return router

@@ -1,7 +1,7 @@
-"""What the judge's HTTP API takes and answers, and how its OpenAPI page tells that.
+"""Request and response models of the judge's HTTP API, and its OpenAPI page.
 
-Read by `api`, whose routes these belong to. The page and all that it loads come from this machine (fastapi-offline has
-the files of Swagger UI): judges run where there is no way out.
+Used by the routes of `app`. The API serves the page and all its files itself (fastapi-offline contains Swagger UI),
+because judges run without internet access.
 """
 
 from __future__ import annotations
@@ -21,161 +21,185 @@ from rstar2_train.judge.types import MAX_BATCH, Status
 
 TITLE = "rStar2 Code Judge"
 VERSION = "v1"
-OPEN = ("/ping", "/metrics")
-"""Routes that ask for no token: they tell how the judge does, nothing of what it runs."""
-PAGE = ("/docs", "/openapi.json")
-"""The page asks for none either: what it tells is in the public sources. It sends the token that is typed into it."""
+OPEN_PATHS = ("/ping", "/metrics")
+"""Routes without a token: they report on the judge itself, and nothing about the calls that it runs."""
+PAGE_PATHS = ("/docs", "/openapi.json")
+"""The OpenAPI page needs no token: its content is public. It sends the token that the user enters ("Authorize")."""
 PAGE_FILES = "/docs/files"
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-class CallRequest(BaseModel):
-    """One call."""
+class ApiMessage(BaseModel):
+    """Base of requests and responses. The docstrings of the fields are their descriptions on the OpenAPI page."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class CallRequest(ApiMessage, extra="forbid"):
+    """One call."""
 
     code: str
     """Python source."""
     stdin: str = ""
-    """What it may read from its standard input."""
+    """Standard input of the program."""
     limits: JudgeLimits = JudgeLimits()
-    """Limits; the defaults are the manifest's."""
+    """Limits; the defaults are those of a manifest."""
 
 
-class CellRequest(BaseModel):
+class CellRequest(ApiMessage, extra="forbid"):
     """One cell of a session. It has no standard input."""
 
-    model_config = ConfigDict(extra="forbid")
-
     code: str
-    """Python source. It has what the cells before it defined."""
+    """Python source. It can use all names that earlier cells defined."""
     limits: JudgeLimits = JudgeLimits()
-    """Limits of this cell; memory and processes are the session's, set by its first cell."""
+    """Limits of this cell. Memory and processes are limits of the session, set by its first cell."""
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(ApiMessage, extra="forbid"):
     """Several calls, answered together, or one by one with `Accept: application/x-ndjson`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     calls: Annotated[list[CallRequest], Field(min_length=1, max_length=MAX_BATCH)]
     """At most 64 calls."""
 
 
-class SessionInfo(BaseModel):
+class SessionInfo(ApiMessage):
     """A session."""
 
     session: str
-    """Its name, which nobody can guess."""
+    """Random id of the session."""
 
 
-class CallResponse(BaseModel):
-    """How a call ended."""
+class CallResponse(ApiMessage):
+    """The result of a call."""
 
     status: Status
+    """`ok`: exit status 0. `error`: any other end of the process. `timeout`, `memory`, `output_limit`: it exceeded that
+    limit. `killed`: each sandbox that ran it ended. `invalid`: the request is invalid. `session_lost`: the session of
+    the cell has ended. `internal`: an infrastructure failure; retry."""
     stdout: str
+    """Standard output, up to the limit `outputBytes`."""
     stderr: str
+    """Standard error, up to the limit `outputBytes`, or a message of the judge."""
     exit_code: int | None
+    """Exit status, or minus the number of the signal that ended the process; null: unknown."""
     queue_seconds: float
+    """Time from the acceptance of the call to its answer, less `run_seconds`."""
     run_seconds: float
+    """Wall-clock time of the process."""
     session_lives: bool
-    """Of a cell: whether its session goes on."""
+    """Of a cell: whether its session continues."""
 
 
-class BatchResponse(BaseModel):
+class BatchResponse(ApiMessage):
     """Results in the order of the calls."""
 
     results: list[CallResponse]
+    """One result per call."""
 
 
-class ExecutorCounts(BaseModel):
-    """Sandboxes of all workers."""
-
-    model_config = ConfigDict(extra="forbid")
+class ExecutorCounts(ApiMessage, extra="forbid"):
+    """Number of sandboxes of all workers."""
 
     ready: int
+    """Sandboxes that take calls."""
     configured: int
+    """Sandboxes that the workers should have."""
     busy: int
+    """Sandboxes with a call in flight."""
 
 
-class WorkerReport(BaseModel):
-    """What a worker told of itself, a second ago at most."""
-
-    model_config = ConfigDict(extra="forbid")
+class WorkerReport(ApiMessage, extra="forbid"):
+    """The last report of a worker, at most a second old."""
 
     name: str
+    """Unique name of the worker process."""
     executors: int
+    """Sandboxes that it should have."""
     ready: int
+    """Sandboxes that take calls."""
     busy: int
+    """Sandboxes with a call in flight."""
     recycled: int
-    """Sandboxes thrown away so far."""
+    """Sandboxes that ended and were replaced."""
     isolation: Isolation
+    """`gvisor`, or `none`: calls run unprotected."""
     hugePages: bool
+    """Whether the node gives gVisor huge pages, which make forks two to three times cheaper."""
     calls: int
-    """Answered so far."""
+    """Answered calls."""
     sessions: int
+    """Live sessions."""
     held: int
-    """Calls taken from the queue and not answered."""
+    """Calls leased from the queue and not answered."""
 
 
-class JudgeStatus(BaseModel):
-    """Queue and workers."""
-
-    model_config = ConfigDict(extra="forbid")
+class JudgeStatus(ApiMessage, extra="forbid"):
+    """State of the queue and the workers."""
 
     ready: bool
-    """At least one sandbox takes calls."""
+    """Whether at least one sandbox takes calls."""
     queued: int
-    """Calls in Redis, those being run included."""
+    """Calls in Redis, including running calls."""
     pending: int
-    """Calls of this API process not answered yet."""
+    """Unanswered calls of this API process."""
     resubmitted: int
-    """Calls that Redis lost and that went again."""
+    """Calls that Redis lost and this API process submitted again."""
     executors: ExecutorCounts
+    """Number of sandboxes of all workers."""
     workers: list[WorkerReport]
+    """One report per worker."""
 
 
-class ErrorResponse(BaseModel):
-    """Why there is no answer."""
+class ErrorResponse(ApiMessage):
+    """The reason why a request failed."""
 
     detail: str
+    """What happened, and what to do."""
 
 
-def _problem(description: str) -> dict[str, Any]:
+def _error(description: str) -> dict[str, Any]:
     return {"model": ErrorResponse, "description": description}
 
 
-RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
-NO_REDIS: dict[int | str, dict[str, Any]] = {
-    503: _problem("Too busy, or Redis is away or refuses: nothing was run, ask again.") | {"headers": RETRY_AFTER}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}}}
+UNAVAILABLE: dict[int | str, dict[str, Any]] = {
+    503: _error("The queue is full, or Redis is unreachable or refuses. Nothing was run; retry.")
+    | {"headers": RETRY_AFTER}
 }
-BAD_BODY: dict[int | str, dict[str, Any]] = NO_REDIS | {400: _problem("The body is no text.")}
-TOO_MANY: dict[int | str, dict[str, Any]] = {413: _problem("More calls in one request than are ever taken.")}
-SESSION_BUSY: dict[int | str, dict[str, Any]] = {409: _problem("The session is still running a cell.")}
+BAD_BODY: dict[int | str, dict[str, Any]] = UNAVAILABLE | {400: _error("The body is not valid UTF-8.")}
+BATCH_TOO_LARGE: dict[int | str, dict[str, Any]] = {
+    413: _error("The request contains more calls than the limit of pending calls.")
+}
+SESSION_BUSY: dict[int | str, dict[str, Any]] = {409: _error("The session is running a cell.")}
 
 
-def make_documented(lifespan: Lifespan, *, token: bool) -> FastAPI:
-    """An application with the page at /docs. `token`: one is asked for, so the page can send one (Authorize)."""
+def create_documented_app(lifespan: Lifespan, *, token: bool) -> FastAPI:
+    """Return an application with an OpenAPI page at /docs. `token`: whether its routes require a token."""
     app = FastAPIOffline(title=TITLE, version=VERSION, lifespan=lifespan, redoc_url=None, static_url=PAGE_FILES)
 
-    def describe() -> dict[str, Any]:
+    def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             app.openapi_schema = get_openapi(title=TITLE, version=VERSION, routes=app.routes)
             if token:
-                _ask_for_token(app.openapi_schema)
+                _require_token(app.openapi_schema)
         return app.openapi_schema
 
-    app.openapi = describe  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 
-def _ask_for_token(schema: dict[str, Any]) -> None:
-    """Adds the bearer token, and the answer 401, to every route that asks for it."""
+def is_open(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(f"{PAGE_FILES}/")
+
+
+def _require_token(schema: dict[str, Any]) -> None:
+    """Add the bearer token and the response 401 to every operation that requires a token."""
     schema["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorResponse.__name__}"}}}
     for path, operations in schema["paths"].items():
-        if path not in OPEN:
+        if not is_open(path):
             for operation in operations.values():
                 operation["security"] = [{"bearer": []}]
-                operation["responses"]["401"] = {"description": "No token, or a wrong one.", "content": content}
+                operation["responses"]["401"] = {"description": "The token is missing or wrong.", "content": content}

@@ -1,8 +1,8 @@
-"""The API's side of the queue: submits calls, reads all their results with one reader, keeps the first of each.
+"""The API's side of the queue: submits calls, reads their results, and keeps the first result of each.
 
-Nothing accepted is forgotten: a submission is repeated until Redis takes it, and a task that Redis lost (killed before
-it had written it down) is submitted again. A call whose deadline passes is answered `internal`. A cell is submitted
-once: it may have run, so when Redis or its worker loses it, it is answered `session_lost`.
+No accepted call is lost: a submission is retried until Redis accepts it, and a call that Redis lost (before its
+append-only file was synced) is submitted again. A call whose deadline passes gets status `internal`. A cell may have
+run, so it is submitted only once: if Redis or its worker loses it, it gets status `session_lost`.
 """
 
 from __future__ import annotations
@@ -12,96 +12,99 @@ import logging
 import signal
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.queue import QueueKeys, decode_result, until_done
-from rstar2_train.judge.types import NO_ROOM, CallResult, QueuedCall, Verb
+from rstar2_train.judge.queue import QueueKeys, decode_result, retry_until_done
+from rstar2_train.judge.types import NO_FREE_SLOT, CallResult, QueuedCall, Verb
 
 log = logging.getLogger("rstar2.judge.submit")
 
 AUDIT_SECONDS = 2.0
-AUDIT_EVERY = 10.0
-"""A task unanswered for so long is looked up in Redis; after a lost connection, at the next audit."""
-AWAY_AUDITS = 3
+AUDIT_AGE_SECONDS = 10.0
+"""Time without a result after which a call is looked up in Redis; 0 after a lost connection."""
+MAX_MISSED_AUDITS = 3
+"""Audits in a row without the worker's heartbeat, after which a cell is lost."""
 AUDIT_CHUNK = 256
 SUBMIT_CHUNK = 256
-READ_AT_ONCE = 512
+MAX_RESULTS_PER_READ = 512
+CONNECTED_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class _SubmittedCall:
-    task: QueuedCall
+    call: QueuedCall
     future: asyncio.Future[CallResult]
     accepted: float
-    """Monotonic time of acceptance."""
+    """Time of acceptance (monotonic seconds)."""
     worker: str = ""
     """Of a further cell: the worker that has its session."""
     entry: bytes = b""
-    """Its id in the stream; empty until Redis took it."""
-    checked: float = field(default=0.0)
-    """When it was last seen in Redis, or submitted."""
-    away: int = 0
+    """Id of its entry in the stream; empty until Redis accepted it."""
+    checked: float = 0.0
+    """Time of submission or of the last audit (monotonic seconds)."""
+    missed_audits: int = 0
     """Audits in a row that did not find its worker."""
     missing: bool = False
-    """The last audit did not find it."""
+    """Whether the last audit did not find its entry."""
 
 
 class Submitter:
-    """`start`, `submit` any number of calls at once, `stop`."""
+    """`start` it, `submit` any number of calls, `stop` it."""
 
-    def __init__(self, redis: Redis, names: QueueKeys, *, max_wait_seconds: float) -> None:
+    def __init__(self, redis: Redis, keys: QueueKeys, *, max_wait_seconds: float) -> None:
         self._redis = redis
-        self._names = names
+        self._keys = keys
         self._max_wait = max_wait_seconds
-        self._results = names.results(uuid.uuid4().hex)
+        self._results = keys.results(uuid.uuid4().hex)
         self._pending: dict[str, _SubmittedCall] = {}
         self._outbox: list[_SubmittedCall] = []
-        self._some_out = asyncio.Event()
+        self._outbox_filled = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._suspect = False
-        self._reader_well = time.monotonic()
+        self._audit_all = False
+        """Whether the next audit must look up all calls, because the connection was lost."""
+        self._last_read = time.monotonic()
         self.resubmitted = 0
         self.answered = 0
         self.rate = 0.0
-        """Answers per second, smoothed over some seconds."""
+        """Answers per second, smoothed over several seconds."""
 
     @property
     def pending(self) -> int:
-        """Calls that are not answered yet."""
+        """Calls without a result."""
         return len(self._pending)
 
     @property
     def connected(self) -> bool:
-        """Whether Redis answered the reader lately."""
-        return time.monotonic() - self._reader_well < 5.0
+        """Whether Redis answered the reader within the last CONNECTED_SECONDS."""
+        return time.monotonic() - self._last_read < CONNECTED_SECONDS
 
     def start(self) -> None:
-        """Starts the sender, the reader and the audit."""
+        """Start to send, to read and to audit in the background."""
         self._loops = [asyncio.create_task(loop()) for loop in (self._send, self._read, self._audit)]
         for loop in self._loops:
-            loop.add_done_callback(self._ended)
+            loop.add_done_callback(self._stop_process)
 
-    def _ended(self, loop: asyncio.Task[None]) -> None:
-        """A loop ends by an error alone: this process is of no more use."""
+    def _stop_process(self, loop: asyncio.Task[None]) -> None:
+        """Stop the API after the error of a loop: without it no call can be answered."""
         if not loop.cancelled() and (error := loop.exception()):
-            log.critical("the way to Redis is broken, the API ends: %s", error)
+            log.critical("Lost the Redis connection, shutting down: %s", error)
             signal.raise_signal(signal.SIGTERM)
 
     async def stop(self) -> None:
-        """Stops; calls still pending are answered `internal`."""
+        """Stop; pending calls get status `internal`."""
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        for pending in list(self._pending.values()):
-            self._answer(pending.task.id, CallResult("internal", stderr="the judge API was stopped\n"))
+        for submitted in list(self._pending.values()):
+            self._answer(submitted.call.id, CallResult("internal", stderr="the judge API was stopped\n"))
 
     def check(self) -> None:
-        """Raises the error that ended one of the loops, if one did (a wrong password, or a defect)."""
+        """Raise the error of a loop that ended, such as a wrong password."""
         for loop in self._loops:
             if loop.done():
                 loop.result()
@@ -116,8 +119,8 @@ class Submitter:
         session: str = "",
         worker: str = "",
     ) -> asyncio.Future[CallResult]:
-        """Queues a call; the future always gets a result. `worker`: the one that has the session of a further cell."""
-        task = QueuedCall.build(
+        """Queue a call; the future always gets a result. `worker`: of a further cell, the worker of its session."""
+        call = QueuedCall.build(
             id=uuid.uuid4().hex,
             reply_to=self._results,
             code=code,
@@ -128,117 +131,121 @@ class Submitter:
             session=session,
         )
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        pending = _SubmittedCall(task, future, accepted=time.monotonic(), worker=worker)
-        self._pending[task.id] = pending
-        self._outbox.append(pending)
-        self._some_out.set()
+        submitted = _SubmittedCall(call, future, accepted=time.monotonic(), worker=worker)
+        self._pending[call.id] = submitted
+        self._outbox.append(submitted)
+        self._outbox_filled.set()
         return future
 
-    def _answer(self, task: str, result: CallResult) -> None:
-        pending = self._pending.pop(task, None)
-        if pending is None:
-            return  # a second result of a task that ran twice
+    def _answer(self, id: str, result: CallResult) -> None:
+        submitted = self._pending.pop(id, None)
+        if submitted is None:
+            return  # the second result of a call that ran twice
         self.answered += 1
-        if result.status == "internal" and pending.task.verb != "call" and result.stderr != NO_ROOM:
-            result = CallResult("session_lost", stderr=result.stderr)  # it may have run: nobody may send it again
-        result.queue_seconds = max(0.0, time.monotonic() - pending.accepted - result.run_seconds)
-        if not pending.future.done():
-            pending.future.set_result(result)
+        if result.status == "internal" and submitted.call.verb != "call" and result.stderr != NO_FREE_SLOT:
+            result = CallResult("session_lost", stderr=result.stderr)  # it may have run: it must not be sent again
+        result.queue_seconds = max(0.0, time.monotonic() - submitted.accepted - result.run_seconds)
+        if not submitted.future.done():
+            submitted.future.set_result(result)
 
     async def _send(self) -> None:
         while True:
-            await self._some_out.wait()
-            self._some_out.clear()
+            await self._outbox_filled.wait()
+            self._outbox_filled.clear()
             while self._outbox:
-                batch = [one for one in self._outbox[:SUBMIT_CHUNK] if one.task.id in self._pending]
+                batch = [submitted for submitted in self._outbox[:SUBMIT_CHUNK] if submitted.call.id in self._pending]
                 del self._outbox[:SUBMIT_CHUNK]
                 if batch:
-                    await until_done("submitting", partial(self._add, batch))
+                    await retry_until_done("submitting calls", partial(self._add, batch))
 
     async def _add(self, batch: list[_SubmittedCall]) -> None:
-        left = [one for one in batch if not one.entry]
+        """Add those calls of a batch to their streams that Redis has not accepted yet."""
+        unsent = [submitted for submitted in batch if not submitted.entry]
         pipe = self._redis.pipeline(transaction=False)
-        for one in left:
-            pipe.xadd(self._stream(one), {"t": one.task.encode()})
-        refused: Exception | None = None
-        for one, entry in zip(left, await pipe.execute(raise_on_error=False), strict=True):
+        for submitted in unsent:
+            pipe.xadd(self._stream(submitted), {"t": submitted.call.encode()})
+        failure: Exception | None = None
+        for submitted, entry in zip(unsent, await pipe.execute(raise_on_error=False), strict=True):
             if isinstance(entry, Exception):
-                refused = entry
+                failure = entry
             else:
-                one.entry, one.checked = entry, time.monotonic()
-        if refused is not None:
-            raise refused
+                submitted.entry, submitted.checked = entry, time.monotonic()
+        if failure is not None:
+            raise failure
 
-    def _stream(self, one: _SubmittedCall) -> str:
-        return self._names.cells(one.worker) if one.worker else self._names.tasks
+    def _stream(self, submitted: _SubmittedCall) -> str:
+        return self._keys.cells(submitted.worker) if submitted.worker else self._keys.calls
 
     async def _read(self) -> None:
         while True:
             try:
                 first = await self._redis.blpop([self._results], timeout=1)
-                more = await self._redis.lpop(self._results, READ_AT_ONCE) if first else None
+                more = await self._redis.lpop(self._results, MAX_RESULTS_PER_READ) if first else None
             except (RedisError, OSError) as error:
-                self._suspect = True
-                await until_done(f"reading results ({error or type(error).__name__})", self._redis.ping)
+                self._audit_all = True
+                await retry_until_done(f"reading results ({error or type(error).__name__})", self._redis.ping)
                 continue
-            self._reader_well = time.monotonic()
+            self._last_read = time.monotonic()
             if first:
                 for data in (first[1], *(more or ())):
                     self._answer(*decode_result(data))
 
     async def _audit(self) -> None:
-        """Answers what is past its deadline, submits again what Redis lost."""
-        before = 0
+        """Answer calls past their deadline, and find calls that Redis or a worker lost."""
+        answered_before = 0
         while True:
             await asyncio.sleep(AUDIT_SECONDS)
-            self.rate = 0.7 * self.rate + 0.3 * (self.answered - before) / AUDIT_SECONDS
-            before = self.answered
-            now, clock = time.monotonic(), time.time()
-            for pending in list(self._pending.values()):
-                if pending.task.deadline + pending.task.wall_seconds < clock:
-                    why = f"the call was not answered within {self._max_wait:.0f} s\n"
-                    self._answer(pending.task.id, CallResult("internal", stderr=why))
+            self.rate = 0.7 * self.rate + 0.3 * (self.answered - answered_before) / AUDIT_SECONDS
+            answered_before = self.answered
+            self._answer_expired()
             if not self.connected:
                 continue
-            suspect, self._suspect = self._suspect, False
-            old = 0.0 if suspect else AUDIT_EVERY
-            cells = [one for one in self._pending.values() if one.worker]
-            known = [one for one in self._pending.values() if one.entry]
-            due = [one for one in known if one.missing or now - one.checked > old]
-            try:  # once: deadlines go on while Redis is away
+            audit_all, self._audit_all = self._audit_all, False
+            oldest = time.monotonic() - (0.0 if audit_all else AUDIT_AGE_SECONDS)
+            cells = [submitted for submitted in self._pending.values() if submitted.worker]
+            in_redis = [submitted for submitted in self._pending.values() if submitted.entry]
+            due = [submitted for submitted in in_redis if submitted.missing or submitted.checked < oldest]
+            try:  # no retries: deadlines apply even while Redis is unreachable
                 for start in range(0, len(cells), AUDIT_CHUNK):
-                    await self._look_for_workers(cells[start : start + AUDIT_CHUNK])
+                    await self._audit_workers(cells[start : start + AUDIT_CHUNK])
                 for start in range(0, len(due), AUDIT_CHUNK):
-                    await self._look_up(due[start : start + AUDIT_CHUNK])
+                    await self._audit_entries(due[start : start + AUDIT_CHUNK])
             except (RedisError, OSError) as error:
-                self._suspect = True
-                log.warning("auditing: %s", error or type(error).__name__)
+                self._audit_all = True
+                log.warning("Audit of pending calls failed: %s", error or type(error).__name__)
 
-    async def _look_up(self, batch: list[_SubmittedCall]) -> None:
-        """Twice not found, one audit apart, and still no result: Redis lost it."""
+    def _answer_expired(self) -> None:
+        now = time.time()
+        for submitted in list(self._pending.values()):
+            if submitted.call.deadline + submitted.call.wall_seconds < now:
+                stderr = f"the call was not answered within {self._max_wait:.0f} s\n"
+                self._answer(submitted.call.id, CallResult("internal", stderr=stderr))
+
+    async def _audit_entries(self, batch: list[_SubmittedCall]) -> None:
+        """Resubmit calls that two audits in a row did not find in Redis and that have no result."""
         pipe = self._redis.pipeline(transaction=False)
-        for one in batch:
-            pipe.xrange(self._stream(one), one.entry, one.entry, count=1)
-        for one, found in zip(batch, await pipe.execute(), strict=True):
-            one.checked = time.monotonic()
-            if found or one.task.id not in self._pending:
-                one.missing = False
-            elif not one.missing:
-                one.missing = True
-            elif one.task.verb != "call":
-                self._answer(one.task.id, CallResult("session_lost", stderr="Redis lost the cell\n"))
+        for submitted in batch:
+            pipe.xrange(self._stream(submitted), submitted.entry, submitted.entry, count=1)
+        for submitted, entries in zip(batch, await pipe.execute(), strict=True):
+            submitted.checked = time.monotonic()
+            if entries or submitted.call.id not in self._pending:
+                submitted.missing = False
+            elif not submitted.missing:
+                submitted.missing = True
+            elif submitted.call.verb != "call":
+                self._answer(submitted.call.id, CallResult("session_lost", stderr="Redis lost the cell\n"))
             else:
-                one.missing, one.entry = False, b""
+                submitted.missing, submitted.entry = False, b""
                 self.resubmitted += 1
-                self._outbox.append(one)
-                self._some_out.set()
+                self._outbox.append(submitted)
+                self._outbox_filled.set()
 
-    async def _look_for_workers(self, cells: list[_SubmittedCall]) -> None:
-        """A cell whose worker has gone will not be run. One that was away with Redis is back by the next audits."""
+    async def _audit_workers(self, cells: list[_SubmittedCall]) -> None:
+        """Answer cells whose worker has no heartbeat. A worker that lost Redis only for a moment is back in time."""
         pipe = self._redis.pipeline(transaction=False)
-        for one in cells:
-            pipe.exists(self._names.worker(one.worker))
-        for one, found in zip(cells, await pipe.execute(), strict=True):
-            one.away = 0 if found else one.away + 1
-            if one.away == AWAY_AUDITS:
-                self._answer(one.task.id, CallResult("session_lost", stderr="the session's worker was lost\n"))
+        for submitted in cells:
+            pipe.exists(self._keys.worker(submitted.worker))
+        for submitted, is_alive in zip(cells, await pipe.execute(), strict=True):
+            submitted.missed_audits = 0 if is_alive else submitted.missed_audits + 1
+            if submitted.missed_audits == MAX_MISSED_AUDITS:
+                self._answer(submitted.call.id, CallResult("session_lost", stderr="the session's worker was lost\n"))

@@ -1,8 +1,8 @@
-"""A sandbox as the pool sees it: lanes that take calls, and an end. What is behind it is one of two things.
+"""The interface between the pool and a sandbox: lanes that run calls, and the end of the sandbox.
 
-`sandbox_local` starts a `runsc` container on this machine and talks over pipes; `sandbox_remote` talks over TCP to an
-executor's pod. Inside runs the same program (executor/), one zygote a lane: on a lane calls are written and outcomes
-read, in order. Nothing here decides to retry: that is `pool`.
+Two classes implement it. `local.LocalSandbox` starts a `runsc` container on this machine and uses pipes;
+`remote.RemoteSandbox` connects to an executor pod over TCP. Both run the same program inside (executor/): one zygote
+per lane, which reads requests and writes responses in the same order. Retries are decided in `worker.pool`, not here.
 """
 
 from __future__ import annotations
@@ -16,93 +16,93 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rstar2_train.judge.outcome import ProcessExit
+from rstar2_train.judge.process_exit import ProcessExit
 from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 
 REQUEST = struct.Struct("<QIIIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
 REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
 VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3}
-SESSIONS = 16
-"""In a sandbox (MAX_SESSIONS of forkserver.c, which counts them for each lane)."""
+MAX_SESSIONS = 16
+"""Sessions per sandbox. MAX_SESSIONS in forkserver.c is the same number per lane."""
 START_SECONDS = 120.0
-"""A sandbox that is not ready by then is thrown away (imports in gVisor take seconds on a busy machine)."""
+"""Timeout of the start of a sandbox (imports in gVisor take seconds on a busy machine)."""
 
 
 class SandboxError(Exception):
-    """The sandbox died, or never started. The message carries the end of what it printed."""
+    """The sandbox ended or did not start. The message contains its last output."""
 
     def __init__(self, message: str, *, running: bool = False) -> None:
         super().__init__(message)
         self.running = running
-        """Whether the call was the one being run, not one waiting behind it."""
+        """Whether the sandbox ran this call, and not one before it."""
 
 
 class SandboxBusy(SandboxError):
-    """An executor that serves another worker now."""
+    """The executor serves another worker."""
 
 
 class IsolationCheckFailed(SandboxError):
-    """It did not pass the canary: it must not be used again by anybody."""
+    """The sandbox failed the isolation check and must never be used again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bait:
-    """What must not be seen from inside a sandbox."""
+class ForbiddenTargets:
+    """Files and listeners that must be unreachable from inside a sandbox."""
 
     files: tuple[str, ...]
     addresses: tuple[tuple[str, int], ...]
-    """Of somebody who listens."""
 
 
 class Lane:
-    """One zygote: outcomes come back in the order in which calls were written."""
+    """One zygote. Responses arrive in the order of the requests."""
 
     def __init__(self, name: str, sandbox: Sandbox) -> None:
         self.name = name
         self.ready = False
-        """Its zygote is warmed up."""
-        self.passed = False
-        """It has passed the canary and may take calls (set by the pool)."""
-        self.waiting: deque[asyncio.Future[ProcessExit]] = deque()
-        self.seconds: deque[float] = deque()
-        """Time limits of the calls in `waiting`."""
+        """Whether its zygote is warmed up."""
+        self.admitted = False
+        """Whether it has passed the isolation check and may take calls (set by the supervisor)."""
+        self.in_flight: deque[asyncio.Future[ProcessExit]] = deque()
+        """Calls without a response, oldest first."""
+        self.time_limits: deque[float] = deque()
+        """Wall-clock limits of the calls in `in_flight`, in seconds."""
         self._sandbox = sandbox
         self._buffer = bytearray()
 
-    def submit(self, task: QueuedCall, *, place: int = 0) -> asyncio.Future[ProcessExit]:
-        """Writes a call, or a cell for the session at `place` (the pool sees to it that it has one at a time).
+    def submit(self, call: QueuedCall, *, slot: int = 0) -> asyncio.Future[ProcessExit]:
+        """Write a call, or a cell for the session in `slot`. The pool sends one cell per session at a time.
 
-        The future fails with SandboxError when the sandbox dies first.
+        The future raises SandboxError if the sandbox ends before the response.
         """
-        code, stdin = task.code.encode(), task.stdin.encode()
-        wall = max(1, round(task.wall_seconds * 1000))
-        limits = (wall, task.memory_mib, task.output_bytes, task.processes)
-        head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[task.verb], place)
+        code, stdin = call.code.encode(), call.stdin.encode()
+        wall_ms = max(1, round(call.wall_seconds * 1000))
+        limits = (wall_ms, call.memory_mib, call.output_bytes, call.processes)
+        head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[call.verb], slot)
         future: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        self.seconds.append(task.wall_seconds)
+        self.in_flight.append(future)
+        self.time_limits.append(call.wall_seconds)
         try:
             self._sandbox.send(self, head + code + stdin)
-        except (RuntimeError, OSError):  # the way to it was found closed (uvloop says so only here)
-            self._sandbox.died()
+        except (RuntimeError, OSError):  # a closed pipe or connection: uvloop reports it only at the next write
+            self._sandbox.mark_dead()
         return future
 
-    def received(self, data: bytes) -> None:
-        """Cuts the stream into outcomes. One that cannot be is the sandbox's end: something in it is not ours."""
+    def receive(self, data: bytes) -> None:
+        """Split the stream into responses. An invalid response means that the sandbox is compromised: it is stopped."""
         self._buffer += data
         while len(self._buffer) >= RESPONSE.size:
             id_, wait_status, reason, run_us, out, err, lives = RESPONSE.unpack_from(self._buffer)
             ended = os.WIFEXITED(wait_status) or os.WIFSIGNALED(wait_status)
-            known = ended and reason < len(REASONS) and max(out, err) <= MAX_OUTPUT_BYTES
-            if not known or (id_ != 0 and not self.waiting):
-                self._sandbox.died()
+            valid = ended and reason < len(REASONS) and max(out, err) <= MAX_OUTPUT_BYTES
+            if not valid or (id_ != 0 and not self.in_flight):
+                self._sandbox.mark_dead()
                 return
             end = RESPONSE.size + out + err
             if len(self._buffer) < end:
                 return
             middle = RESPONSE.size + out
-            outcome = ProcessExit(
+            process_exit = ProcessExit(
                 REASONS[reason],
                 wait_status,
                 run_us / 1e6,
@@ -111,101 +111,91 @@ class Lane:
                 bool(lives),
             )
             del self._buffer[:end]
-            if id_ == 0:
+            if id_ == 0:  # the zygote is warmed up
                 self.ready = True
                 self._sandbox.changed.set()
                 continue
-            future = self.waiting.popleft()
-            self.seconds.popleft()
+            future = self.in_flight.popleft()
+            self.time_limits.popleft()
             if not future.done():
-                future.set_result(outcome)
+                future.set_result(process_exit)
 
     def close(self, message: str) -> None:
-        """Fails what is still waiting, the call that was running first."""
-        self.ready = self.passed = False
-        for index, future in enumerate(self.waiting):
+        """Fail all calls in flight with SandboxError. The oldest one is the call that was running."""
+        self.ready = self.admitted = False
+        for index, future in enumerate(self.in_flight):
             if not future.done():
                 future.set_exception(SandboxError(message, running=index == 0))
-        self.waiting.clear()
-        self.seconds.clear()
+        self.in_flight.clear()
+        self.time_limits.clear()
 
 
 class Sandbox(ABC):
-    """A running sandbox. `start` it, `submit` to its lanes, `stop` it; `dead` is set when it ends for any reason."""
+    """A sandbox. `start` it, `submit` to its lanes, `stop` it; `dead` is set when it ends for any reason."""
 
-    def __init__(self, lanes: Iterable[str], *, id: str, walled: bool) -> None:
-        """`walled`: whether there is a wall around it for the canary to test."""
+    def __init__(self, lanes: Iterable[str], *, id: str, isolated: bool) -> None:
+        """`isolated`: whether gVisor is around it, so that the isolation check must test it."""
         self.id = id
-        self.walled = walled
+        self.isolated = isolated
         self.lanes = {name: Lane(name, self) for name in lanes}
         self.dead = asyncio.Event()
         self.changed = asyncio.Event()
-        """Set whenever a lane becomes ready or the sandbox dies."""
+        """Set when a lane becomes ready or the sandbox ends."""
         self.started = time.monotonic()
-        self.bait: Bait | None = None
-        """What only this sandbox can be tempted with; None: the worker's own."""
-        self.fresh_bytes = 0
-        """Memory it held when it was opened, all its lanes warmed up (kept by the pool)."""
-        self.idle_bytes = 0
-        """Memory it held when the present call began, or the oldest session that lives (kept by the pool)."""
-        self.worn = False
-        """What ended calls have left makes it too large: it takes no further one and goes (set by the pool)."""
-        self.allowed_bytes = 0
-        """Memory that one process of the calls in it may take (kept by the pool)."""
-        self.over_memory = False
-        """It was thrown away because the call in it took too much memory (set by the pool)."""
+        self.forbidden: ForbiddenTargets | None = None
+        """Targets that are specific to this sandbox; None: those of the worker's machine."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Starts it and waits for its first lane. Raises SandboxError."""
+        """Start the sandbox and wait for its first lane. Raises SandboxError."""
 
     @abstractmethod
     def send(self, lane: Lane, data: bytes) -> None:
-        """Writes to a lane."""
+        """Write to a lane."""
 
     @abstractmethod
-    def hang_up(self) -> None:
-        """Closes the ways to its lanes: it is dead."""
+    def disconnect(self) -> None:
+        """Close the pipes or the connection of a dead sandbox."""
 
     @abstractmethod
-    def said(self) -> str:
-        """The end of what it said, for error messages."""
+    def diagnostics(self) -> str:
+        """Return its last output, or the reason of the disconnection, for error messages."""
 
     @abstractmethod
     def memory_bytes(self) -> int | None:
-        """Memory that everything inside holds now; None where it cannot be told."""
+        """Return the memory held by everything inside, in bytes; None if unknown."""
 
     @abstractmethod
-    async def stop(self, *, condemned: bool = False) -> None:
-        """Ends it and removes what it left. `condemned`: nobody else may use what it ran in either."""
+    async def stop(self, *, failed_check: bool = False) -> None:
+        """Stop it and remove its files. `failed_check`: it failed the isolation check, so its pod must restart too."""
 
     @property
-    def waiting(self) -> int:
-        """Calls written and not yet answered."""
-        return sum(len(lane.waiting) for lane in self.lanes.values())
+    def in_flight(self) -> int:
+        """Calls that are written and not answered."""
+        return sum(len(lane.in_flight) for lane in self.lanes.values())
 
-    def died(self) -> None:
-        """Called by whoever notices first: fails all calls in it."""
+    def mark_dead(self) -> None:
+        """Fail all calls in the sandbox. Called by the first part that notices its end, or that ends it."""
         if not self.dead.is_set():
             self.dead.set()
-            self.hang_up()
+            self.disconnect()
             for lane in self.lanes.values():
-                lane.close(f"the sandbox ended during the call. {self.said()}")
+                lane.close(f"The sandbox ended during the call. {self.diagnostics()}")
             self.changed.set()
 
-    async def last_words(self) -> str:
-        """What it said, when it has had time to say it."""
-        return self.said()
+    async def final_diagnostics(self) -> str:
+        """Return `diagnostics` after the last output has arrived."""
+        return self.diagnostics()
 
-    async def _first_lane(self) -> None:
-        """Waits for the first lane. Raises SandboxError."""
+    async def _wait_first_lane(self) -> None:
+        """Wait until a lane is ready. Raises SandboxError."""
         try:
             async with asyncio.timeout(START_SECONDS):
                 while not any(lane.ready for lane in self.lanes.values()):
                     if self.dead.is_set():
-                        raise SandboxError(f"the sandbox did not start: {await self.last_words()}")
+                        raise SandboxError(f"The sandbox did not start: {await self.final_diagnostics()}")
                     self.changed.clear()
                     await self.changed.wait()
         except TimeoutError:
-            words = await self.last_words()
-            raise SandboxError(f"the sandbox did not start in {START_SECONDS:.0f} s: {words}") from None
+            output = await self.final_diagnostics()
+            raise SandboxError(f"The sandbox did not start within {START_SECONDS:.0f} s: {output}") from None

@@ -1,8 +1,8 @@
-"""The server in an executor's pod: `python -m rstar2_train.judge executor`. Lends its sandbox to one worker at a time.
+"""The server in an executor pod (`python -m rstar2_train.judge executor`). It serves one worker at a time.
 
-gVisor around the pod is the wall; the program inside (executor/program.py) is put into a cell, where it sees nothing of
-the pod, not even this server. Between the worker's connection and the lanes' pipes bytes are passed on, unread. When
-a connection ends, everything that ran for it is killed before another worker is served.
+The pod's gVisor isolates it from the node. The program inside (executor/program.py) runs in a jail, where it cannot
+access the pod or this server. The server forwards bytes between the worker's connection and the pipes of the lanes
+without parsing them. When a connection ends, it kills everything that ran for it before it serves another worker.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rstar2_train.judge.sandbox.process import (
     PYTHON_FLAGS,
     Ends,
     bare_arguments,
-    cell_arguments,
-    inside_arguments,
+    jail_arguments,
+    sandbox_arguments,
     start_program,
 )
 from rstar2_train.judge.sandbox.rootfs import PYTHON, SetupError, choose_lanes, prepare_library, prepare_root
@@ -33,22 +33,23 @@ from rstar2_train.judge.sandbox.rootfs import PYTHON, SetupError, choose_lanes, 
 log = logging.getLogger("rstar2.judge.executor")
 
 HANDSHAKE_SECONDS = 10.0
-MOST_GUESTS = 32
-"""Connections at a time that have not proved to be a worker's."""
+MAX_UNAUTHENTICATED = 32
+"""Connections at a time that have not authenticated yet."""
 MEMORY_SECONDS = 0.2
 MEMORY_CHANGE = 1 << 20
-"""A change of the pod's memory that the worker is told of, in bytes."""
-OTHERS = 24
-"""Processes and threads of this server, which has the same user as the calls: their limit counts it too."""
-BAIT = ("/etc/resolv.conf", "/dev/null", "/dev/shm", "/usr")
-"""Of any pod, and not of a cell."""
+"""Change of the pod's memory that is reported to the worker, in bytes."""
+SERVER_PROCESSES = 24
+"""Processes and threads of this server. It has the same user as the calls, so their process limit counts them."""
+FORBIDDEN_FILES = ("/etc/resolv.conf", "/dev/null", "/dev/shm", "/usr")
+"""Paths that every pod has and a jail must not have."""
 SENTRY = Path("/proc/sentry-meminfo")
-"""Only gVisor has it."""
+"""A file that exists only in gVisor."""
+EXIT_FAILED_CHECK = 70
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """What `python -m rstar2_train.judge executor` was told."""
+    """Options of `python -m rstar2_train.judge executor`."""
 
     host: str
     port: int
@@ -59,14 +60,14 @@ class ExecutorSettings:
 
 @dataclass(slots=True)
 class _Jail:
-    """The program, with its lanes' pipes."""
+    """The program and the pipes of its lanes, by channel."""
 
     process: asyncio.subprocess.Process
     readers: dict[int, asyncio.StreamReader]
     writers: dict[int, asyncio.WriteTransport]
 
-    async def end(self) -> None:
-        """Kill it and all that runs in it."""
+    async def kill(self) -> None:
+        """Kill the program and all its processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for writer in self.writers.values():
@@ -75,78 +76,78 @@ class _Jail:
 
 
 class ExecutorServer:
-    """One sandbox, and who has it now. `prepare`, then `run`."""
+    """One jail and the worker that uses it. `prepare` it, then `run` it."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
         self.settings = settings
-        self.condemned = asyncio.Event()
-        """Set when a worker found the sandbox not to be tight."""
+        self.failed_check = asyncio.Event()
+        """Set when a worker reports that the jail failed the isolation check."""
         self._key: Ed25519PublicKey = wire.read_public_key(settings.worker_key_file)
         self._lanes = choose_lanes(settings.lanes)
-        self._walled = settings.isolation == "gvisor"
+        self._isolated = settings.isolation == "gvisor"
         self._root: Path | None = None
         self._library: Path | None = None
         self._owner = ""
-        self._guests = 0
+        """Address of the worker that uses the jail; empty if none does."""
+        self._unauthenticated = 0
         self._next: asyncio.Task[_Jail] | None = None
 
     def prepare(self) -> None:
-        """Check that what runs here can be walled in. Raises SetupError."""
-        if not self._walled:
+        """Check that programs can be isolated here. Raises SetupError."""
+        if not self._isolated:
             self._library = prepare_library()
             return
         if not SENTRY.exists():
             raise SetupError(
-                "this executor is not inside gVisor, and so nothing would hold back the model's code: give its pod a "
-                "RuntimeClass whose handler is runsc (spec.executor.runtimeClassName), or write out isolation: None"
+                "This executor is not inside gVisor, so the model's code would run unprotected. Give its pod a "
+                "RuntimeClass whose handler is runsc (spec.executor.runtimeClassName), or set isolation: None explicitly."
             )
         self._root = prepare_root()
-        command = cell_arguments(self._root, [PYTHON, *PYTHON_FLAGS, "-c", "pass"])
-        tried = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-        if tried.returncode != 0:
-            raise SetupError(f"no cell can be made here: {tried.stderr.strip()[-500:]}")
+        command = jail_arguments(self._root, [PYTHON, *PYTHON_FLAGS, "-c", "pass"])
+        trial = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+        if trial.returncode != 0:
+            raise SetupError(f"No jail can be created in this pod: {trial.stderr.strip()[-500:]}")
 
     async def run(self) -> asyncio.Server:
-        """Begin to listen, with the lanes warming up."""
-        self._next = asyncio.create_task(self._start_cell())
-        return await asyncio.start_server(self._guest, self.settings.host, self.settings.port)
+        """Start to listen, while the lanes of the first jail warm up."""
+        self._next = asyncio.create_task(self._start_jail())
+        return await asyncio.start_server(self._serve_connection, self.settings.host, self.settings.port)
 
     async def close(self) -> None:
-        """End what runs."""
+        """Kill the jail."""
         if self._next is not None:
-            await (await self._next).end()
+            await (await self._next).kill()
 
-    async def _guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its last."""
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str(writer.get_extra_info("peername"))
-        unframe = wire.FrameDecoder()
+        decoder = wire.FrameDecoder()
         try:
-            if self._guests < MOST_GUESTS and await self._admit(reader, writer, unframe, peer):
-                await self._lend(reader, writer, unframe)
+            if self._unauthenticated < MAX_UNAUTHENTICATED and await self._admit(reader, writer, decoder, peer):
+                await self._serve_worker(reader, writer, decoder)
         except (OSError, ValueError, wire.WireError) as error:  # TimeoutError is an OSError
-            log.warning("%s: the connection ended: %s: %s", peer, type(error).__name__, error)
+            log.warning("Connection of %s failed: %s: %s", peer, type(error).__name__, error)
         finally:
             writer.close()
 
     async def _admit(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.FrameDecoder, peer: str
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: wire.FrameDecoder, peer: str
     ) -> bool:
-        """Whether this is a worker, and the sandbox is free: then it is the worker's."""
+        """Authenticate a peer. Return whether it is a worker and the jail was free, so that it now owns the jail."""
         nonce = os.urandom(wire.NONCE_BYTES)
-        bait = [str(Path(__file__)), str(self.settings.worker_key_file), *BAIT]
-        self._guests += 1
+        forbidden = [str(Path(__file__)), str(self.settings.worker_key_file), *FORBIDDEN_FILES]
+        self._unauthenticated += 1
         try:
-            writer.write(wire.control(nonce=nonce.hex(), lanes=list(self._lanes), files=bait))
+            writer.write(wire.control(nonce=nonce.hex(), lanes=list(self._lanes), files=forbidden))
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 data = await reader.read(wire.MAX_FRAME)
-                if not data:  # a probe
+                if not data:  # a readiness probe
                     return False
-                answer = next(unframe.feed(data), (wire.CONTROL, b"{}"))[1]
+                answer = next(decoder.feed(data), (wire.CONTROL, b"{}"))[1]
         finally:
-            self._guests -= 1
+            self._unauthenticated -= 1
         signature = bytes.fromhex(str(wire.message(answer).get("signature", "")))
         if not wire.is_worker(self._key, nonce, signature):
-            log.warning("%s is no worker of ours: its signature is wrong", peer)
+            log.warning("Rejected %s: invalid worker signature.", peer)
             return False
         writer.write(wire.control(state="busy" if self._owner else "yours"))
         if self._owner:
@@ -155,69 +156,72 @@ class ExecutorServer:
         self._owner = peer
         return True
 
-    async def _lend(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: wire.FrameDecoder
+    async def _serve_worker(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: wire.FrameDecoder
     ) -> None:
-        """Pass bytes to and fro until either side ends; then kill what ran, and begin anew."""
+        """Forward bytes both ways until either side ends; then kill the jail and start a new one."""
         assert self._next is not None
         try:
-            cell = await self._next
+            jail = await self._next
         except BaseException:
-            self._next, self._owner = asyncio.create_task(self._start_cell()), ""
+            self._next, self._owner = asyncio.create_task(self._start_jail()), ""
             raise
-        log.info("serving %s", self._owner)
-        work = [
-            asyncio.create_task(self._inward(reader, cell, unframe)),
-            asyncio.create_task(self._tell(writer)),
-            *(asyncio.create_task(self._outward(channel, pipe, writer)) for channel, pipe in cell.readers.items()),
+        log.info("Serving worker %s.", self._owner)
+        tasks = [
+            asyncio.create_task(self._forward_requests(reader, jail, decoder)),
+            asyncio.create_task(self._report_memory(writer)),
+            *(
+                asyncio.create_task(self._forward_responses(channel, pipe, writer))
+                for channel, pipe in jail.readers.items()
+            ),
         ]
         try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in work:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
-            await cell.end()
-            log.info("done with %s", self._owner)
-            self._next = None if self.condemned.is_set() else asyncio.create_task(self._start_cell())
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await jail.kill()
+            log.info("Worker %s disconnected.", self._owner)
+            self._next = None if self.failed_check.is_set() else asyncio.create_task(self._start_jail())
             self._owner = ""
 
-    async def _inward(self, reader: asyncio.StreamReader, cell: _Jail, unframe: wire.FrameDecoder) -> None:
-        """From the worker to the lanes."""
+    async def _forward_requests(self, reader: asyncio.StreamReader, jail: _Jail, decoder: wire.FrameDecoder) -> None:
+        """Forward from the worker to the lanes."""
         while data := await wire.receive(reader):
-            for channel, body in unframe.feed(data):
+            for channel, body in decoder.feed(data):
                 if channel == wire.CONTROL:
                     if wire.message(body).get("end"):
-                        log.error("the worker found this sandbox not to be tight: the pod ends")
-                        self.condemned.set()
+                        log.error("Sandbox failed the worker's isolation check; exiting.")
+                        self.failed_check.set()
                         return
-                elif channel in cell.writers:
-                    cell.writers[channel].write(body)
+                elif channel in jail.writers:
+                    jail.writers[channel].write(body)
 
-    async def _outward(self, channel: int, pipe: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """From a lane to the worker. Its end is the end of the whole program."""
+    async def _forward_responses(self, channel: int, pipe: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward from a lane to the worker. The end of a lane is the end of the whole program."""
         while data := await pipe.read(wire.MAX_FRAME):
             for frame in wire.frames(channel, data):
                 writer.write(frame)
             await writer.drain()
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        """That we are here, and how much memory the pod holds."""
-        told, silent = 0, 0.0
+    async def _report_memory(self, writer: asyncio.StreamWriter) -> None:
+        """Send the memory of the pod when it changes, and a ping when nothing was sent for PING_SECONDS."""
+        reported, silent_seconds = 0, 0.0
         while True:
-            held = memory_bytes() if self._walled else 0
-            if abs(held - told) >= MEMORY_CHANGE:
-                told, silent = held, 0.0
+            held = memory_bytes() if self._isolated else 0
+            if abs(held - reported) >= MEMORY_CHANGE:
+                reported, silent_seconds = held, 0.0
                 writer.write(wire.control(memory=held))
-            elif silent >= wire.PING_SECONDS:
-                silent = 0.0
+            elif silent_seconds >= wire.PING_SECONDS:
+                silent_seconds = 0.0
                 writer.write(wire.control())
-            silent += MEMORY_SECONDS
+            silent_seconds += MEMORY_SECONDS
             await asyncio.sleep(MEMORY_SECONDS)
 
-    async def _start_cell(self) -> _Jail:
+    async def _start_jail(self) -> _Jail:
         process, ends = await start_program(self._lanes, self._command, env=environment())
         loop = asyncio.get_running_loop()
         readers: dict[int, asyncio.StreamReader] = {}
@@ -234,28 +238,29 @@ class ExecutorServer:
         if self._root is None:
             assert self._library is not None
             return bare_arguments(ends, self._library)
-        return cell_arguments(self._root, inside_arguments(ends, others=2 * len(ends) + OTHERS))
+        program = sandbox_arguments(ends, other_processes=2 * len(ends) + SERVER_PROCESSES)
+        return jail_arguments(self._root, program)
 
 
 def memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that everything in this gVisor sandbox holds, in bytes: gVisor counts just that."""
+    """Return the memory held by everything in this gVisor sandbox, in bytes; its /proc/meminfo counts exactly that."""
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     total, free = (int(fields[name].split()[0]) for name in ("MemTotal", "MemFree"))
     return (total - free) * 1024
 
 
 async def serve(settings: ExecutorSettings) -> int:
-    """Serve workers until SIGTERM, or until one of them found the sandbox not to be tight (then 70). SetupError."""
+    """Serve workers until SIGTERM (exit status 0) or a failed isolation check (70). Raises SetupError."""
     server = ExecutorServer(settings)
     server.prepare()
-    listening = await server.run()
+    listener = await server.run()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    port = listening.sockets[0].getsockname()[1]
+    port = listener.sockets[0].getsockname()[1]
     print(f'{{"event": "ready", "role": "judge-executor", "port": {port}}}', flush=True)
-    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(server.condemned.wait())]
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(server.failed_check.wait())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    listening.close()
+    listener.close()
     await server.close()
-    return 70 if server.condemned.is_set() else 0
+    return EXIT_FAILED_CHECK if server.failed_check.is_set() else 0

@@ -1,6 +1,7 @@
-"""What a sandbox is made of: runsc, the root, the OCI bundle, the environment, and a folder of the worker's own.
+"""The parts of a local sandbox: runsc, the root, the OCI bundle, the environment, and the worker's state folder.
 
-Used by `sandbox_local`. Everything here happens before a sandbox runs, or after its worker died.
+Used by `local` and, for the environment, by `executor_server`. All of it runs before a sandbox starts or after its
+worker has died.
 """
 
 from __future__ import annotations
@@ -25,45 +26,48 @@ NAME_PREFIX = "rstar2-sandbox-"
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """What all sandboxes of a worker share."""
+    """Settings that all local sandboxes of a worker share."""
 
     isolation: Isolation
     state: Path
-    """Folder of this worker: bundles and runsc's own state."""
+    """Folder of this worker, for bundles and the state of runsc."""
     platform: str = "systrap"
     runsc: str | None = None
     root: Path | None = None
-    """The root file system (gvisor)."""
+    """The root file system (isolation gvisor)."""
     library: Path | None = None
-    """forkserver.so (none)."""
+    """forkserver.so (isolation none)."""
     lanes: tuple[str, ...] = ("bare",)
 
 
 def find_runsc() -> str:
-    """Path of runsc: RSTAR2_RUNSC, beside the interpreter (a venv), or on the PATH. Raises SetupError."""
-    chosen = os.environ.get("RSTAR2_RUNSC")
-    beside = Path(sys.executable).parent / "runsc"
-    found = chosen or (str(beside) if beside.exists() else None) or shutil.which("runsc")
-    if found and os.access(found, os.X_OK):
-        return found
+    """Return the path of runsc: RSTAR2_RUNSC, or in the interpreter's folder, or on the PATH. Raises SetupError."""
+    configured = os.environ.get("RSTAR2_RUNSC")
+    in_venv = Path(sys.executable).parent / "runsc"
+    path = configured or (str(in_venv) if in_venv.exists() else None) or shutil.which("runsc")
+    if path and os.access(path, os.X_OK):
+        return path
     raise SetupError(
-        "runsc (gVisor) was not found on the PATH nor beside the interpreter, so there is no sandbox to run code in. "
-        "Get it with `make setup` (builds the pinned version), from https://gvisor.dev/docs/user_guide/install/, or as "
-        "the Debian package `runsc`; or set RSTAR2_RUNSC to it. `isolation: none` runs the code unprotected instead."
+        "runsc (gVisor) was not found on the PATH or in the interpreter's folder, so no sandbox can be started. "
+        "Install it with `make setup` (builds the pinned version), from https://gvisor.dev/docs/user_guide/install/, "
+        "or as the Debian package `runsc`, or set RSTAR2_RUNSC to its path. "
+        "`isolation: none` runs the code unprotected instead."
     )
 
 
 def prepare(
     *, isolation: Isolation, state: Path, platform: str = "systrap", lanes: tuple[str, ...] | None = None
 ) -> SandboxSettings:
-    """Checks for runsc, makes the root, or compiles for the host. Slow only the first time. Raises SetupError."""
-    chosen = choose_lanes(lanes)
+    """Find runsc and build the root, or compile the fork server (isolation none). Raises SetupError.
+
+    The first time takes seconds; later the result is in the cache.
+    """
     runsc = find_runsc() if isolation == "gvisor" else None
     return SandboxSettings(
         isolation=isolation,
         state=state,
         platform=platform,
-        lanes=chosen,
+        lanes=choose_lanes(lanes),
         runsc=runsc,
         root=prepare_root() if runsc else None,
         library=None if runsc else prepare_library(),
@@ -71,7 +75,7 @@ def prepare(
 
 
 def huge_pages_active() -> bool:
-    """Whether this node gives gVisor's memory huge pages: forks are then two to three times cheaper."""
+    """Return whether this node gives gVisor's memory huge pages, which make forks two to three times cheaper."""
     try:
         return "[always]" in HUGE_PAGES.read_text() or "[within_size]" in HUGE_PAGES.read_text()
     except OSError:
@@ -79,7 +83,7 @@ def huge_pages_active() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """All that a snippet sees in its environment."""
+    """Return the complete environment of a snippet."""
     values = {
         "PATH": "/opt/python/bin",
         "HOME": "/tmp",
@@ -90,7 +94,7 @@ def environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    if huge_pages_active():  # one contiguous heap; without huge pages it only costs
+    if huge_pages_active():  # one contiguous heap; without huge pages it is slower
         values |= {
             "MALLOC_TOP_PAD_": str(64 << 20),
             "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
@@ -101,9 +105,9 @@ def environment() -> dict[str, str]:
 
 
 def bundle_config(root: Path, arguments: list[str]) -> dict[str, Any]:
-    """The OCI runtime configuration: unprivileged user, no capability, read-only root, no network."""
-    nothing: list[str] = []
-    capabilities = {kind: nothing for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    """Return the OCI runtime configuration: unprivileged user, no capability, read-only root, no network."""
+    empty: list[str] = []
+    capabilities = {kind: empty for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
     return {
         "ociVersion": "1.0.0",
         "hostname": "sandbox",
@@ -129,26 +133,28 @@ def bundle_config(root: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def own_state(state: Path) -> Iterator[None]:
-    """Holds `state` for this process alone, cleared of what a killed worker left in it. Raises SetupError."""
+def locked_state(state: Path) -> Iterator[None]:
+    """Lock `state` for this process and remove the sandboxes of an earlier worker from it. Raises SetupError."""
     state.mkdir(parents=True, exist_ok=True)
     with (state / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SetupError(f"another judge worker uses the folder {state}; give each its own --state") from None
-        clear_leftovers(state)
+            raise SetupError(
+                f"Another judge worker uses the state folder {state}. Give each worker its own folder with --state."
+            ) from None
+        remove_stale_sandboxes(state)
         yield
 
 
-def clear_leftovers(state: Path) -> None:
-    """Kills and removes sandboxes whose worker is gone (they die with it; a runsc that could not is killed here)."""
-    left = sorted(state.glob(f"{NAME_PREFIX}*"))
+def remove_stale_sandboxes(state: Path) -> None:
+    """Kill and remove the sandboxes of a worker that has died. Normally they die with it."""
+    bundles = sorted(state.glob(f"{NAME_PREFIX}*"))
     if any((state / "runsc").glob(f"{NAME_PREFIX}*")):
         runsc = find_runsc()
-        for folder in left:
+        for folder in bundles:
             command = [runsc, "--root", str(state / "runsc"), "delete", "--force", folder.name]
             subprocess.run(command, capture_output=True, timeout=60, check=False)
-    for folder in left:
+    for folder in bundles:
         shutil.rmtree(folder)
     shutil.rmtree(state / "runsc", ignore_errors=True)

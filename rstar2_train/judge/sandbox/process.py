@@ -1,6 +1,7 @@
-"""Starts the executor's program (executor/program.py) with a pair of pipes a lane: in runsc, in a cell, or unprotected.
+"""Starts the executor's program (executor/program.py) with a pair of pipes per lane.
 
-Used by whoever is on this side of the pipes: `sandbox_local` on the worker's machine, `executor_server` in a pod.
+Used on the trusted side of the pipes: by `local` on the worker's machine (in runsc, or unprotected) and by
+`executor_server` in a pod (in a jail).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN
 
 PIPE_BYTES = 1 << 20
 PYTHON_FLAGS = ("-P", "-S", "-s")
-"""Nothing is imported that program.py does not ask for."""
+"""No path is added and `site` is not imported: program.py imports all that it needs itself."""
 NO_PROCESS_LIMIT = 1 << 20
-"""Without a sandbox the user's other processes would be counted too."""
+"""Without a sandbox, RLIMIT_NPROC would also count the other processes of the user."""
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-"""Loaded here, since after a fork nothing should be that takes a lock."""
+"""Loaded at import: code after a fork must not take the loader's lock."""
 
 Ends = dict[str, tuple[int, int]]
-"""Lane -> two descriptors."""
+"""Lane -> two file descriptors."""
 
 
 async def start_program(
@@ -41,25 +42,25 @@ async def start_program(
     output: int | None = None,
     core: int | None = None,
 ) -> tuple[asyncio.subprocess.Process, Ends]:
-    """Start it; returns the process and, for each lane, where its responses are read and its requests written.
+    """Start the program; return its process and, per lane, the read end of responses and the write end of requests.
 
-    `command`: of each lane's descriptors in the new process, where it reads requests and writes responses. The
-    process dies with this one. `output`: for what it prints; None: this process's own. `core`: the only CPU that it and
-    all it starts run on; None: those of this process.
+    `command` gets, per lane, the descriptors of the new process: read end of requests, write end of responses. The
+    process dies with this one. `output`: where its stdout and stderr are written; None: those of this process. `core`:
+    the CPU on which it and its descendants run; None: those of this process.
     """
-    ours: Ends = {}
-    theirs: Ends = {}
+    own_ends: Ends = {}
+    program_ends: Ends = {}
     for name in lanes:
         request_read, request_write = os.pipe()
         response_read, response_write = os.pipe()
-        with contextlib.suppress(OSError):  # an ordinary user may have so many large pipes and no more
+        with contextlib.suppress(OSError):  # an unprivileged user has a limit on large pipes
             fcntl.fcntl(request_write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        ours[name] = (response_read, request_write)
-        theirs[name] = (request_read, response_write)
-    passed = [descriptor for pair in theirs.values() for descriptor in pair]
+        own_ends[name] = (response_read, request_write)
+        program_ends[name] = (request_read, response_write)
+    passed = [descriptor for pair in program_ends.values() for descriptor in pair]
     try:
         process = await asyncio.create_subprocess_exec(
-            *command(theirs),
+            *command(program_ends),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT if output is not None else None,
@@ -67,35 +68,38 @@ async def start_program(
             cwd=cwd,
             env=env,
             start_new_session=True,
-            preexec_fn=partial(_before_it_runs, core),
+            preexec_fn=partial(_before_exec, core),
         )
     except BaseException:
-        for pair in ours.values():
+        for pair in own_ends.values():
             for descriptor in pair:
                 os.close(descriptor)
         raise
     finally:
         for descriptor in passed:
             os.close(descriptor)
-    return process, ours
+    return process, own_ends
 
 
-def inside_arguments(ends: Ends, *, others: int) -> list[str]:
-    """The program's command line inside a sandbox's root. `others`: processes of its user beside a call's."""
-    serve = ",".join(map(str, [1, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, others]))
-    return [PYTHON, *PYTHON_FLAGS, PROGRAM, str(Path(LIBRARY).parent), PACKAGES_FOLDER, serve, *_lanes(ends)]
+def sandbox_arguments(ends: Ends, *, other_processes: int) -> list[str]:
+    """Return the program's command line inside a sandbox root.
+
+    `other_processes`: processes of the same user that RLIMIT_NPROC counts in addition to those of a call.
+    """
+    numbers = ",".join(map(str, [1, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, other_processes]))
+    return [PYTHON, *PYTHON_FLAGS, PROGRAM, str(Path(LIBRARY).parent), PACKAGES_FOLDER, numbers, *_lanes(ends)]
 
 
 def bare_arguments(ends: Ends, library: Path) -> list[str]:
-    """The program's command line on the machine itself, with no wall around it."""
+    """Return the program's command line on the machine itself, without isolation."""
     paths = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
-    serve = ",".join(map(str, [0, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, NO_PROCESS_LIMIT]))
+    numbers = ",".join(map(str, [0, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, NO_PROCESS_LIMIT]))
     program = str(EXECUTOR / "program.py")
-    return [sys.executable, *PYTHON_FLAGS, program, str(library.parent), paths, serve, *_lanes(ends)]
+    return [sys.executable, *PYTHON_FLAGS, program, str(library.parent), paths, numbers, *_lanes(ends)]
 
 
-def cell_arguments(root: Path, command: list[str]) -> list[str]:
-    """A command inside a cell: namespaces of its own in which `root` is all there is (executor/jail.py)."""
+def jail_arguments(root: Path, command: list[str]) -> list[str]:
+    """Return the command line that runs `command` in a jail: new namespaces with `root` as file system (jail.py)."""
     return [sys.executable, *PYTHON_FLAGS, str(EXECUTOR / "jail.py"), str(root), *command]
 
 
@@ -103,9 +107,9 @@ def _lanes(ends: Ends) -> list[str]:
     return [f"{name}:{pair[0]}:{pair[1]}" for name, pair in ends.items()]
 
 
-def _before_it_runs(core: int | None) -> None:
-    """In the new process, before it becomes another program: a killed worker must not leave sandboxes behind."""
+def _before_exec(core: int | None) -> None:
+    """Runs in the new process before exec. A killed worker must not leave sandboxes running."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if core is not None:
-        with contextlib.suppress(OSError):  # it was taken offline, or from us
+        with contextlib.suppress(OSError):  # the CPU is offline, or no longer in this process's affinity
             os.sched_setaffinity(0, {core})

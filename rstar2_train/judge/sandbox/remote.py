@@ -1,4 +1,4 @@
-"""A sandbox in a pod of its own: one connection to its server (`executor_server`), which this worker alone then has."""
+"""A sandbox in an executor pod: one TCP connection to its server (`executor_server`), which serves one worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rstar2_train.judge.sandbox import wire
-from rstar2_train.judge.sandbox.base import Bait, Lane, Sandbox, SandboxBusy, SandboxError
+from rstar2_train.judge.sandbox.base import ForbiddenTargets, Lane, Sandbox, SandboxBusy, SandboxError
 from rstar2_train.utils.dns import split_address
 
 log = logging.getLogger("rstar2.judge.sandbox")
@@ -20,57 +20,61 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class RemoteSandbox(Sandbox):
-    """A sandbox at HOST:PORT."""
+    """The sandbox of the executor at HOST:PORT."""
 
-    def __init__(self, address: str, lanes: Sequence[str], *, key: Ed25519PrivateKey, walled: bool) -> None:
-        super().__init__(lanes, id=address, walled=walled)
+    def __init__(self, address: str, lanes: Sequence[str], *, key: Ed25519PrivateKey, isolated: bool) -> None:
+        """`key`: the workers' private key. `isolated`: see Sandbox."""
+        super().__init__(lanes, id=address, isolated=isolated)
         self._key = key
         self._channels: dict[str, int] = {}
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._memory: int | None = None
-        self._why = "the connection ended"
+        self._end_reason = "the connection was closed"
 
     async def start(self) -> None:
-        """Connects, proves to be a worker and waits for the first lane. Raises SandboxError, SandboxBusy."""
+        """Connect, authenticate and wait for the first lane. Raises SandboxError, or SandboxBusy."""
         host, port = split_address(self.id)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._reader, self._writer = await asyncio.open_connection(host, port)
             messages = self._frames()
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                self._meet(wire.message((await anext(messages))[1]))
+                self._authenticate(wire.message((await anext(messages))[1]))
                 state = wire.message((await anext(messages))[1]).get("state")
         except (OSError, TimeoutError, StopAsyncIteration, wire.WireError) as error:
-            raise SandboxError(f"no executor at {self.id}: {type(error).__name__}: {error}") from error
+            raise SandboxError(f"Cannot use the executor at {self.id}: {type(error).__name__}: {error}") from error
         if state == "busy":
-            raise SandboxBusy(f"the executor at {self.id} serves another worker")
-        self._tasks = [asyncio.create_task(self._listen(messages)), asyncio.create_task(self._ping())]
-        await self._first_lane()
+            raise SandboxBusy(f"The executor at {self.id} serves another worker.")
+        self._tasks = [asyncio.create_task(self._receive(messages)), asyncio.create_task(self._ping())]
+        await self._wait_first_lane()
 
-    def _meet(self, hello: dict[str, Any]) -> None:
-        """Answers the executor's first words. Raises SandboxError for one that cannot do what is wanted."""
+    def _authenticate(self, hello: dict[str, Any]) -> None:
+        """Answer the executor's first message. Raises SandboxError if it lacks a lane."""
         assert self._writer is not None
         offered = list(hello.get("lanes", ()))
         missing = set(self.lanes) - set(offered)
         if missing:
-            raise SandboxError(f"the executor at {self.id} has no lane {', '.join(sorted(missing))}; it has {offered}")
+            raise SandboxError(
+                f"The executor at {self.id} has no lane {', '.join(sorted(missing))}; it has {', '.join(offered)}."
+            )
         self._channels = {name: offered.index(name) for name in self.lanes}
-        here = (self.id, *(f"127.0.0.1:{port}" for _, port in [split_address(self.id)]))
-        self.bait = Bait(tuple(hello.get("files", ())), tuple(split_address(address) for address in here))
+        _, port = split_address(self.id)
+        addresses = tuple(split_address(address) for address in (self.id, f"127.0.0.1:{port}"))
+        self.forbidden = ForbiddenTargets(tuple(hello.get("files", ())), addresses)
         signature = wire.sign(self._key, bytes.fromhex(str(hello.get("nonce", ""))))
         self._writer.write(wire.control(signature=signature.hex()))
 
     async def _frames(self) -> AsyncIterator[tuple[int, bytes]]:
         assert self._reader is not None
-        unframe = wire.FrameDecoder()
+        decoder = wire.FrameDecoder()
         while data := await wire.receive(self._reader):
-            for frame in unframe.feed(data):
+            for frame in decoder.feed(data):
                 yield frame
 
-    async def _listen(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
-        """Hands what comes to the lanes, until the end."""
+    async def _receive(self, messages: AsyncIterator[tuple[int, bytes]]) -> None:
+        """Pass received frames to the lanes until the connection ends."""
         lanes = {channel: self.lanes[name] for name, channel in self._channels.items()}
         try:
             async for channel, body in messages:
@@ -78,10 +82,10 @@ class RemoteSandbox(Sandbox):
                     held = wire.message(body).get("memory")
                     self._memory = int(held) if held is not None else self._memory
                 elif channel in lanes:
-                    lanes[channel].received(body)
+                    lanes[channel].receive(body)
         except (OSError, ValueError, wire.WireError) as error:  # TimeoutError is an OSError
-            self._why = f"the connection ended: {type(error).__name__}: {error}"
-        self.died()
+            self._end_reason = f"the connection failed: {type(error).__name__}: {error}"
+        self.mark_dead()
 
     async def _ping(self) -> None:
         assert self._writer is not None
@@ -90,29 +94,29 @@ class RemoteSandbox(Sandbox):
             self._writer.write(wire.control())
 
     def send(self, lane: Lane, data: bytes) -> None:
-        """Writes to a lane. What is not sent yet is bounded by the calls that the pool lets in."""
+        """Write to a lane. The pool limits the calls in flight, and so the size of the send buffer."""
         assert self._writer is not None
         for frame in wire.frames(self._channels[lane.name], data):
             self._writer.write(frame)
 
-    def hang_up(self) -> None:
-        """Ends the connection, and with it all that runs in the executor for us."""
+    def disconnect(self) -> None:
+        """Close the connection; the executor then kills everything that it runs for this worker."""
         if self._writer is not None:
             self._writer.close()
 
-    def said(self) -> str:
-        """Why the connection ended."""
-        return f"{self.id}: {self._why}"
+    def diagnostics(self) -> str:
+        """Return the reason why the connection ended."""
+        return f"{self.id}: {self._end_reason}"
 
     def memory_bytes(self) -> int | None:
-        """Memory that everything in the pod holds, as its server last told; None before it did."""
+        """Return the memory held by the pod, as last reported by its server; None before the first report."""
         return self._memory
 
-    async def stop(self, *, condemned: bool = False) -> None:
-        """Lets go of the executor, which starts afresh; a condemned one is asked to end: its pod is started anew."""
-        if condemned and self._writer is not None and not self._writer.is_closing():
+    async def stop(self, *, failed_check: bool = False) -> None:
+        """Release the executor, which starts a new program. After a failed check it exits and its pod restarts."""
+        if failed_check and self._writer is not None and not self._writer.is_closing():
             self._writer.write(wire.control(end=True))
-        self.died()
+        self.mark_dead()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""The root file system of a sandbox: a copy of just what Python needs, made once into the user's cache.
+"""The root file system of a sandbox: a copy of the files that Python needs, built once into the user's cache.
 
-A copy, not bind mounts: nothing else of the host is there to be seen, every file is readable by the snippet's
-unprivileged user even when the interpreter lies under a private home, and one folder serves all sandboxes.
-Keyed by everything that goes into it; made aside and renamed, so that two clones may make it at the same time.
+It is a copy instead of bind mounts: it contains no other file of the host, and the snippet's unprivileged user can read
+every file even if the interpreter is in a private home. All sandboxes share one folder. Its name is a hash of its
+inputs. It is built in a temporary folder and renamed, so that two processes may build it at the same time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 
 EXECUTOR = Path(__file__).parents[1] / "executor"
 PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
-"""Distributions that snippets may import, copied when they are installed beside us."""
+"""Distributions that snippets may import. Those that are installed here are copied."""
 LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy"}
-"""Lanes of the executor, and the distribution each one needs."""
+"""Lane of the executor -> the distribution that it needs."""
 PYTHON = "/opt/python/bin/python3"
 PROGRAM = "/opt/executor/program.py"
 LIBRARY = "/opt/executor/forkserver.so"
@@ -37,27 +37,27 @@ SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packa
 SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "sys", "etc")
 UNUSED_DAYS = 14
-"""A root that no worker has started from for so long is removed when another is made."""
+"""A root that was not used for this many days is removed when another one is built."""
 LAYOUT = "4"
-"""Changed whenever this file lays the root out differently."""
+"""Part of the hash. Change it when this file changes the layout of the root."""
 
 
 class SetupError(Exception):
-    """Something this machine lacks; the message says what to install."""
+    """This machine lacks something; the message names what to install or change."""
 
 
 def cache_folder() -> Path:
-    """Where compiled files and roots are kept: RSTAR2_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("RSTAR2_CACHE")
-    if chosen:
-        return Path(chosen)
+    """Return the folder of compiled files and roots: RSTAR2_CACHE, or a folder in the user's cache."""
+    configured = os.environ.get("RSTAR2_CACHE")
+    if configured:
+        return Path(configured)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "rstar2"
 
 
 @contextlib.contextmanager
-def named_when_full(folder: Path) -> Iterator[None]:
-    """Names the folder in the error of a full disk, which names nothing when it comes from a write."""
+def name_full_disk(folder: Path) -> Iterator[None]:
+    """Add the folder to the error of a full disk; an error of a write contains no path."""
     try:
         yield
     except OSError as error:
@@ -67,35 +67,35 @@ def named_when_full(folder: Path) -> Iterator[None]:
 
 
 def installed_packages() -> dict[str, importlib.metadata.Distribution]:
-    """Those of PACKAGES that are installed here."""
-    found = {}
+    """Return those of PACKAGES that are installed here."""
+    installed = {}
     for name in PACKAGES:
         for distribution in importlib.metadata.distributions(name=name):
-            found[name] = distribution
+            installed[name] = distribution
             break
-    return found
+    return installed
 
 
 def available_lanes() -> tuple[str, ...]:
-    """Lanes whose package is installed here; `bare` and `std` need none."""
+    """Return the lanes whose package is installed here; `bare` and `std` need none."""
     installed = installed_packages()
     return tuple(lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
 
 
-def choose_lanes(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The lanes to have: `bare`, and those wanted (None: all that can be had). Raises SetupError."""
-    installed = available_lanes()
-    missing = set(wanted or ()) - set(installed)
+def choose_lanes(requested: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return `bare` and the requested lanes (None: all available lanes). Raises SetupError if one is unavailable."""
+    available = available_lanes()
+    missing = set(requested or ()) - set(available)
     if missing:
-        raise SetupError(f"--lanes {' '.join(sorted(missing))}: the package of that name is not installed")
-    return tuple(lane for lane in installed if lane == "bare" or wanted is None or lane in wanted)
+        raise SetupError(f"--lanes {' '.join(sorted(missing))}: the package of this name is not installed.")
+    return tuple(lane for lane in available if lane == "bare" or requested is None or lane in requested)
 
 
 def _key() -> str:
-    """Hash of everything that goes into the root."""
+    """Return a hash of all inputs of the root."""
     digest = hashlib.sha256()
     parts = [LAYOUT, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
-    parts += [f"{name}=={found.version}" for name, found in sorted(installed_packages().items())]
+    parts += [f"{name}=={package.version}" for name, package in sorted(installed_packages().items())]
     for part in parts:
         digest.update(part.encode() + b"\0")
     for source in sorted(EXECUTOR.iterdir()):
@@ -105,12 +105,13 @@ def _key() -> str:
 
 
 def compile_library(target: Path) -> None:
-    """Compiles the fork server to `target`. Raises SetupError when there is no compiler, or it fails."""
+    """Compile the fork server to `target`. Raises SetupError if the compiler is missing or fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise SetupError(
-            "no C compiler: the judge's executor has one small C file. Install one (Debian: apt install gcc libc6-dev)"
+            "No C compiler was found; the judge's executor contains C code. "
+            "Install a compiler (Debian: apt install gcc libc6-dev)."
         )
     sources = [str(EXECUTOR / name) for name in ("forkserver.c", "child.c")]
     command = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(target), *sources, "-ldl"]
@@ -120,15 +121,15 @@ def compile_library(target: Path) -> None:
 
 
 def _shared_libraries(binaries: Iterator[Path]) -> dict[str, Path]:
-    """What the loader would open for these binaries: name -> file, the loader itself included."""
-    found: dict[str, Path] = {}
+    """Return the files that the loader opens for these binaries, and the loader itself: name -> file."""
+    libraries: dict[str, Path] = {}
     paths = [str(path) for path in binaries]
     listing = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=False).stdout
     for line in listing.splitlines():
         match = re.match(r"\s+(?:(\S+) => )?(/\S+) \(0x", line)
         if match:
-            found[match[1] or match[2]] = Path(match[2])
-    return found
+            libraries[match[1] or match[2]] = Path(match[2])
+    return libraries
 
 
 def _copy(source: Path, target: Path, mode: int) -> None:
@@ -138,7 +139,7 @@ def _copy(source: Path, target: Path, mode: int) -> None:
 
 
 def _copy_tree(source: Path, target: Path, skipped: set[str]) -> None:
-    """Copies the files below `source` that are not in a skipped folder, readable by all."""
+    """Copy the files below `source`, except skipped folders, with read permission for all users."""
     for folder, folders, files in os.walk(source, followlinks=True):
         folders[:] = [name for name in folders if name not in skipped and not name.startswith("config-")]
         for name in files:
@@ -148,7 +149,7 @@ def _copy_tree(source: Path, target: Path, skipped: set[str]) -> None:
 
 
 def _build(root: Path) -> None:
-    """Fills an empty folder with the root."""
+    """Build the root in an empty folder."""
     paths = sysconfig.get_paths()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = root / "opt/python/lib" / version
@@ -168,7 +169,7 @@ def _build(root: Path) -> None:
     _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
     binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]
     for needed, file in _shared_libraries(iter(binaries)).items():
-        if needed.startswith("/"):  # the loader: where the binaries say it is
+        if needed.startswith("/"):  # the loader, whose absolute path is in the binaries
             _copy(file, root / needed[1:], 0o755)
         elif not file.is_relative_to(root):
             _copy(file, root / "lib" / needed, 0o755)
@@ -190,49 +191,51 @@ def _build(root: Path) -> None:
             path.chmod(0o644)
 
 
-def given_root() -> Path | None:
-    """The root that came with an image: RSTAR2_SANDBOX_ROOT names it, and nothing else is looked for."""
-    given = os.environ.get("RSTAR2_SANDBOX_ROOT")
-    if given and not Path(given, LIBRARY[1:]).exists():
-        raise SetupError(f"RSTAR2_SANDBOX_ROOT={given} is no root of a sandbox; unset it, or build the image again")
-    return Path(given) if given else None
+def image_root() -> Path | None:
+    """Return the root of a container image: the folder in RSTAR2_SANDBOX_ROOT, or None. Raises SetupError."""
+    configured = os.environ.get("RSTAR2_SANDBOX_ROOT")
+    if configured and not Path(configured, LIBRARY[1:]).exists():
+        raise SetupError(
+            f"RSTAR2_SANDBOX_ROOT={configured} is not the root of a sandbox. Unset it, or build the image again."
+        )
+    return Path(configured) if configured else None
 
 
 def prepare_root(cache: Path | None = None) -> Path:
-    """The root's folder, made first if this is the first time (seconds). Raises SetupError with what is missing."""
-    if given := given_root():
-        return given
+    """Return the folder of the root; build it if it is missing (takes seconds). Raises SetupError."""
+    if root := image_root():
+        return root
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"root-{_key()}"
     if final.exists():
-        with contextlib.suppress(OSError):  # a cache that is mounted read-only is never unused
+        with contextlib.suppress(OSError):  # a cache that is mounted read-only cannot be touched
             os.utime(final)
         return final
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("root-*"):
         if old.stat().st_mtime < time.time() - UNUSED_DAYS * 86400:
             shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
-        root = Path(aside) / "root"
+    with tempfile.TemporaryDirectory(dir=base, prefix="building-") as temporary:
+        root = Path(temporary) / "root"
         root.mkdir()
         _build(root)
         try:
             root.rename(final)
         except OSError:
-            if not final.exists():  # else: another process was first, its copy is as good
+            if not final.exists():  # else another process was first, with an equal copy
                 raise
     return final
 
 
 def prepare_library(cache: Path | None = None) -> Path:
-    """forkserver.so for `isolation: none`, where the program runs on the host itself. Raises SetupError."""
-    if given := given_root():
-        return given / LIBRARY[1:]
+    """Return forkserver.so for isolation `none`; compile it if it is missing. Raises SetupError."""
+    if root := image_root():
+        return root / LIBRARY[1:]
     base = (cache or cache_folder()) / "sandbox"
     final = base / f"library-{_key()}" / "forkserver.so"
     if not final.exists():
         final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=base, prefix="making-") as aside:
-            compile_library(Path(aside) / "forkserver.so")
-            Path(aside, "forkserver.so").rename(final)
+        with tempfile.TemporaryDirectory(dir=base, prefix="building-") as temporary:
+            compile_library(Path(temporary) / "forkserver.so")
+            Path(temporary, "forkserver.so").rename(final)
     return final

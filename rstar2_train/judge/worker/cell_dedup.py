@@ -1,7 +1,7 @@
-"""What a worker remembers of cells: which are running, and how the last ones ended.
+"""The cells that a worker has run or is running, so that no cell runs twice.
 
-A Redis that lost the last second forgets that a cell was given out, or its answer. The worker then gives the same
-answer again, and never runs the cell twice.
+A Redis that lost its last second may deliver a cell again, or may have lost its result. The worker then returns the
+result that it kept.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from collections import OrderedDict
 
 from rstar2_train.judge.types import CallResult
 
-MOST_BYTES = 64 << 20
-"""Of remembered output."""
-MOST_ANSWERS = 4096
+MAX_BYTES = 64 << 20
+"""Output of all kept results."""
+MAX_RESULTS = 4096
 
 
 class ExecutedCells:
-    """Cells by their task ids."""
+    """Running cells, and the results of the last ones, by call id."""
 
     def __init__(self) -> None:
         self._running: set[str] = set()
-        self._ended: OrderedDict[str, CallResult] = OrderedDict()
+        self._results: OrderedDict[str, CallResult] = OrderedDict()
         self._bytes = 0
 
-    def __contains__(self, task: str) -> bool:
-        return task in self._running or task in self._ended
+    def __contains__(self, id: str) -> bool:
+        return id in self._running or id in self._results
 
-    def begin(self, task: str) -> None:
-        """A cell begins; it stays in memory until it has ended."""
-        self._running.add(task)
+    def start(self, id: str) -> None:
+        """Record that a cell starts. It stays recorded until `finish`."""
+        self._running.add(id)
 
-    def answer(self, task: str) -> CallResult | None:
-        """How a cell ended; None: it runs."""
-        return self._ended.get(task)
+    def result(self, id: str) -> CallResult | None:
+        """Return the result of a cell; None while it runs."""
+        return self._results.get(id)
 
-    def end(self, task: str, result: CallResult) -> None:
-        """A cell ended. The oldest answers make room."""
-        self._running.discard(task)
-        self._ended[task] = result
+    def finish(self, id: str, result: CallResult) -> None:
+        """Keep the result of a cell. The oldest results are dropped when there are too many."""
+        self._running.discard(id)
+        self._results[id] = result
         self._bytes += _size(result)
-        while len(self._ended) > MOST_ANSWERS or (self._bytes > MOST_BYTES and len(self._ended) > 1):
-            _, oldest = self._ended.popitem(last=False)
+        while len(self._results) > MAX_RESULTS or (self._bytes > MAX_BYTES and len(self._results) > 1):
+            _, oldest = self._results.popitem(last=False)
             self._bytes -= _size(oldest)
 
 

@@ -1,4 +1,4 @@
-"""Which zygote a snippet wants, from its imports. A wrong guess costs time (the import), never correctness."""
+"""Chooses the lane of a snippet from its imports. A wrong choice costs time (the import), never correctness."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 LANE_MODULES = {"sympy": ("sympy", "mpmath", "math_verify", "latex2sympy2_extended"), "numpy": ("numpy",)}
-"""Lane -> top-level modules that it has loaded, or that load what it has. Earlier lanes win."""
+"""Lane -> top-level modules that its zygote has loaded, or that import those. Earlier lanes have priority."""
 LIGHT_MODULES = {
     "__future__",
     "math",
@@ -21,13 +21,13 @@ LIGHT_MODULES = {
     "gc",
     "cmath",
 }
-"""Modules that `bare` has, or loads at once; any other import is better off in `std`."""
+"""Modules that `bare` has loaded or loads in no time; any other import is faster in `std`."""
 MAX_SCANNED = 64 * 1024
-"""Longer programs are not parsed by the trusted side."""
+"""Length in characters above which the trusted side does not parse a program."""
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """Top-level names of all modules that a tree imports, at any depth."""
+    """Yield the top-level names of all modules that a tree imports, at any depth."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -36,12 +36,12 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def choose_lane(code: str, lanes: Collection[str]) -> str:
-    """The lane for a snippet, among `lanes`; `bare` for anything that needs none, is too long or is no Python."""
+    """Return the lane for a snippet; `bare` if it imports nothing, is longer than MAX_SCANNED or is not Python."""
     if "import" not in code or len(code) > MAX_SCANNED:
         return "bare"
     try:
         imported = set(_imported(ast.parse(code)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the child will report it to the model
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter reports it to the model
         return "bare"
     for lane, modules in LANE_MODULES.items():
         if lane in lanes and imported.intersection(modules):

@@ -1,4 +1,4 @@
-"""Where a worker's sandboxes come from: so many of its own, or every executor that is found by name."""
+"""The source of a worker's sandboxes: a fixed number on this machine, or the executors behind a DNS name."""
 
 from __future__ import annotations
 
@@ -17,70 +17,70 @@ from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings
 from rstar2_train.judge.sandbox.remote import RemoteSandbox
 from rstar2_train.utils.dns import addresses, split_address
 
-LOOK_SECONDS = 2.0
+LOOKUP_SECONDS = 2.0
 
 
 class SandboxProvider(ABC):
-    """Places for sandboxes, and the sandboxes to put there."""
+    """Locations for sandboxes, and the sandboxes to run there."""
 
-    def __init__(self, *, lanes: tuple[str, ...], state: Path, patient: bool) -> None:
-        """`state`: a folder for the worker. `patient`: whether a place that gives no sandbox may give one later."""
+    def __init__(self, *, lanes: tuple[str, ...], state: Path, retries_forever: bool) -> None:
+        """`state`: folder of the worker. `retries_forever`: whether a location that fails to start may work later."""
         self.lanes = lanes
         self.state = state
-        self.patient = patient
+        self.retries_forever = retries_forever
 
     @abstractmethod
-    def places(self) -> AsyncIterator[frozenset[str]]:
-        """The places there are, again whenever they have changed."""
+    def locations(self) -> AsyncIterator[frozenset[str]]:
+        """Yield the current locations, and again after each change."""
 
     @abstractmethod
-    def make(self, place: str) -> Sandbox:
-        """A sandbox for a place, not started yet."""
+    def create(self, location: str) -> Sandbox:
+        """Return a new sandbox for a location. The caller starts it."""
 
 
 class LocalSandboxProvider(SandboxProvider):
-    """Sandboxes on this machine."""
+    """Sandboxes on this machine. A location is a number from 0."""
 
     def __init__(self, settings: SandboxSettings, size: int) -> None:
-        super().__init__(lanes=settings.lanes, state=settings.state, patient=False)
+        super().__init__(lanes=settings.lanes, state=settings.state, retries_forever=False)
         self._settings = settings
         self._size = size
-        # In an order of its own, so that several judges on a large machine do not all meet on its first cores.
+        # In random order, so that several judges on a large machine do not share its first cores.
         cores = sorted(os.sched_getaffinity(0))
         self._cores = random.sample(cores, len(cores))
 
-    async def places(self) -> AsyncIterator[frozenset[str]]:
-        """So many, once."""
+    async def locations(self) -> AsyncIterator[frozenset[str]]:
+        """Yield all locations once; they never change."""
         yield frozenset(map(str, range(self._size)))
 
-    def make(self, place: str) -> Sandbox:
-        """A container of our own."""
-        return LocalSandbox(self._settings, core=self._cores[int(place) % len(self._cores)])
+    def create(self, location: str) -> Sandbox:
+        """Return a container for this machine, bound to a core."""
+        return LocalSandbox(self._settings, core=self._cores[int(location) % len(self._cores)])
 
 
 class RemoteSandboxProvider(SandboxProvider):
-    """The executors behind the name of a Service; each serves one worker at a time."""
+    """The executors behind the DNS name of a Service. A location is HOST:PORT; each executor serves one worker."""
 
     def __init__(
-        self, service: str, *, key: Ed25519PrivateKey, lanes: tuple[str, ...], state: Path, walled: bool
+        self, service: str, *, key: Ed25519PrivateKey, lanes: tuple[str, ...], state: Path, isolated: bool
     ) -> None:
-        """`service`: HOST:PORT. Raises ValueError when it is not."""
-        super().__init__(lanes=lanes, state=state, patient=True)
+        """`service`: HOST:PORT. Raises ValueError if it has another form."""
+        super().__init__(lanes=lanes, state=state, retries_forever=True)
         split_address(service)
         self._service = service
         self._key = key
-        self._walled = walled
+        self._isolated = isolated
 
-    async def places(self) -> AsyncIterator[frozenset[str]]:
-        """Addresses, looked up again and again."""
+    async def locations(self) -> AsyncIterator[frozenset[str]]:
+        """Yield the addresses behind the name; look it up every LOOKUP_SECONDS."""
         last: frozenset[str] | None = None
         while True:
-            found = await addresses(self._service)
-            if found is not None and found != last:
-                last = found
-                yield found
-            await asyncio.sleep(LOOK_SECONDS)
+            current = await addresses(self._service)
+            if current is not None and current != last:
+                last = current
+                yield current
+            await asyncio.sleep(LOOKUP_SECONDS)
 
-    def make(self, place: str) -> Sandbox:
-        """A connection to an executor."""
-        return RemoteSandbox(place, self.lanes, key=self._key, walled=self._walled)
+    def create(self, location: str) -> Sandbox:
+        """Return a connection to the executor at this address."""
+        return RemoteSandbox(location, self.lanes, key=self._key, isolated=self._isolated)

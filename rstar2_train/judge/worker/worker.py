@@ -1,7 +1,7 @@
-"""The judge worker: takes tasks from Redis, has them run in its sandboxes, answers. The only part that has both.
+"""The judge worker: leases calls from Redis, runs them in its sandboxes and pushes the results.
 
-Loops: pull (as many as there is room for), flush results (whatever is done, in one transaction), renew and claim,
-heartbeat. Redis may vanish and come back at any time; a killed worker's tasks go to the next one.
+Its loops: pull calls up to its capacity, pull cells, push results (all that are ready, in one transaction), renew and
+claim leases, send heartbeats. Redis may be unreachable at any time. Another worker claims the calls of a killed one.
 """
 
 from __future__ import annotations
@@ -35,258 +35,267 @@ from rstar2_train.judge.queue import (
     QueueKeys,
     connect,
     ensure_group,
-    until_done,
+    retry_until_done,
 )
-from rstar2_train.judge.sandbox.oci_bundle import Isolation, huge_pages_active, own_state, prepare
-from rstar2_train.judge.sandbox.rootfs import SetupError, cache_folder, choose_lanes, named_when_full
+from rstar2_train.judge.sandbox.oci_bundle import Isolation, huge_pages_active, locked_state, prepare
+from rstar2_train.judge.sandbox.rootfs import SetupError, cache_folder, choose_lanes, name_full_disk
 from rstar2_train.judge.sandbox.wire import read_private_key
-from rstar2_train.judge.types import DRAIN_SECONDS, NO_ROOM, SESSION_IDLE_SECONDS, CallResult
+from rstar2_train.judge.types import DRAIN_SECONDS, NO_FREE_SLOT, SESSION_IDLE_SECONDS, CallResult
 from rstar2_train.judge.worker.cell_dedup import ExecutedCells
 from rstar2_train.judge.worker.pool import DEPTH, SandboxPool
 from rstar2_train.judge.worker.provider import LocalSandboxProvider, RemoteSandboxProvider, SandboxProvider
 
 log = logging.getLogger("rstar2.judge.worker")
 
-AHEAD = 4
-"""Tasks that a worker holds for each sandbox, beyond those written to it: fewer, larger pulls."""
-CELLS_AT_ONCE = 64
-FORGET_EVERY = 150
-"""Rounds of renewing between two looks for workers that died long ago."""
+PREFETCH = 4
+"""Calls that a worker leases per sandbox in addition to those in flight: fewer and larger pulls."""
+MAX_CELLS_PER_PULL = 64
+MAX_CLAIMS = 64
+CLEAN_UP_EVERY = 150
+"""Renewals between two removals of dead consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What `python -m rstar2_train.judge worker` was told."""
+    """Options of `python -m rstar2_train.judge worker`."""
 
     redis: str
     isolation: Isolation
     executors: int = 0
-    """Sandboxes of its own."""
+    """Number of local sandboxes."""
     executors_at: str = ""
-    """HOST:PORT of executors in pods, instead of sandboxes of its own."""
+    """HOST:PORT of executor pods, instead of local sandboxes."""
     key_file: Path | None = None
-    """The key by which they know their workers."""
+    """The workers' private key (PEM), for executor pods."""
     state: Path | None = None
-    """Folder for bundles and runsc's state; default: a temporary one."""
+    """Folder for bundles and the state of runsc; default: a temporary one."""
     platform: str = "systrap"
     prefix: str = PREFIX
     session_idle_seconds: float = SESSION_IDLE_SECONDS
-    """A session without a cell for so long is ended."""
+    """Time without a cell after which a session is closed."""
     lanes: tuple[str, ...] | None = None
     """Lanes of the sandboxes; None: all whose packages are installed."""
 
 
 class Worker:
-    """One worker process. `run` it; `drain` ends it gently."""
+    """One worker process. `run` it; `drain` makes `run` return."""
 
     def __init__(self, settings: WorkerSettings, redis: Redis, pool: SandboxPool) -> None:
         self.settings = settings
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._redis = redis
         self._pool = pool
-        self._names = QueueKeys(settings.prefix)
-        self._consumer = Consumer(redis, self.name, self._names)
-        self._held: dict[tuple[str, bytes], LeasedCall] = {}
-        """By stream and entry: ids of different streams may be the same."""
-        self._done: list[tuple[LeasedCall, CallResult]] = []
-        self._some_done = asyncio.Event()
-        self._room = asyncio.Event()
+        self._keys = QueueKeys(settings.prefix)
+        self._consumer = Consumer(redis, self.name, self._keys)
+        self._leases: dict[tuple[str, bytes], LeasedCall] = {}
+        """Calls without a result in Redis, by LeasedCall.key."""
+        self._results: list[tuple[LeasedCall, CallResult]] = []
+        """Results that are not in Redis yet."""
+        self._has_results = asyncio.Event()
+        self._capacity_changed = asyncio.Event()
         self._draining = asyncio.Event()
-        self._calls = 0
+        self._answered = 0
         self._cells = ExecutedCells()
 
     def drain(self) -> None:
-        """Takes no further task; `run` returns when those it holds are answered."""
+        """Lease no further call; `run` returns when all leased calls are answered."""
         self._draining.set()
-        self._room.set()
-        self._pool.changed.set()
+        self._capacity_changed.set()
+        self._pool.supervisor.changed.set()
 
     async def run(self) -> None:
-        """Works until drained. Raises PoolError when no sandbox can be started."""
+        """Run calls until drained. Raises PoolError if no sandbox can be started."""
         self._pool.start()
-        loops = [asyncio.create_task(loop()) for loop in (self._flush, self._renew_and_claim, self._heartbeat)]
+        loops = [asyncio.create_task(loop()) for loop in (self._push_results, self._renew_and_claim, self._heartbeat)]
         pulling: asyncio.Future[Any] = asyncio.gather(self._pull(), self._pull_cells())
         try:
-            everything: list[asyncio.Future[Any]] = [pulling, *loops, self._pool.failed]
-            done, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+            watched: list[asyncio.Future[Any]] = [pulling, *loops, self._pool.supervisor.failed]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a loop ends only by an error; pulling ends when drained
-            await self._finish_up()
+                task.result()  # a loop ends only with an error; pulling returns when drained
+            await self._finish_leases()
         except RedisConnectionError as error:
             if not self._draining.is_set():
                 raise
-            log.warning("drained while Redis was away (%s); what this worker held goes to another one", error)
+            log.warning("Drained while Redis was unreachable (%s). Other workers will claim the leased calls.", error)
         finally:
             for loop in (pulling, *loops):
                 loop.cancel()
             await asyncio.gather(pulling, *loops, return_exceptions=True)
             await self._pool.stop()
 
-    async def _finish_up(self) -> None:
-        """The drained worker's last steps: wait for what it holds, answer, take its name off."""
+    async def _finish_leases(self) -> None:
+        """Wait until all leased calls are answered, then leave the group. Gives up after DRAIN_SECONDS."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
-                while self._held:
-                    self._room.clear()
-                    await self._room.wait()
+                while self._leases:
+                    self._capacity_changed.clear()
+                    await self._capacity_changed.wait()
                 await self._consumer.leave()
 
     async def _pull(self) -> None:
-        make = partial(ensure_group, self._redis, *self._consumer.streams)
-        await until_done("making the queue", make, stop=self._draining)
+        create = partial(ensure_group, self._redis, *self._consumer.streams)
+        await retry_until_done("creating the queue", create, stop=self._draining)
         while not self._draining.is_set():
-            room = self._pool.ready * (DEPTH + AHEAD) - len(self._held)
-            if room <= 0:
-                self._room.clear()
-                await self._room.wait()
+            capacity = self._pool.ready * (DEPTH + PREFETCH) - len(self._leases)
+            if capacity <= 0:
+                self._capacity_changed.clear()
+                await self._capacity_changed.wait()
                 continue
-            pull = partial(self._consumer.pull, self._names.tasks, room, block_ms=500)
-            for held in await until_done("pulling", pull, stop=self._draining):
-                await self._take(held)
+            pull = partial(self._consumer.pull, self._keys.calls, capacity, block_ms=500)
+            for lease in await retry_until_done("pulling calls", pull, stop=self._draining):
+                await self._start(lease)
 
     async def _pull_cells(self) -> None:
-        """Cells come in whatever else is waiting: they free what openings wait for."""
+        """Pull cells regardless of capacity: they end the sessions that first cells wait for."""
         while not self._draining.is_set():
-            pull = partial(self._consumer.pull, self._consumer.cells, CELLS_AT_ONCE, block_ms=500)
-            for held in await until_done("pulling cells", pull, stop=self._draining):
-                await self._take(held)
+            pull = partial(self._consumer.pull, self._consumer.cells, MAX_CELLS_PER_PULL, block_ms=500)
+            for lease in await retry_until_done("pulling cells", pull, stop=self._draining):
+                await self._start(lease)
 
-    async def _take(self, held: LeasedCall) -> None:
-        """Begins a task, unless nobody waits for it any more, or it is a cell that has begun once already."""
-        if held.key in self._held:
+    async def _start(self, lease: LeasedCall) -> None:
+        """Submit a call to the pool, unless its deadline has passed or it is a cell that was started before."""
+        if lease.key in self._leases:
             return
-        self._held[held.key] = held
-        task = held.task
-        if task.id in self._cells:
-            known = self._cells.answer(task.id)
-            if known is not None:  # else it is answered with its twin
-                self._finished(held, known)
+        self._leases[lease.key] = lease
+        call = lease.call
+        if call.id in self._cells:
+            result = self._cells.result(call.id)
+            if result is not None:  # else `_finish` answers this duplicate too
+                self._finish(lease, result)
             return
-        if task.deadline < time.time():
-            self._finished(held, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
+        if call.deadline < time.time():
+            self._finish(lease, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
             return
-        if task.verb != "call":
-            self._cells.begin(task.id)
-        if task.verb == "open" and not await self._may_open(held):
+        if call.verb != "call":
+            self._cells.start(call.id)
+        if call.verb == "open" and not await self._reserve_session(lease):
             return
-        self._pool.submit(task).add_done_callback(lambda done: self._finished(held, done.result()))
+        self._pool.submit(call).add_done_callback(lambda done: self._finish(lease, done.result()))
 
-    async def _may_open(self, held: LeasedCall) -> bool:
-        """Whether a session can begin here; else its first cell is answered."""
-        session = held.task.session
-        if not self._pool.reserve(session):
-            self._finished(held, CallResult("internal", stderr=NO_ROOM))
+    async def _reserve_session(self, lease: LeasedCall) -> bool:
+        """Reserve a slot for a new session. If that is impossible, answer its first cell and return False."""
+        session = lease.call.session
+        if not self._pool.reserve_session(session):
+            self._finish(lease, CallResult("internal", stderr=NO_FREE_SLOT))
             return False
-        if not await until_done("taking a session", lambda: self._consumer.take_session(session)):
-            self._pool.release(session)  # it was given to another worker before, and may have run there; or was closed
-            self._finished(held, CallResult("session_lost", stderr="the session's worker was lost\n"))
+        if not await retry_until_done("taking a session", lambda: self._consumer.take_session(session)):
+            # It is closed, or was delivered to another worker before, which may have run the cell.
+            self._pool.sessions.release(session)
+            self._finish(lease, CallResult("session_lost", stderr="the session's worker was lost\n"))
             return False
         return True
 
-    def _finished(self, held: LeasedCall, result: CallResult) -> None:
-        self._calls += 1
-        if held.task.id in self._cells:
-            self._cells.end(held.task.id, result)
-            twins = [one for one in self._held.values() if one.task.id == held.task.id and one is not held]
-            self._done += [(twin, result) for twin in twins]
-        self._done.append((held, result))
-        self._some_done.set()
+    def _finish(self, lease: LeasedCall, result: CallResult) -> None:
+        """Queue the result of a call for Redis, and that of duplicates of a cell."""
+        self._answered += 1
+        id = lease.call.id
+        if id in self._cells:
+            self._cells.finish(id, result)
+            duplicates = [other for other in self._leases.values() if other.call.id == id and other is not lease]
+            self._results += [(duplicate, result) for duplicate in duplicates]
+        self._results.append((lease, result))
+        self._has_results.set()
 
-    async def _flush(self) -> None:
-        """Answers whatever is done, in one transaction a time."""
+    async def _push_results(self) -> None:
+        """Push all results that are ready, in one transaction at a time."""
         while True:
-            await self._some_done.wait()
-            self._some_done.clear()
-            batch, self._done = self._done, []
-            await until_done("answering", partial(self._consumer.finish, batch))
-            for held, _ in batch:
-                self._held.pop(held.key, None)
-            self._room.set()
+            await self._has_results.wait()
+            self._has_results.clear()
+            batch, self._results = self._results, []
+            await retry_until_done("pushing results", partial(self._consumer.finish, batch))
+            for lease, _ in batch:
+                self._leases.pop(lease.key, None)
+            self._capacity_changed.set()
 
     async def _renew_and_claim(self) -> None:
-        for round_ in itertools.count(1):
+        for number in itertools.count(1):
             await asyncio.sleep(RENEW_SECONDS)
-            shared = [entry for stream, entry in self._held if stream == self._names.tasks]
-            if shared:
-                await until_done("renewing", partial(self._consumer.renew, shared))
-            if round_ % FORGET_EVERY == 0:
-                await until_done("forgetting dead workers", self._consumer.forget_the_dead)
+            claimable = [entry for stream, entry in self._leases if stream == self._keys.calls]
+            if claimable:
+                await retry_until_done("renewing leases", partial(self._consumer.renew, claimable))
+            if number % CLEAN_UP_EVERY == 0:
+                await retry_until_done("removing dead workers", self._consumer.remove_dead_consumers)
             if not self._draining.is_set() and self._pool.ready:
-                run, dead = await until_done("claiming", lambda: self._consumer.claim(64))
-                cells = await until_done("looking for cells", self._consumer.delivered_cells)
-                for held in (*run, *cells):
-                    await self._take(held)
+                run, dead = await retry_until_done("claiming calls", lambda: self._consumer.claim(MAX_CLAIMS))
+                cells = await retry_until_done("reading delivered cells", self._consumer.delivered_cells)
+                for lease in (*run, *cells):
+                    await self._start(lease)
                 if dead:
-                    log.error("%d tasks were delivered too often: dead letters", len(dead))
-                    why = CallResult("internal", stderr="the call was given up: its workers died again and again\n")
-                    answers = [(held, why) for held in dead]
-                    await until_done("giving up", partial(self._consumer.finish, answers, dead=True))
+                    log.error("Moved %d calls to the dead letters: their workers ended too often.", len(dead))
+                    given_up = CallResult(
+                        "internal", stderr="the call was given up: its workers died again and again\n"
+                    )
+                    results = [(lease, given_up) for lease in dead]
+                    await retry_until_done("answering dead letters", partial(self._consumer.finish, results, dead=True))
 
     def report(self) -> dict[str, object]:
-        """What the API's /v1/status tells about this worker."""
+        """Return the entry of this worker in the API's /v1/status."""
         return {
             "name": self.name,
             "executors": self._pool.size,
             "ready": self._pool.ready,
             "busy": self._pool.busy,
-            "recycled": self._pool.recycled,
+            "recycled": self._pool.supervisor.recycled,
             "isolation": self.settings.isolation,
             "hugePages": huge_pages_active(),
-            "calls": self._calls,
+            "calls": self._answered,
             "sessions": len(self._pool.sessions),
-            "held": len(self._held),
+            "held": len(self._leases),
         }
 
     async def _heartbeat(self) -> None:
-        """Tells Redis at once when a sandbox comes or goes, else every second; prints the ready line once."""
-        said = False
+        """Send a heartbeat when a sandbox opens or ends, else every second. Print the ready line once."""
+        is_announced, changed = False, self._pool.supervisor.changed
         while True:
-            self._pool.changed.clear()
-            await until_done("heartbeat", lambda: self._consumer.heartbeat(self.report()))
-            living, ended = set(self._pool.sessions), self._pool.take_ended()
-            if living or ended:
-                await until_done("sessions", partial(self._consumer.keep_sessions, living, ended))
-            self._room.set()
-            if not said and self._pool.size and self._pool.ready == self._pool.size:
-                said = True
+            changed.clear()
+            await retry_until_done("sending a heartbeat", lambda: self._consumer.heartbeat(self.report()))
+            live, ended = set(self._pool.sessions), self._pool.sessions.take_ended()
+            if live or ended:
+                await retry_until_done("updating sessions", partial(self._consumer.update_sessions, live, ended))
+            self._capacity_changed.set()
+            if not is_announced and self._pool.size and self._pool.ready == self._pool.size:
+                is_announced = True
                 print(json.dumps({"event": "ready", "role": "judge-worker", **self.report()}), flush=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await self._pool.changed.wait()
+                    await changed.wait()
 
 
-def _supply(settings: WorkerSettings, state: Path) -> SandboxProvider:
-    """Where the sandboxes come from. Raises SetupError."""
+def _create_provider(settings: WorkerSettings, state: Path) -> SandboxProvider:
+    """Return the source of the sandboxes. Raises SetupError."""
     if settings.executors_at:
         if settings.key_file is None:
-            raise SetupError("--executors-at needs --key-file: executors serve whoever holds the workers' key")
+            raise SetupError("--executors-at requires --key-file, the key with which executors authenticate workers.")
         return RemoteSandboxProvider(
             settings.executors_at,
             key=read_private_key(settings.key_file),
             lanes=choose_lanes(settings.lanes),
             state=state,
-            walled=settings.isolation == "gvisor",
+            isolated=settings.isolation == "gvisor",
         )
-    shared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
+    prepared = prepare(isolation=settings.isolation, state=state, platform=settings.platform, lanes=settings.lanes)
     if settings.isolation == "gvisor" and not huge_pages_active():
-        log.info("huge pages for shared memory are off on this node: all is correct, but a fork costs 2-3 times more")
-    return LocalSandboxProvider(shared, settings.executors)
+        log.info("Huge pages for shared memory are off on this node. Forks in gVisor take 2-3 times as long.")
+    return LocalSandboxProvider(prepared, settings.executors)
 
 
 async def serve(settings: WorkerSettings) -> None:
-    """Runs a worker until SIGTERM or SIGINT. Raises SetupError or PoolError with what to do."""
+    """Run a worker until SIGTERM or SIGINT. Raises SetupError or PoolError, with the fix in the message."""
     if settings.isolation == "none":
-        print("WARNING: isolation none: the model's code runs on this machine unprotected", file=sys.stderr, flush=True)
+        print(
+            "WARNING: isolation none: the model's code runs UNPROTECTED on this machine.", file=sys.stderr, flush=True
+        )
     with contextlib.ExitStack() as cleanup:
         state = settings.state
         if state is None:
             state = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-judge-")))
-        cleanup.enter_context(named_when_full(state))
-        cleanup.enter_context(own_state(state))
-        with named_when_full(cache_folder()):
-            supply = _supply(settings, state)
+        cleanup.enter_context(name_full_disk(state))
+        cleanup.enter_context(locked_state(state))
+        with name_full_disk(cache_folder()):
+            provider = _create_provider(settings, state)
         redis = connect(settings.redis)
-        worker = Worker(settings, redis, SandboxPool(supply, session_idle_seconds=settings.session_idle_seconds))
+        worker = Worker(settings, redis, SandboxPool(provider, session_idle_seconds=settings.session_idle_seconds))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)

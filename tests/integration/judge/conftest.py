@@ -1,4 +1,4 @@
-"""A real judge for these tests: Redis, API, worker and gVisor sandboxes on free ports, stopped at the end."""
+"""Fixtures: a real judge with Redis, API, worker and gVisor sandboxes on free ports, and clients of it."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ from rstar2_train.judge.types import CallResult
 
 
 def require_sandbox() -> None:
-    """Skips, with the reason, where no sandbox can be had."""
+    """Skip the test, with the reason, if no sandbox can be started here."""
     try:
         find_runsc()
     except SetupError as error:
@@ -26,48 +26,48 @@ def require_sandbox() -> None:
 
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    """A judge with one sandbox, shared by the tests that do not break it."""
+    """A judge with one sandbox, shared by the tests that do not stop its processes."""
     require_sandbox()
-    with LocalJudge(tmp_path_factory.mktemp("judge"), executors=1) as stack:
-        yield stack
+    with LocalJudge(tmp_path_factory.mktemp("judge"), executors=1) as judge:
+        yield judge
 
 
 @pytest.fixture(scope="module")
-def _breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def _module_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
     require_sandbox()
-    with LocalJudge(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as stack:
-        yield stack
+    with LocalJudge(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as judge:
+        yield judge
 
 
 @pytest.fixture
-def own_judge(_breakable: LocalJudge) -> LocalJudge:
-    """A judge whose parts the tests of a module may kill; all parts run again when the next test begins."""
-    stack = _breakable
-    for name, start in (("redis", stack.start_redis), ("api", stack.start_api)):
-        if name not in stack.processes:
+def own_judge(_module_judge: LocalJudge) -> LocalJudge:
+    """A judge whose processes the tests of a module may kill; missing ones are started before the next test."""
+    judge = _module_judge
+    for name, start in (("redis", judge.start_redis), ("api", judge.start_api)):
+        if name not in judge.processes:
             start()
-    if not any(name.startswith("worker") for name in stack.processes):
-        stack.start_worker()
-    stack.wait_ready()
-    return stack
+    if not any(name.startswith("worker") for name in judge.processes):
+        judge.start_worker()
+    judge.wait_ready()
+    return judge
 
 
 @pytest.fixture
 async def client(judge: LocalJudge) -> AsyncIterator[JudgeClient]:
     """A client of the shared judge."""
-    async with JudgeClient(judge.url) as one:
-        yield one
+    async with JudgeClient(judge.url) as client:
+        yield client
 
 
 @pytest.fixture
 def run(judge: LocalJudge) -> Callable[..., CallResult]:
-    """Runs one snippet, from a test that is not async."""
+    """A function that runs one snippet, for tests that are not async."""
 
-    def run_one(code: str, stdin: str = "", **limits: float) -> CallResult:
+    def run_snippet(code: str, stdin: str = "", **limits: float) -> CallResult:
         async def call() -> CallResult:
-            async with JudgeClient(judge.url) as one:
-                return await one.run(code, stdin, limits=JudgeLimits(**limits) if limits else None)
+            async with JudgeClient(judge.url) as client:
+                return await client.run(code, stdin, limits=JudgeLimits(**limits) if limits else None)
 
         return asyncio.run(call())
 
-    return run_one
+    return run_snippet

@@ -1,4 +1,4 @@
-"""Clients of code-judge, unchanged: the paths, requests and answers of the paper's public code."""
+"""Unchanged clients of code-judge: the paths, requests and responses of the paper's public code."""
 
 import json
 from typing import Any
@@ -11,40 +11,42 @@ from rstar2_train.judge.local import LocalJudge
 
 
 def post(judge: LocalJudge, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = httpx.post(f"{judge.url}{path}", json=body, trust_env=False, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    response = httpx.post(f"{judge.url}{path}", json=body, trust_env=False, timeout=60)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
-def test_ping_and_status(judge: LocalJudge) -> None:
+def test_code_judge_ping_and_status(judge: LocalJudge) -> None:
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
-    # No other field: their client makes an object of exactly these.
+    # No other field: the client's class has exactly these.
     assert httpx.get(f"{judge.url}/status", trust_env=False).json() == {"queue": 0, "num_workers": 1}
 
 
-def test_run(judge: LocalJudge) -> None:
-    seen = post(judge, "/run", {"type": "python", "solution": "print(input())\n40 + 2", "input": "9", "sub_id": "mine"})
-    cost = seen.pop("cost")
+def test_code_judge_run(judge: LocalJudge) -> None:
+    result = post(
+        judge, "/run", {"type": "python", "solution": "print(input())\n40 + 2", "input": "9", "sub_id": "mine"}
+    )
+    cost = result.pop("cost")
     assert 0 < cost < 4
-    assert seen == {
+    assert result == {
         "sub_id": "mine",
         "success": True,
         "run_success": True,
-        "stdout": "9\n",  # a script: the value of its last line is not shown
+        "stdout": "9\n",  # a script: the value of its last line is not printed
         "stderr": "",
         "reason": "",
     }
 
 
 @pytest.mark.parametrize(("printed", "success"), [("9", True), (" 9\n", True), ("8", False)])
-def test_judge_compares_what_was_printed(judge: LocalJudge, printed: str, success: bool) -> None:
-    seen = post(judge, "/judge", {"type": "python", "solution": "print(9)", "expected_output": printed})
-    assert (seen["success"], seen["run_success"]) == (success, True)
-    assert "stdout" not in seen
+def test_code_judge_compares_the_output(judge: LocalJudge, printed: str, success: bool) -> None:
+    result = post(judge, "/judge", {"type": "python", "solution": "print(9)", "expected_output": printed})
+    assert (result["success"], result["run_success"]) == (success, True)
+    assert "stdout" not in result
 
 
 @pytest.mark.parametrize("path", ["/run/batch", "/run/long-batch"])
-def test_batch_as_the_rstar2_client_sends_it(judge: LocalJudge, path: str) -> None:
+def test_code_judge_batch_of_the_rstar2_client(judge: LocalJudge, path: str) -> None:
     codes = ["print(1)", "1 / 0", "while True: pass", "x = (", "import sys; sys.exit(3)", "print('x' * 5000)"]
     body = {"type": "batch", "submissions": [{"type": "python", "solution": code, "input": ""} for code in codes]}
     results = post(judge, path, body)["results"]
@@ -55,49 +57,49 @@ def test_batch_as_the_rstar2_client_sends_it(judge: LocalJudge, path: str) -> No
     assert results[5]["stdout"] == "x" * 1000
 
 
-def test_verdicts_of_a_batch(judge: LocalJudge) -> None:
+def test_code_judge_batch_verdicts(judge: LocalJudge) -> None:
     submissions = [{"type": "python", "solution": f"print({n})", "expected_output": "1"} for n in (1, 2)]
     for path in ("/judge/batch", "/judge/long-batch"):
-        seen = post(judge, path, {"type": "batch", "submissions": submissions})
-        assert [result["success"] for result in seen["results"]] == [True, False]
-        assert set(seen["results"][0]) == {"sub_id", "success", "run_success", "cost", "reason"}
+        result = post(judge, path, {"type": "batch", "submissions": submissions})
+        assert [result["success"] for result in result["results"]] == [True, False]
+        assert set(result["results"][0]) == {"sub_id", "success", "run_success", "cost", "reason"}
 
 
 @pytest.mark.parametrize("kind", ["math", "cpp"])
-def test_other_languages_are_refused_in_their_place(judge: LocalJudge, kind: str) -> None:
-    seen = post(judge, "/run", {"type": kind, "solution": "1"})
-    assert (seen["run_success"], seen["reason"]) == (False, "invalid_input")
-    assert kind in seen["stderr"]
+def test_code_judge_other_languages_are_invalid_input(judge: LocalJudge, kind: str) -> None:
+    result = post(judge, "/run", {"type": kind, "solution": "1"})
+    assert (result["run_success"], result["reason"]) == (False, "invalid_input")
+    assert kind in result["stderr"]
 
 
-def test_bad_requests_say_which_field(judge: LocalJudge) -> None:
+def test_code_judge_invalid_request_names_the_field(judge: LocalJudge) -> None:
     for body in ({"type": "python"}, {"type": "batch", "submissions": []}, {"type": "perl", "solution": "1"}):
         path = "/run/batch" if body["type"] == "batch" else "/run"
-        answer = httpx.post(f"{judge.url}{path}", json=body, trust_env=False)
-        assert answer.status_code == 422 and (
-            "solution" in answer.text or "submissions" in answer.text or "type" in answer.text
+        response = httpx.post(f"{judge.url}{path}", json=body, trust_env=False)
+        assert response.status_code == 422 and (
+            "solution" in response.text or "submissions" in response.text or "type" in response.text
         )
 
 
-def test_openapi_lists_every_route(judge: LocalJudge) -> None:
+def test_api_openapi_lists_every_route(judge: LocalJudge) -> None:
     paths = set(httpx.get(f"{judge.url}/openapi.json", trust_env=False).json()["paths"])
     own = {"/ping", "/status", "/metrics", "/v1/run", "/v1/batch", "/v1/status"}
-    theirs = {f"/{what}{kind}" for what in ("run", "judge") for kind in ("", "/batch", "/long-batch")}
-    assert own | theirs <= paths
+    code_judge = {f"/{verb}{kind}" for verb in ("run", "judge") for kind in ("", "/batch", "/long-batch")}
+    assert own | code_judge <= paths
     assert httpx.get(f"{judge.url}/docs", trust_env=False).status_code == 200
 
 
-def test_status_is_as_the_page_says(judge: LocalJudge) -> None:
+def test_api_status_matches_its_schema(judge: LocalJudge) -> None:
     status = judge.status()
     assert JudgeStatus.model_validate(status).model_dump() == status and len(status["workers"]) == 1
 
 
-def test_metrics(judge: LocalJudge) -> None:
+def test_api_metrics(judge: LocalJudge) -> None:
     post(judge, "/run", {"type": "python", "solution": "print(1)"})
     text = httpx.get(f"{judge.url}/metrics", trust_env=False).text
-    seen = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(seen['rstar2_judge_calls_total{status="ok"}']) >= 1
-    assert float(seen['rstar2_judge_executors{state="ready"}']) == 1
-    assert float(seen["rstar2_judge_queue_depth"]) == 0
-    assert float(seen["rstar2_judge_run_seconds_count"]) >= 1
-    assert json.loads(seen["rstar2_judge_pending"]) == 0
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['rstar2_judge_calls_total{status="ok"}']) >= 1
+    assert float(values['rstar2_judge_executors{state="ready"}']) == 1
+    assert float(values["rstar2_judge_queue_depth"]) == 0
+    assert float(values["rstar2_judge_run_seconds_count"]) >= 1
+    assert json.loads(values["rstar2_judge_pending"]) == 0

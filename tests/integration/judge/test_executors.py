@@ -1,4 +1,4 @@
-"""Executors in pods of their own, over TCP: real gVisor around each, a real worker, API and Redis before them."""
+"""Executor pods over TCP: each in a real gVisor sandbox, used by a real worker, API and Redis."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge, free_port
-from rstar2_train.judge.outcome import to_result
+from rstar2_train.judge.process_exit import to_result
 from rstar2_train.judge.sandbox import wire
-from rstar2_train.judge.sandbox.base import IsolationCheckFailed, SandboxBusy, SandboxError
+from rstar2_train.judge.sandbox.base import ForbiddenTargets, IsolationCheckFailed, SandboxBusy, SandboxError
 from rstar2_train.judge.sandbox.remote import RemoteSandbox
 from rstar2_train.judge.types import QueuedCall
 from rstar2_train.judge.worker.isolation_check import IsolationCheck
@@ -40,7 +40,7 @@ def keys(folder: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def pod(folder: Path, keys: tuple[Path, Path]) -> Iterator[ExecutorPod]:
-    """An executor; whoever ends it starts it again."""
+    """An executor. A test that stops it starts it again."""
     require_sandbox()
     pod = ExecutorPod(folder / "pod", host=HOST, port=free_port(), public_key=keys[1], lanes=("bare",))
     try:
@@ -52,22 +52,23 @@ def pod(folder: Path, keys: tuple[Path, Path]) -> Iterator[ExecutorPod]:
 
 @pytest.fixture
 def sandbox(pod: ExecutorPod, keys: tuple[Path, Path]) -> Callable[[], RemoteSandbox]:
-    """Connections to the executor."""
-    return lambda: RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(keys[0]), walled=True)
+    """A function that returns a new connection to the executor."""
+    return lambda: RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(keys[0]), isolated=True)
 
 
 @pytest.fixture
-async def stack(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[LocalJudge]:
-    with LocalJudge(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as stack:
-        stack.wait_ready()
-        yield stack
+async def remote_judge(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[LocalJudge]:
+    """A judge whose only sandbox is the executor."""
+    with LocalJudge(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as judge:
+        judge.wait_ready()
+        yield judge
 
 
 def call(code: str, limits: JudgeLimits = SLOW) -> QueuedCall:
     return QueuedCall.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
 
 
-async def test_statuses_are_those_of_a_local_sandbox(stack: LocalJudge) -> None:
+async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: LocalJudge) -> None:
     cases = {
         "print(6 * 7)": "ok",
         "import sys\nsys.exit(3)": "error",
@@ -76,7 +77,7 @@ async def test_statuses_are_those_of_a_local_sandbox(stack: LocalJudge) -> None:
         "bytearray(10**9)": "memory",
     }
     limits = JudgeLimits(wall_seconds=10, memory_mib=128)
-    async with JudgeClient(stack.url) as client:
+    async with JudgeClient(remote_judge.url) as client:
         results = await asyncio.gather(*(client.run(code, limits=limits) for code in cases))
         assert [result.status for result in results] == list(cases.values())
         assert results[0].stdout == "42\n"
@@ -86,12 +87,12 @@ async def test_statuses_are_those_of_a_local_sandbox(stack: LocalJudge) -> None:
         )
         assert (await client.run(together, limits=JudgeLimits(wall_seconds=60, memory_mib=128))).status == "memory"
         assert (await client.run("print(1)", limits=SLOW)).status == "ok"
-    worker = stack.status()["workers"][0]
+    worker = remote_judge.status()["workers"][0]
     assert (worker["executors"], worker["isolation"]) == (1, "gvisor")
 
 
-async def test_calls_survive_the_loss_of_an_executor(stack: LocalJudge, pod: ExecutorPod) -> None:
-    async with JudgeClient(stack.url, patience_seconds=300) as client:
+async def test_executor_lost_calls_are_run_again(remote_judge: LocalJudge, pod: ExecutorPod) -> None:
+    async with JudgeClient(remote_judge.url, patience_seconds=300) as client:
         code = "import time\ntime.sleep(0.3)\nprint({0} * {0})"
         calls = [asyncio.create_task(client.run(code.format(n), limits=SLOW)) for n in range(24)]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
@@ -99,10 +100,11 @@ async def test_calls_survive_the_loss_of_an_executor(stack: LocalJudge, pod: Exe
         await asyncio.to_thread(pod.start)
         results = await asyncio.gather(*calls)
         assert [(result.status, result.stdout) for result in results] == [("ok", f"{n * n}\n") for n in range(24)]
-        await asyncio.to_thread(stack.wait_ready)
+        await asyncio.to_thread(remote_judge.wait_ready)
 
 
-async def test_one_worker_at_a_time_and_nothing_of_it_is_left(sandbox: Callable[[], RemoteSandbox]) -> None:
+async def test_executor_serves_one_worker_at_a_time(sandbox: Callable[[], RemoteSandbox]) -> None:
+    """A second worker is rejected, and nothing of the first one's calls is left for the next worker."""
     first, second = sandbox(), sandbox()
     await first.start()
     with pytest.raises(SandboxBusy, match="serves another worker"):
@@ -119,51 +121,52 @@ async def test_one_worker_at_a_time_and_nothing_of_it_is_left(sandbox: Callable[
             try:
                 await third.start()
                 break
-            except SandboxBusy:  # it is still killing what the first one ran
+            except SandboxBusy:  # it is still killing the processes of the first one
                 await third.stop()
                 third = sandbox()
                 await asyncio.sleep(0.1)
-    seen = "import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))"
-    result = to_result(await third.lanes["bare"].submit(call(seen)))
+    probe = "import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))"
+    result = to_result(await third.lanes["bare"].submit(call(probe)))
     assert result.stdout == "['1'] []\n"
     await third.stop()
 
 
-async def test_who_is_no_worker_is_not_served(pod: ExecutorPod, tmp_path: Path) -> None:
-    for _ in range(3):  # a kubelet's probe
+async def test_executor_rejects_unauthenticated_peers(pod: ExecutorPod, tmp_path: Path) -> None:
+    for _ in range(3):  # as the kubelet's readiness probe
         socket.create_connection((HOST, pod.port), 5).close()
     other, _ = write_keys(tmp_path)
-    stranger = RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(other), walled=True)
-    with pytest.raises(SandboxError, match="no executor at"):
+    stranger = RemoteSandbox(pod.address, ("bare",), key=wire.read_private_key(other), isolated=True)
+    with pytest.raises(SandboxError, match="Cannot use the executor at"):
         await stranger.start()
     await stranger.stop()
-    assert "its signature is wrong" in pod.log.read_text()
+    assert "invalid worker signature" in pod.log.read_text()
     for garbage in (b"\x00" * 100, b"\xff" * 4096, wire.control(signature="zz"), wire.control(signature="00" * 64)):
         reader, writer = await asyncio.open_connection(HOST, pod.port)
         writer.write(garbage)
         async with asyncio.timeout(30):
-            said = await reader.read()
-        assert b"yours" not in said
+            response = await reader.read()
+        assert b"yours" not in response
         writer.close()
 
 
-async def test_an_executor_that_is_not_tight_is_asked_to_end(
+async def test_executor_exits_after_failed_isolation_check(
     pod: ExecutorPod, sandbox: Callable[[], RemoteSandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = sandbox()
-    await one.start()
-    with IsolationCheck(tmp_path) as canary:
-        await canary.check(one, "bare")
-        assert one.bait is not None
-        monkeypatch.setattr(one, "bait", type(one.bait)(("/opt/executor/program.py",), one.bait.addresses))
+    leaky = sandbox()
+    await leaky.start()
+    with IsolationCheck(tmp_path) as isolation_check:
+        await isolation_check.check(leaky, "bare")
+        assert leaky.forbidden is not None
+        visible = ForbiddenTargets(("/opt/executor/program.py",), leaky.forbidden.addresses)
+        monkeypatch.setattr(leaky, "forbidden", visible)
         with pytest.raises(IsolationCheckFailed, match=r"host file.*visible"):
-            await canary.check(one, "bare")
-    await one.stop(condemned=True)
+            await isolation_check.check(leaky, "bare")
+    await leaky.stop(failed_check=True)
     assert await asyncio.to_thread(pod.wait) == 70
     await asyncio.to_thread(pod.start)
 
 
-def test_outside_of_gvisor_it_refuses(keys: tuple[Path, Path]) -> None:
+def test_executor_outside_gvisor_is_refused(keys: tuple[Path, Path]) -> None:
     command = [sys.executable, "-m", "rstar2_train.judge", "executor", "--worker-key-file", str(keys[1])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
     assert done.returncode == 78

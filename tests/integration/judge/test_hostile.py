@@ -1,4 +1,4 @@
-"""Hostile snippets against a local sandbox: none gets anywhere, and the next call on the same sandbox is unharmed."""
+"""Hostile snippets in a local sandbox: each is contained, and the next call in the same sandbox is unharmed."""
 
 import asyncio
 import socket
@@ -13,13 +13,13 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import CallResult
-from tests.support.hostile import HOSTILE, PROBE, PROBED, Hostile, baits
+from tests.support.hostile import CLEAN, HOSTILE, PROBE, Hostile, targets
 
 
 @pytest.fixture(scope="module")
 def values(judge: LocalJudge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the attacks are tempted with: a secret on this machine, listeners on it."""
-    secret = tmp_path_factory.mktemp("bait") / "secret"
+    """Targets of the attacks: files of this machine with a secret, and listeners on it."""
+    secret = tmp_path_factory.mktemp("targets") / "secret"
     secret.write_text("s3cret")
     files = [str(secret), str(judge.folder), str(Path(__file__)), "/etc/shadow", "/root", "/home", "/var", "/usr"]
     with socket.socket() as listener:
@@ -28,43 +28,43 @@ def values(judge: LocalJudge, tmp_path_factory: pytest.TempPathFactory) -> Itera
         port = listener.getsockname()[1]
         own = socket.gethostbyname(socket.gethostname())
         ports = [("127.0.0.1", port), (own, port), ("127.0.0.1", judge.redis_port), ("127.0.0.1", judge.port)]
-        yield baits(files, ports)
+        yield targets(files, ports)
 
 
 @pytest.fixture(scope="module")
-def ready_again() -> Iterator[list[float]]:
-    """Seconds from the end of an attack to the answer of the next call."""
+def recovery_seconds() -> Iterator[list[float]]:
+    """Seconds from the end of each attack to the result of the next call, printed at the end."""
     seconds: list[float] = []
     yield seconds
-    print(
-        f"\nready again after {len(seconds)} attacks: p50 {statistics.median(seconds):.3f} s, max {max(seconds):.2f} s"
-    )
+    print(f"\nrecovery from {len(seconds)} attacks: p50 {statistics.median(seconds):.3f} s, max {max(seconds):.2f} s")
 
 
 @pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.name)
-def test_attack(judge: LocalJudge, values: dict[str, str], ready_again: list[float], attack: Hostile) -> None:
+def test_hostile_snippet_is_contained(
+    judge: LocalJudge, values: dict[str, str], recovery_seconds: list[float], attack: Hostile
+) -> None:
     async def calls() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
             if attack.before:
                 await client.run(attack.before)
             result = await client.run(attack.program(values), limits=JudgeLimits(**attack.limits))
-            began = time.perf_counter()
+            start = time.perf_counter()
             probe = await client.run(PROBE)
-            ready_again.append(time.perf_counter() - began)
+            recovery_seconds.append(time.perf_counter() - start)
             return result, probe
 
     result, probe = asyncio.run(calls())
     assert attack.problem(result.status, result.stdout, result.stderr) is None
-    assert (probe.status, probe.stdout) == ("ok", PROBED)
+    assert (probe.status, probe.stdout) == ("ok", CLEAN)
 
 
-IN_FLIGHT = """
+LEAKED_SOCKETS = """
 import array, socket
 for _ in range(12):
     a, b = socket.socketpair()
-    for one in (a, b):
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        one.setblocking(False)
+    for end in (a, b):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+        end.setblocking(False)
     both = array.array('i', [a.fileno(), b.fileno()])
     a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, both)])
     try:
@@ -75,20 +75,20 @@ for _ in range(12):
 """
 
 
-def test_what_calls_leave_in_gvisor_itself_is_given_back(judge: LocalJudge) -> None:
-    """Sockets on their way through each other are nobody's, and gVisor never frees them: only a new sandbox does."""
+def test_sandbox_with_leaked_memory_is_replaced(judge: LocalJudge) -> None:
+    """gVisor never frees a pair of sockets that were sent through each other; only a new sandbox does."""
 
     def recycled() -> int:
         return sum(worker["recycled"] for worker in judge.status()["workers"])
 
-    async def leave_much() -> tuple[CallResult, CallResult]:
+    async def leak_until_replaced() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
             before, deadline = recycled(), time.monotonic() + 120
             while recycled() == before:
-                assert time.monotonic() < deadline, "nothing was replaced"
-                left = await client.run(IN_FLIGHT, limits=JudgeLimits(wall_seconds=20))
-            return left, await client.run(PROBE)
+                assert time.monotonic() < deadline, "the sandbox was not replaced"
+                result = await client.run(LEAKED_SOCKETS, limits=JudgeLimits(wall_seconds=20))
+            return result, await client.run(PROBE)
 
-    left, probe = asyncio.run(leave_much())
-    assert left.status == "ok"
-    assert (probe.status, probe.stdout) == ("ok", PROBED)
+    result, probe = asyncio.run(leak_until_replaced())
+    assert result.status == "ok"
+    assert (probe.status, probe.stdout) == ("ok", CLEAN)

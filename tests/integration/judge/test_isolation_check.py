@@ -1,4 +1,4 @@
-"""A sandbox that is not tight is never given a call, and a pool that gets no tight one says why."""
+"""The isolation check: a leaky sandbox never gets a call, and the pool reports what leaked."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,20 @@ from rstar2_train.judge.sandbox import local
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc, prepare
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.judge.types import QueuedCall
-from rstar2_train.judge.worker.pool import PoolError, SandboxPool
+from rstar2_train.judge.worker.pool import SandboxPool
 from rstar2_train.judge.worker.provider import LocalSandboxProvider
+from rstar2_train.judge.worker.sandbox_supervisor import PoolError
 
 
-async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_isolation_check_rejects_a_leaky_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         find_runsc()
     except SetupError as error:
         pytest.skip(str(error))
-    tight = local.bundle_config
+    isolated = local.bundle_config
 
     def leaky(root: Path, arguments: list[str]) -> dict[str, Any]:
-        config = tight(root, arguments)
+        config = isolated(root, arguments)
         config["process"]["env"].append("RSTAR2_REDIS_PASSWORD=hunter2")
         return config
 
@@ -31,11 +32,11 @@ async def test_leaky_sandbox_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     pool.start()
     try:
         limits = JudgeLimits()
-        task = QueuedCall.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
-        call = pool.submit(task)
-        with pytest.raises(PoolError, match=r"not tight.*secrets in the environment.*RSTAR2_REDIS_PASSWORD"):
-            await pool.failed
-        assert pool.ready == 0 and not call.done()
+        call = QueuedCall.build(id="1", reply_to="", code="print(1)", stdin="", limits=limits, deadline=0)
+        future = pool.submit(call)
+        with pytest.raises(PoolError, match=r"not isolated.*secrets in the environment.*RSTAR2_REDIS_PASSWORD"):
+            await pool.supervisor.failed
+        assert pool.ready == 0 and not future.done()
     finally:
         await pool.stop()
     assert not list(tmp_path.glob("rstar2-sandbox-*"))

@@ -1,4 +1,4 @@
-"""Parts killed in the middle of calls: every call is answered, once, and right."""
+"""Recovery from killed processes, a failing Redis and a full queue: every call is answered once and correctly."""
 
 import asyncio
 import contextlib
@@ -28,52 +28,52 @@ SLOW = JudgeLimits(wall_seconds=60)
 
 
 def slow_square(n: int) -> str:
-    """Long enough that a kill hits many of them half-way."""
+    """Return a program that takes long enough for a kill to hit many of them."""
     return f"import time\ntime.sleep(0.1)\nprint({n} * {n})"
 
 
-def assert_all_right(results: list[CallResult]) -> None:
+def assert_squares(results: list[CallResult]) -> None:
     assert [result.status for result in results] == ["ok"] * len(results)
     assert [result.stdout for result in results] == [f"{n * n}\n" for n in range(len(results))]
 
 
 async def start_calls(client: JudgeClient, count: int) -> list[asyncio.Task[CallResult]]:
-    """Starts calls and returns when the first is answered."""
+    """Start calls and return when the first is answered."""
     calls = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(count)]
     await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     return calls
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of all descendants."""
-    found = []
+    """Return the process ids of all descendants."""
+    descendants = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
-            found += [child, *children(child)]
-    return found
+            descendants += [child, *children(child)]
+    return descendants
 
 
 def kill_sandboxes(judge: LocalJudge) -> None:
-    """Kills every sandbox, as a crash of gVisor would."""
+    """Kill every sandbox, as a crash of gVisor does."""
     for pid in children(judge.processes["worker"].pid):
-        with contextlib.suppress(ProcessLookupError):  # it went with its parent
+        with contextlib.suppress(ProcessLookupError):  # it ended with its parent
             os.kill(pid, signal.SIGKILL)
 
 
 def connect_as(judge: LocalJudge) -> AsyncRedis:
-    """A client with the judge's password, as its own processes have one."""
+    """Return a Redis client with the judge's password."""
     return AsyncRedis.from_url(judge.redis_url, password=judge.password, protocol=2)
 
 
 def recycled(judge: LocalJudge) -> int:
-    """Sandboxes that the one living worker threw away so far; its report is a second old at most."""
+    """Return how many sandboxes the only worker has replaced; its report is at most a second old."""
     time.sleep(1.5)
     (worker,) = judge.status()["workers"]
     return int(worker["recycled"])
 
 
-def test_a_sandbox_stays_on_one_core(own_judge: LocalJudge) -> None:
-    # All that runs in it is started by its first process, and so is where that is.
+def test_sandbox_runs_on_one_core(own_judge: LocalJudge) -> None:
+    # Its first process starts all others, which inherit the CPU affinity.
     sandboxes = [os.sched_getaffinity(pid) for pid in children(own_judge.processes["worker"].pid)]
     assert sandboxes
     assert all(len(cores) == 1 for cores in sandboxes)
@@ -82,11 +82,11 @@ def test_a_sandbox_stays_on_one_core(own_judge: LocalJudge) -> None:
 async def test_worker_killed_mid_call(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 12)
-        left = children(own_judge.processes["worker"].pid)
+        descendants = children(own_judge.processes["worker"].pid)
         own_judge.kill("worker")
         own_judge.start_worker()
-        assert_all_right(await asyncio.gather(*calls))
-    for pid in left:  # its sandboxes died with it
+        assert_squares(await asyncio.gather(*calls))
+    for pid in descendants:  # its sandboxes died with it
         state = Path(f"/proc/{pid}/stat")
         assert not state.exists() or b"runsc" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -98,11 +98,11 @@ async def test_redis_killed_and_restarted(own_judge: LocalJudge) -> None:
         more = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(3)]
         await asyncio.sleep(0.5)
         own_judge.start_redis()
-        assert_all_right(await asyncio.gather(*calls))
-        assert_all_right(await asyncio.gather(*more))
+        assert_squares(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*more))
 
 
-async def test_redis_that_comes_back_empty(own_judge: LocalJudge) -> None:
+async def test_redis_restarted_empty(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = own_judge.status()["resubmitted"]
         calls = await start_calls(client, 20)
@@ -110,27 +110,27 @@ async def test_redis_that_comes_back_empty(own_judge: LocalJudge) -> None:
         for file in (own_judge.folder / "redis" / "appendonlydir").iterdir():
             file.unlink()
         own_judge.start_redis()
-        assert_all_right(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*calls))
     assert own_judge.status()["resubmitted"] > before
 
 
-async def test_redis_that_is_full(own_judge: LocalJudge) -> None:
+async def test_redis_full(own_judge: LocalJudge) -> None:
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
-        redis.config_set("maxmemory", "1")  # every write is refused
+        redis.config_set("maxmemory", "1")  # Redis rejects every write
         more = [asyncio.create_task(client.run(slow_square(n), limits=SLOW)) for n in range(3)]
         await asyncio.sleep(2)
         assert not any(call.done() for call in more)
-        refused = httpx.post(f"{own_judge.url}/v1/sessions", trust_env=False, timeout=30)
-        assert refused.status_code == 503 and "Redis is full" in refused.text
+        rejected = httpx.post(f"{own_judge.url}/v1/sessions", trust_env=False, timeout=30)
+        assert rejected.status_code == 503 and "Redis is full" in rejected.text
         redis.config_set("maxmemory", "0")
-        assert_all_right(await asyncio.gather(*calls))
-        assert_all_right(await asyncio.gather(*more))
+        assert_squares(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*more))
 
 
-async def test_redis_that_fails_over(own_judge: LocalJudge) -> None:
-    """It becomes the replica of a master that nobody reaches, then a master again: blocked reads end by an error."""
+async def test_redis_failover(own_judge: LocalJudge) -> None:
+    """Redis becomes the replica of an unreachable master, then a master again: blocking reads end with an error."""
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     worker = own_judge.processes["worker"]
     async with JudgeClient(own_judge.url) as client:
@@ -140,15 +140,13 @@ async def test_redis_that_fails_over(own_judge: LocalJudge) -> None:
         await asyncio.sleep(2)
         assert not any(call.done() for call in more)
         redis.replicaof("NO", "ONE")
-        assert_all_right(await asyncio.gather(*calls))
-        assert_all_right(await asyncio.gather(*more))
+        assert_squares(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*more))
     assert worker.poll() is None
 
 
-async def test_connections_begin_with_nothing_that_redis_refuses(
-    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error that waits in a connection could be taken for the answer to the next command."""
+async def test_redis_connections_start_without_errors(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a command at the start of a connection could be mistaken for the reply to the next command."""
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)
     redis = connect(judge.redis_url)
     try:
@@ -159,43 +157,43 @@ async def test_connections_begin_with_nothing_that_redis_refuses(
         await redis.aclose()
 
 
-async def test_a_thousand_callers_at_once(own_judge: LocalJudge) -> None:
-    """Each with a connection of its own: none is refused, every answer is right (`measure_load` looks at each)."""
-    measured = await measure_load(own_judge.url, "print", callers=1024, calls=1024)
-    assert measured.refused == 0
+async def test_api_serves_a_thousand_callers(own_judge: LocalJudge) -> None:
+    """Each has its own connection: none is rejected, and every result is correct (`measure_load` checks each)."""
+    load = await measure_load(own_judge.url, "print", callers=1024, calls=1024)
+    assert load.refused == 0
 
 
-async def test_soak_in_small(tmp_path: Path) -> None:
-    """What `make bench-judge` does with 45,000 calls."""
-    seen = await soak(tmp_path, calls=1000, every=1.0)
-    assert seen["kills"] >= 3
-    assert (seen["lost"], seen["duplicated"], seen["wrong"]) == (0, 0, 0)
-    assert seen["sessions"]["cells"] > 0 and seen["sessions"]["wrong"] == 0
+async def test_soak_loses_no_call(tmp_path: Path) -> None:
+    """A short version of the soak of `make bench-judge`, which runs 45,000 calls."""
+    report = await soak(tmp_path, calls=1000, every=1.0)
+    assert report["kills"] >= 3
+    assert (report["lost"], report["duplicated"], report["wrong"]) == (0, 0, 0)
+    assert report["sessions"]["cells"] > 0 and report["sessions"]["wrong"] == 0
 
 
-async def test_every_command_of_a_worker_survives_an_empty_redis(judge: LocalJudge) -> None:
+async def test_consumer_recreates_a_lost_group(judge: LocalJudge) -> None:
     redis = connect_as(judge)
     try:
-        names = QueueKeys("empty")
-        consumer = Consumer(redis, "me", names)
+        keys = QueueKeys("empty")
+        consumer = Consumer(redis, "worker", keys)
         for command in (
-            consumer.pull(names.tasks, 1, block_ms=1),
+            consumer.pull(keys.calls, 1, block_ms=1),
             consumer.claim(1),
             consumer.renew([b"1-1"]),
             consumer.leave(),
         ):
-            await redis.delete(names.tasks)
+            await redis.delete(keys.calls)
             await command
-            assert await redis.exists(names.tasks)
+            assert await redis.exists(keys.calls)
     finally:
         await redis.aclose()
 
 
-async def test_memory_that_a_call_takes_while_other_lanes_still_open_is_its_own(tmp_path: Path) -> None:
-    attack = next(one for one in HOSTILE if one.name == "memory-of-many")
-    with LocalJudge(tmp_path, executors=1) as stack:
-        async with JudgeClient(stack.url) as client:
-            kill_sandboxes(stack)
+async def test_call_over_memory_while_lanes_open_is_blamed(tmp_path: Path) -> None:
+    attack = next(attack for attack in HOSTILE if attack.name == "memory-of-many-processes")
+    with LocalJudge(tmp_path, executors=1) as judge:
+        async with JudgeClient(judge.url) as client:
+            kill_sandboxes(judge)
             result = await client.run(attack.program({}), limits=JudgeLimits(**attack.limits))
     assert (result.status, result.stderr) == ("memory", "its processes together took too much memory\n")
 
@@ -205,7 +203,7 @@ async def test_sandbox_killed_mid_call(own_judge: LocalJudge) -> None:
         before = recycled(own_judge)
         calls = await start_calls(client, 8)
         kill_sandboxes(own_judge)
-        assert_all_right(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*calls))
         assert recycled(own_judge) == before + 1
 
 
@@ -214,7 +212,7 @@ async def test_api_killed_and_restarted(own_judge: LocalJudge) -> None:
         calls = await start_calls(client, 8)
         own_judge.kill("api")
         own_judge.start_api()
-        assert_all_right(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*calls))
 
 
 async def test_worker_drains_on_sigterm(own_judge: LocalJudge) -> None:
@@ -223,30 +221,30 @@ async def test_worker_drains_on_sigterm(own_judge: LocalJudge) -> None:
         own_judge.processes["worker"].terminate()
         assert own_judge.processes.pop("worker").wait(60) == 0
         redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
-        assert redis.xinfo_consumers(QueueKeys().tasks, GROUP) == []  # it held nothing and took its name off
+        assert redis.xinfo_consumers(QueueKeys().calls, GROUP) == []  # it had no lease and left the group
         own_judge.start_worker()
-        assert_all_right(await asyncio.gather(*calls))
+        assert_squares(await asyncio.gather(*calls))
 
 
-async def test_task_delivered_too_often_is_put_aside(own_judge: LocalJudge) -> None:
-    """A call whose workers die each time ends as `internal`, which the client reports as the judge's failure."""
+async def test_call_delivered_too_often_is_a_dead_letter(own_judge: LocalJudge) -> None:
+    """A call whose workers always die gets status `internal`, which the client reports as unavailability."""
     own_judge.kill("worker")
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with httpx.AsyncClient(trust_env=False, timeout=120) as http:
         call = asyncio.create_task(http.post(f"{own_judge.url}/v1/run", json={"code": "print(1)"}))
-        while not redis.xlen(QueueKeys().tasks):
+        while not redis.xlen(QueueKeys().calls):
             await asyncio.sleep(0.02)
-        redis.xreadgroup(GROUP, "dead", {QueueKeys().tasks: ">"})
-        entry = redis.xpending_range(QueueKeys().tasks, GROUP, "-", "+", 1)[0]["message_id"]
-        redis.xclaim(QueueKeys().tasks, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
+        redis.xreadgroup(GROUP, "dead", {QueueKeys().calls: ">"})
+        entry = redis.xpending_range(QueueKeys().calls, GROUP, "-", "+", 1)[0]["message_id"]
+        redis.xclaim(QueueKeys().calls, GROUP, "dead", 0, [entry], idle=60_000, retrycount=3)
         own_judge.start_worker()
         answer = (await call).json()
     assert answer["status"] == "internal" and "given up" in answer["stderr"]
-    assert redis.xlen(QueueKeys().dead) == 1 and redis.xlen(QueueKeys().tasks) == 0
+    assert redis.xlen(QueueKeys().dead) == 1 and redis.xlen(QueueKeys().calls) == 0
 
 
-async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: LocalJudge) -> None:
-    """Something outside kills each sandbox as soon as this call is in it: after three it is the call's fault."""
+async def test_call_that_ends_each_sandbox_is_killed(own_judge: LocalJudge) -> None:
+    """The test kills each sandbox that runs the call; after the third the call is blamed."""
     async with JudgeClient(own_judge.url) as client:
         call = asyncio.create_task(client.run("import time\ntime.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
         while not call.done():
@@ -257,8 +255,8 @@ async def test_snippet_that_always_kills_its_sandbox_is_blamed(own_judge: LocalJ
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: LocalJudge) -> None:
-    """More calls than the API takes: 503 with Retry-After; the client waits and gets them all answered."""
+async def test_api_full_queue_delays_the_client(tmp_path: Path, judge: LocalJudge) -> None:
+    """More calls than the limit: 503 with Retry-After; the client waits, and all its calls are answered."""
     command = [sys.executable, "-m", "rstar2_train.judge", "api", "--redis", judge.redis_url, "--max-pending", "4"]
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as api:
@@ -281,13 +279,13 @@ async def test_backpressure_is_told_and_heeded(tmp_path: Path, judge: LocalJudge
                     results.append(asyncio.create_task(client.run(f"print({n} * {n})")))
                     await asyncio.sleep(0)
                     await asyncio.sleep(0.01)
-                assert_all_right(await asyncio.gather(*results))
+                assert_squares(await asyncio.gather(*results))
                 assert (await blocker).status == "ok"
         finally:
             api.terminate()
 
 
-async def test_client_gives_up_with_a_reason() -> None:
+async def test_client_unreachable_judge_is_unavailable() -> None:
     async with JudgeClient("http://127.0.0.1:9", patience_seconds=0.5) as client:
         with pytest.raises(JudgeUnavailable, match=r"127\.0\.0\.1:9"):
             await client.run("print(1)")

@@ -1,4 +1,4 @@
-"""Sessions: state from cell to cell, walls between sessions, ends that are told, and no cell run twice."""
+"""Sessions: state between cells, isolation of sessions, reported ends, and no cell that runs twice."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.local import LocalJudge
-from rstar2_train.judge.types import NO_ROOM
+from rstar2_train.judge.types import NO_FREE_SLOT
 from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
 from tests.integration.judge.test_recovery import kill_sandboxes
 from tests.support.hostile import SESSIONS
 
 
-async def test_state_is_kept_from_cell_to_cell(client: JudgeClient) -> None:
+async def test_session_keeps_state_between_cells(client: JudgeClient) -> None:
     async with client.session() as session:
         first = await session.run("import math\nx = 40\ndef f(n): return x + n")
         assert (first.status, first.session_lives) == ("ok", True)
@@ -27,18 +27,18 @@ async def test_state_is_kept_from_cell_to_cell(client: JudgeClient) -> None:
         assert (await session.run("print(f(2), math.pi > 3)")).stdout == "52 True\n"
         assert (await session.run("open('/tmp/kept', 'w').write('here')")).status == "ok"
         assert (await session.run("open('/tmp/kept').read()")).stdout == "'here'\n"
-        ended = await session.run("raise SystemExit(3)")  # ends a cell, not the session
-        assert (ended.status, ended.exit_code, ended.session_lives) == ("error", 3, True)
+        exited = await session.run("raise SystemExit(3)")  # ends a cell, not the session
+        assert (exited.status, exited.exit_code, exited.session_lives) == ("error", 3, True)
         assert (await session.run("input()")).stderr.endswith("EOFError: EOF when reading a line\n")
 
 
-async def test_other_calls_and_sessions_see_nothing_of_it(client: JudgeClient) -> None:
-    look = "import os\n(os.listdir('/tmp'), [p for p in os.listdir('/proc') if p.isdigit()], 'secret' in globals())"
-    async with client.session() as one, client.session() as other:
-        assert (await one.run("secret = 's3cret'\nopen('/tmp/mine', 'w').write(secret)")).status == "ok"
-        assert (await other.run(look)).stdout == "([], ['1'], False)\n"
-        assert (await client.run(look)).stdout == "([], ['1'], False)\n"
-        assert (await one.run("secret")).stdout == "'s3cret'\n"
+async def test_session_is_isolated_from_other_sessions_and_calls(client: JudgeClient) -> None:
+    probe = "import os\n(os.listdir('/tmp'), [p for p in os.listdir('/proc') if p.isdigit()], 'secret' in globals())"
+    async with client.session() as session, client.session() as other:
+        assert (await session.run("secret = 's3cret'\nopen('/tmp/mine', 'w').write(secret)")).status == "ok"
+        assert (await other.run(probe)).stdout == "([], ['1'], False)\n"
+        assert (await client.run(probe)).stdout == "([], ['1'], False)\n"
+        assert (await session.run("secret")).stdout == "'s3cret'\n"
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,18 @@ async def test_other_calls_and_sessions_see_nothing_of_it(client: JudgeClient) -
         ("import ctypes\nctypes.string_at(0)", JudgeLimits(), "error"),
     ],
 )
-async def test_a_cell_that_ends_its_session(client: JudgeClient, code: str, limits: JudgeLimits, status: str) -> None:
+async def test_session_ends_with_a_cell_over_its_limits(
+    client: JudgeClient, code: str, limits: JudgeLimits, status: str
+) -> None:
     async with client.session() as session:
         assert (await session.run("x = 1")).session_lives
-        ended = await session.run(code, limits=limits)
-        assert (ended.status, ended.session_lives) == (status, False)
+        last = await session.run(code, limits=limits)
+        assert (last.status, last.session_lives) == (status, False)
         assert (await session.run("x")).status == "session_lost"
     assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_memory_of_a_session_is_bounded(client: JudgeClient) -> None:
+async def test_session_memory_is_limited(client: JudgeClient) -> None:
     async with client.session() as session:
         limits = JudgeLimits(memory_mib=64)
         assert (await session.run("kept = []", limits=limits)).status == "ok"
@@ -69,15 +71,16 @@ async def test_memory_of_a_session_is_bounded(client: JudgeClient) -> None:
         assert (await session.run("print(len(kept) < 5)", limits=limits)).stdout == "True\n"
 
 
-async def test_a_cell_that_prints_the_judges_own_words_is_not_run_again(client: JudgeClient) -> None:
+async def test_cell_printing_a_judge_message_is_not_retried(client: JudgeClient) -> None:
+    """The text of a judge's message in the output of a cell must not look like that message."""
     async with client.session() as session:
         await session.run("n = 0")
-        said = await session.run(f"import sys\nn += 1\nsys.stderr.write({NO_ROOM!r})\nsys.exit(n)")
-        assert (said.status, said.stderr, said.exit_code) == ("error", NO_ROOM, 1)
+        forged = await session.run(f"import sys\nn += 1\nsys.stderr.write({NO_FREE_SLOT!r})\nsys.exit(n)")
+        assert (forged.status, forged.stderr, forged.exit_code) == ("error", NO_FREE_SLOT, 1)
         assert (await session.run("n")).stdout == "1\n"
 
 
-async def test_a_forked_child_does_not_answer_for_the_cell(client: JudgeClient) -> None:
+async def test_cell_forked_child_does_not_end_the_cell(client: JudgeClient) -> None:
     async with client.session() as session:
         first = await session.run("import os, time\nif os.fork() == 0: time.sleep(0.2)\nprint(os.getpid())")
         assert first.session_lives and "1\n" in first.stdout
@@ -85,7 +88,7 @@ async def test_a_forked_child_does_not_answer_for_the_cell(client: JudgeClient) 
         assert (await session.run("print('second', os.getpid())")).stdout.endswith("second 1\n")
 
 
-async def test_one_cell_at_a_time(judge: LocalJudge) -> None:
+async def test_session_second_cell_in_flight_is_rejected(judge: LocalJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         session = (await http.post("/v1/sessions")).json()["session"]
         slow = asyncio.create_task(
@@ -99,14 +102,14 @@ async def test_one_cell_at_a_time(judge: LocalJudge) -> None:
         assert (lost.status_code, lost.json()["status"]) == (200, "session_lost")
 
 
-async def test_unknown_session(judge: LocalJudge) -> None:
+async def test_session_unknown_id_is_lost(judge: LocalJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
-        answer = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
-        assert answer.json()["status"] == "session_lost"
+        response = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
+        assert response.json()["status"] == "session_lost"
 
 
-async def test_sessions_beside_calls(client: JudgeClient) -> None:
-    """Cells get their turn while more calls wait than there are sandboxes, and the calls theirs."""
+async def test_session_and_calls_share_a_sandbox(client: JudgeClient) -> None:
+    """Cells run while more calls wait than sandboxes exist, and the calls run too."""
     async with client.session() as session:
         assert (await session.run("y = 1")).status == "ok"
         calls = [asyncio.create_task(client.run(f"import time; time.sleep(0.1); print({n})")) for n in range(60)]
@@ -117,8 +120,8 @@ async def test_sessions_beside_calls(client: JudgeClient) -> None:
         assert [result.stdout for result in await asyncio.gather(*calls)] == [f"{n}\n" for n in range(60)]
 
 
-async def test_more_sessions_than_places(client: JudgeClient) -> None:
-    """Those that find no place wait outside: cells, calls and ends of the others go on."""
+async def test_session_without_free_slot_waits(client: JudgeClient) -> None:
+    """New sessions wait for a free slot. Cells and ends of live sessions, and calls, run meanwhile."""
     sessions = [client.session() for _ in range(24)]
     for session in sessions:
         await session.__aenter__()
@@ -127,27 +130,27 @@ async def test_more_sessions_than_places(client: JudgeClient) -> None:
             assert (await session.run(f"mine = {n}")).status == "ok"
         late = [asyncio.create_task(session.run(f"mine = {n}")) for n, session in enumerate(sessions[16:], start=16)]
         await asyncio.sleep(2)
-        assert not any(one.done() for one in late)
+        assert not any(cell.done() for cell in late)
         assert (await sessions[15].run("mine")).stdout == "15\n"
         assert (await client.run("print(1)")).stdout == "1\n"
         for session in sessions[:8]:
             await session.__aexit__(None, None, None)
-        assert [(await one).status for one in late] == ["ok"] * 8
+        assert [(await cell).status for cell in late] == ["ok"] * 8
         assert [(await session.run("mine")).stdout for session in sessions[8:]] == [f"{n}\n" for n in range(8, 24)]
     finally:
         for session in sessions[8:]:
             await session.__aexit__(None, None, None)
 
 
-async def test_a_cell_longer_than_the_idle_limit_ends_no_session(tmp_path: Path) -> None:
-    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as stack:
-        async with JudgeClient(stack.url) as client, client.session() as session:
+async def test_session_cell_longer_than_idle_limit_is_kept(tmp_path: Path) -> None:
+    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as judge:
+        async with JudgeClient(judge.url) as client, client.session() as session:
             assert (await session.run("import time\nx = 1\ntime.sleep(3)")).session_lives
             assert (await session.run("x")).stdout == "1\n"
 
 
 @pytest.mark.parametrize("code", SESSIONS.values(), ids=SESSIONS.keys())
-async def test_a_hostile_session_harms_itself_alone(client: JudgeClient, code: str) -> None:
+async def test_session_hostile_cell_harms_only_itself(client: JudgeClient, code: str) -> None:
     async with client.session() as good, client.session() as bad:
         assert (await good.run("kept = 'here'")).status == "ok"
         await bad.run(code, limits=JudgeLimits(wall_seconds=2))
@@ -155,11 +158,12 @@ async def test_a_hostile_session_harms_itself_alone(client: JudgeClient, code: s
             await bad.run("print('again')", limits=JudgeLimits(wall_seconds=2))
             assert (await client.run("print(2 + 2)", limits=JudgeLimits(wall_seconds=20))).stdout == "4\n"
             assert (await good.run("kept", limits=JudgeLimits(wall_seconds=20))).stdout == "'here'\n"
-    look = await client.run("import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))")
-    assert look.stdout == "['1'] []\n"
+    probe = await client.run("import os\nprint([p for p in os.listdir('/proc') if p.isdigit()], os.listdir('/tmp'))")
+    assert probe.stdout == "['1'] []\n"
 
 
-async def test_memory_taken_between_cells_ends_the_sandbox_not_another_call(client: JudgeClient) -> None:
+async def test_session_memory_between_cells_harms_no_call(client: JudgeClient) -> None:
+    """Processes that a cell left take memory during a later call. That ends the sandbox and session, not the call."""
     async with client.session() as session:
         limits = JudgeLimits(memory_mib=64)
         code = (
@@ -175,23 +179,23 @@ async def test_memory_taken_between_cells_ends_the_sandbox_not_another_call(clie
 
 
 @pytest.mark.parametrize("draw", ["numpy.random.rand()", "sympy.core.random.rng.random()", "random.random()"])
-async def test_random_numbers_are_new_in_every_call(client: JudgeClient, draw: str) -> None:
+async def test_call_random_numbers_differ(client: JudgeClient, draw: str) -> None:
     drawn = {(await client.run(f"import {draw.split('.')[0]}\n{draw}")).stdout for _ in range(3)}
     assert len(drawn) == 3 and "" not in drawn
 
 
-async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
-    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as stack:
-        async with JudgeClient(stack.url) as client, client.session() as used, client.session() as idle:
+async def test_session_idle_is_closed(tmp_path: Path) -> None:
+    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as judge:
+        async with JudgeClient(judge.url) as client, client.session() as used, client.session() as idle:
             assert (await idle.run("x = 1")).status == "ok"
             for n in range(8):
                 assert (await used.run(f"print({n})")).stdout == f"{n}\n"
                 await asyncio.sleep(0.5)
-            assert stack.status()["workers"][0]["sessions"] == 1
+            assert judge.status()["workers"][0]["sessions"] == 1
             assert (await idle.run("x")).status == "session_lost"
 
 
-async def test_lost_sandbox(own_judge: LocalJudge) -> None:
+async def test_session_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         kill_sandboxes(own_judge)
@@ -199,7 +203,7 @@ async def test_lost_sandbox(own_judge: LocalJudge) -> None:
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_sandbox_lost_in_a_cell(own_judge: LocalJudge) -> None:
+async def test_cell_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -208,21 +212,21 @@ async def test_sandbox_lost_in_a_cell(own_judge: LocalJudge) -> None:
         assert (await cell).status == "session_lost"
 
 
-async def test_lost_worker(own_judge: LocalJudge) -> None:
+async def test_cell_with_killed_worker_is_lost(own_judge: LocalJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
         await asyncio.sleep(1)
         own_judge.kill("worker")
         own_judge.start_worker()
-        began = time.monotonic()
+        start = time.monotonic()
         assert (await cell).status == "session_lost"
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - start < 30
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_redis_restarted_under_a_session(own_judge: LocalJudge) -> None:
-    """A session outlives Redis, and no cell is run twice: each adds one."""
+async def test_session_survives_redis_restarts(own_judge: LocalJudge) -> None:
+    """No cell runs twice: each adds one."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("n = 0")
         for turn in range(12):
@@ -233,10 +237,10 @@ async def test_redis_restarted_under_a_session(own_judge: LocalJudge) -> None:
             assert (await cell).stdout == f"{turn + 1}\n"
 
 
-async def test_a_trajectorys_notebook(client: JudgeClient) -> None:
+async def test_jupyter_tool_runs_cells_in_order(client: JudgeClient) -> None:
     async with JupyterTool(client) as notebook:
         cells = await asyncio.gather(*(notebook.run(code) for code in ("x = 6", "x *= 7", "x")))
         assert cells[-1].stdout == "42\n"
         assert (await notebook.run("while True: pass", limits=JudgeLimits(wall_seconds=1))).status == "timeout"
-        again = await notebook.run("x")
-        assert again.stdout == STARTED_AGAIN and "NameError" in again.stderr
+        restarted = await notebook.run("x")
+        assert restarted.stdout == STARTED_AGAIN and "NameError" in restarted.stderr

@@ -1,4 +1,4 @@
-"""A judge of which nothing comes, as when its node died without a word: noticed, and told from one that is at work."""
+"""Silence of a judge, as after a failure of its node: clients detect it, and do not mistake a long call for it."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ END = "0\r\n\r\n"
 
 @asynccontextmanager
 async def serving(answer: Callable[[int, asyncio.StreamWriter], Awaitable[object]]) -> AsyncIterator[str]:
-    """A server that has a request's head answered, is told which one it is (0, 1, ...), and says nothing of its own."""
+    """Run a server that calls `answer` with the number of each request and its writer, and sends nothing itself."""
     count = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,16 +38,16 @@ async def serving(answer: Callable[[int, asyncio.StreamWriter], Awaitable[object
 
 
 def chunk(line: str) -> str:
-    """A line, as one piece of an answer."""
+    """Return a line as a chunk of a response."""
     return f"{len(line) + 1:x}\r\n{line}\n\r\n"
 
 
 def result(index: int) -> str:
-    """The result of a call that printed its index."""
+    """Return the result of a call that printed its index."""
     return chunk(json.dumps({"index": index, "status": "ok", "stdout": f"{index}\n"}))
 
 
-async def test_a_judge_that_takes_calls_and_says_nothing_is_away() -> None:
+async def test_client_silent_judge_is_unavailable() -> None:
     async with (
         serving(lambda number, writer: asyncio.sleep(0)) as url,
         JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
@@ -57,18 +57,18 @@ async def test_a_judge_that_takes_calls_and_says_nothing_is_away() -> None:
             await client.run("print(1)")
 
 
-async def test_calls_are_sent_again_when_their_judge_falls_silent() -> None:
-    """The first request gets one of its two results and nothing more; patience counts from what was heard last."""
+async def test_client_resends_calls_after_silence() -> None:
+    """The first request gets one of its two results and then nothing; patience counts from the last data."""
 
     async def answer(number: int, writer: asyncio.StreamWriter) -> None:
         writer.write((HEAD + (result(1) if number == 0 else result(0) + END)).encode())
 
     async with serving(answer) as url, JudgeClient(url, silent_seconds=0.2) as client, asyncio.timeout(30):
         both = await asyncio.gather(client.run("print(0)"), client.run("print(1)"))
-        assert [one.stdout for one in both] == ["0\n", "1\n"]
+        assert [result.stdout for result in both] == ["0\n", "1\n"]
 
 
-async def test_a_cell_is_lost_and_not_sent_again_when_its_judge_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_cell_is_lost_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "ANSWER_SECONDS", 0.2)
     requests = 0
 
@@ -76,8 +76,8 @@ async def test_a_cell_is_lost_and_not_sent_again_when_its_judge_falls_silent(mon
         nonlocal requests
         requests += 1
         if number == 0:
-            begun = json.dumps({"session": "s"})
-            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(begun)}\r\n\r\n{begun}".encode())
+            body = json.dumps({"session": "s"})
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
     async with serving(answer) as url, JudgeClient(url) as client, asyncio.timeout(30):
         session = client.session()
@@ -88,8 +88,8 @@ async def test_a_cell_is_lost_and_not_sent_again_when_its_judge_falls_silent(mon
     assert requests == 2
 
 
-async def test_the_kernel_asks_whether_a_judges_node_is_there() -> None:
-    """Only this finds out that the node of a cell's judge is dead."""
+async def test_client_connections_use_tcp_keepalive() -> None:
+    """A response to a cell has no keep-alive lines, so only TCP detects the failure of the judge's node."""
 
     async def answer(number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
@@ -101,11 +101,11 @@ async def test_the_kernel_asks_whether_a_judges_node_is_there() -> None:
         assert its.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
-async def test_a_judge_at_work_gives_signs_of_life(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that takes far longer than the client bears silence is answered by the first request."""
+async def test_client_long_call_is_kept_alive(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes longer than the client's limit of silence is answered by the first request."""
     monkeypatch.setattr(api, "ALIVE_SECONDS", 0.1)
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)
-    app = api.make_app(api.ApiSettings(redis=judge.redis_url), token=None)
+    app = api.create_app(api.ApiSettings(redis=judge.redis_url), token=None)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve([listener]))
@@ -113,7 +113,7 @@ async def test_a_judge_at_work_gives_signs_of_life(judge: LocalJudge, monkeypatc
         async with JudgeClient(url, silent_seconds=2) as client, asyncio.timeout(60):
             slow = await client.run("import time\ntime.sleep(5)\nprint('slow')", limits=SLOW)
             assert (slow.status, slow.stdout) == ("ok", "slow\n")
-            intake = app.state.intake
-            assert (intake.submitter.answered, intake.submitter.pending) == (1, 0)
+            admission = app.state.admission
+            assert (admission.submitter.answered, admission.submitter.pending) == (1, 0)
         server.should_exit = True
         await serving

@@ -1,4 +1,4 @@
-"""Each status of a call, from snippets that earn it, through HTTP, Redis and a real gVisor sandbox."""
+"""Each status of a call, through HTTP, Redis and a real gVisor sandbox."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ Run = Callable[..., CallResult]
         ("import math_verify as m\nm.verify(m.parse('$1/2$'), m.parse('$0.5$'))", "", "True\n"),
     ],
 )
-def test_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
+def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
     result = run(code, stdin)
     assert (result.status, result.stdout, result.stderr, result.exit_code) == ("ok", stdout, "", 0)
     assert result.run_seconds > 0
@@ -61,13 +61,13 @@ def test_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
         ("import scapy_is_not_here", 1, "ModuleNotFoundError: No module named 'scapy_is_not_here'"),
     ],
 )
-def test_error(run: Run, code: str, exit_code: int, last_line: str) -> None:
+def test_call_status_error(run: Run, code: str, exit_code: int, last_line: str) -> None:
     result = run(code)
     assert (result.status, result.exit_code) == ("error", exit_code)
     assert result.stderr.strip().endswith(last_line)
 
 
-def test_traceback_shows_the_snippet_alone(run: Run) -> None:
+def test_call_traceback_contains_only_the_snippet(run: Run) -> None:
     result = run("def half(n):\n    return n / 0\nhalf(1)")
     assert result.stderr == (
         'Traceback (most recent call last):\n  File "<snippet>", line 3, in <module>\n'
@@ -85,63 +85,63 @@ def test_traceback_shows_the_snippet_alone(run: Run) -> None:
         "signal.alarm(0)\nwhile True: time.sleep(1)",
     ],
 )
-def test_timeout(run: Run, code: str) -> None:
+def test_call_status_timeout(run: Run, code: str) -> None:
     result = run(code, wall_seconds=1.5)
     assert (result.status, result.stdout, result.exit_code) == ("timeout", "before\n", None)
 
 
-def test_memory_of_one_process(run: Run) -> None:
+def test_call_status_memory_of_one_process(run: Run) -> None:
     assert run("x = bytearray(10**10)").status == "memory"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=96, wall_seconds=60).status == "ok"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=48).status == "memory"
 
 
-def test_caught_memory_error_is_the_snippets_own_affair(run: Run) -> None:
+def test_call_caught_memory_error_is_ok(run: Run) -> None:
     assert run("try:\n    bytearray(10**10)\nexcept MemoryError:\n    print('caught')").stdout == "caught\n"
 
 
-def test_output_limit(run: Run) -> None:
+def test_call_status_output_limit(run: Run) -> None:
     result = run("while True: print('x' * 999)", output_bytes=4096)
     assert (result.status, len(result.stdout)) == ("output_limit", 4096)
     assert run("import sys\nsys.stderr.write('x' * 5000)", output_bytes=4096).status == "output_limit"
     assert run("print('x' * 4095)", output_bytes=4096).status == "ok"
 
 
-def test_invalid_is_never_run(run: Run) -> None:
+def test_call_status_invalid_is_not_run(run: Run) -> None:
     result = run("#" * (MAX_CODE_BYTES + 1))
     assert (result.status, result.run_seconds) == ("invalid", 0.0)
     assert "at most" in result.stderr
 
 
-def test_lone_surrogates_and_null_bytes_are_not_accidents(run: Run) -> None:
+def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
     assert run("print('\udc80')").status == "invalid"
     assert run("print('\\ud800')").status == "error"
     assert run("x = 1\0").status == "error"
     assert run("print(1)").status == "ok"
 
 
-def test_status_page_and_single_call(judge: LocalJudge) -> None:
+def test_api_status_and_single_call(judge: LocalJudge) -> None:
     status = judge.status()
     assert status["ready"] and status["executors"]["ready"] == 1
     assert status["workers"][0]["isolation"] == "gvisor"
-    answer = httpx.post(f"{judge.url}/v1/run", json={"code": "print(input())", "stdin": "hi"}, trust_env=False)
-    assert answer.json()["stdout"] == "hi\n" and answer.json()["status"] == "ok"
+    response = httpx.post(f"{judge.url}/v1/run", json={"code": "print(input())", "stdin": "hi"}, trust_env=False)
+    assert response.json()["stdout"] == "hi\n" and response.json()["status"] == "ok"
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
 
 
-def test_wrong_requests_are_told_which_field(judge: LocalJudge) -> None:
+def test_api_invalid_request_names_the_field(judge: LocalJudge) -> None:
     for body, field in (
         ({"code": 5}, "code"),
         ({"code": "", "colour": 1}, "colour"),
         ({"code": "", "limits": {"wallSeconds": -1}}, "wallSeconds"),
     ):
-        answer = httpx.post(f"{judge.url}/v1/run", json=body, trust_env=False)
-        assert answer.status_code == 422 and field in answer.text
-    answer = httpx.post(f"{judge.url}/v1/batch", json={"calls": [{"code": ""}] * 65}, trust_env=False)
-    assert answer.status_code == 422
+        response = httpx.post(f"{judge.url}/v1/run", json=body, trust_env=False)
+        assert response.status_code == 422 and field in response.text
+    response = httpx.post(f"{judge.url}/v1/batch", json={"calls": [{"code": ""}] * 65}, trust_env=False)
+    assert response.status_code == 422
 
 
-def test_batch_as_one_answer_keeps_the_order(judge: LocalJudge) -> None:
+def test_api_batch_without_ndjson_keeps_the_order(judge: LocalJudge) -> None:
     calls = [{"code": f"print({n})"} for n in range(8)]
-    answer = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
-    assert [result["stdout"] for result in answer.json()["results"]] == [f"{n}\n" for n in range(8)]
+    response = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
+    assert [result["stdout"] for result in response.json()["results"]] == [f"{n}\n" for n in range(8)]

@@ -1,4 +1,4 @@
-"""Answers that need a parser, decided by math-verify in the real sandbox, and hostile ones that end in it."""
+"""Answers that math-verify parses in the real sandbox, and hostile answers, which are contained there."""
 
 import asyncio
 
@@ -55,13 +55,13 @@ def boxed(answer: str) -> str:
     return rf"<answer>\boxed{{{answer}}}</answer>"
 
 
-async def test_the_parser_decides_inside_the_sandbox(client: JudgeClient) -> None:
+async def test_verify_parses_answers_in_the_sandbox(client: JudgeClient) -> None:
     scores = await asyncio.gather(*(verify(boxed(answer), gold, judge=client) for answer, gold, _ in CASES))
     assert [(score.answer, score.verdict) for score in scores] == [(answer, verdict) for answer, _, verdict in CASES]
 
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
-async def test_hostile_answer_ends_unrewarded_and_the_next_is_judged(client: JudgeClient, answer: str) -> None:
+async def test_verify_hostile_answer_gets_no_reward(client: JudgeClient, answer: str) -> None:
     hostile = await verify(boxed(answer), "7", judge=client)
     assert hostile.verdict in ("wrong", "timeout") and hostile.reward == 0
     assert (await verify(boxed("14/2"), "7", judge=client)).verdict == "correct"

@@ -1,4 +1,4 @@
-"""The API's application without a Redis: its OpenAPI page, and what is refused before anything runs."""
+"""The API's application without a Redis: its OpenAPI page, and the requests that it rejects before anything runs."""
 
 import json
 import re
@@ -7,55 +7,69 @@ from typing import Any
 import httpx
 import pytest
 
-from rstar2_train.judge.api.app import ApiSettings, make_app
+from rstar2_train.judge.api.app import ApiSettings, create_app
 
 
-def asking(token: str | None) -> httpx.AsyncClient:
-    """A client of the application itself, which has not connected to Redis."""
-    app = make_app(ApiSettings(redis="redis://127.0.0.1:1/0"), token=token)
+def api_client(token: str | None) -> httpx.AsyncClient:
+    """Return a client of the application itself, which is not connected to Redis."""
+    app = create_app(ApiSettings(redis="redis://127.0.0.1:1/0"), token=token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://judge")
 
 
-async def test_the_page_and_all_it_loads_come_from_here_without_a_token() -> None:
-    async with asking("t0ken") as http:
+async def fetch_schema(token: str | None) -> dict[str, Any]:
+    """Return the OpenAPI schema."""
+    async with api_client(token) as http:
+        schema: dict[str, Any] = (await http.get("/openapi.json")).json()
+    return schema
+
+
+def operations(schema: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the operations by path and method."""
+    return {(path, method): operation for path, item in schema["paths"].items() for method, operation in item.items()}
+
+
+async def test_page_is_complete_and_needs_no_token() -> None:
+    """The API serves the page and all its files itself."""
+    async with api_client("t0ken") as http:
         page = await http.get("/docs")
-        loaded = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
-        assert page.status_code == 200 and len(loaded) == 3
+        files = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+        assert page.status_code == 200 and len(files) == 3
         assert "//" not in page.text.replace("window.location.protocol + '//'", "").replace("<!--", "")
-        for path in (*loaded, "/openapi.json"):
-            answer = await http.get(path)
-            assert answer.status_code == 200 and len(answer.content) > 1000, path
+        for path in (*files, "/openapi.json"):
+            response = await http.get(path)
+            assert response.status_code == 200 and len(response.content) > 1000, path
         for path in ("/v1/status", "/docs/files/../../v1/status", "/docs/filesystem"):
             assert (await http.get(path)).status_code in (401, 404), path
         assert (await http.get("/v1/status")).status_code == 401
 
 
-def operations(schema: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Path and method to what is said of them."""
-    return {(path, verb): one for path, verbs in schema["paths"].items() for verb, one in verbs.items()}
-
-
 @pytest.mark.parametrize("token", ["t0ken", None])
-async def test_the_page_can_send_the_token_where_one_is_asked_for(token: str | None) -> None:
-    async with asking(token) as http:
-        schema = (await http.get("/openapi.json")).json()
+async def test_schema_requires_the_token_if_set(token: str | None) -> None:
+    schema = await fetch_schema(token)
     schemes = {"bearer": {"type": "http", "scheme": "bearer"}} if token else None
     assert schema["components"].get("securitySchemes") == schemes
-    for (path, _), said in operations(schema).items():
-        asks = bool(token) and path not in ("/ping", "/metrics")
-        assert (said.get("security") == [{"bearer": []}], "401" in said["responses"]) == (asks, asks), path
+    for (path, _), operation in operations(schema).items():
+        required = bool(token) and path not in ("/ping", "/metrics")
+        documented = (operation.get("security") == [{"bearer": []}], "401" in operation["responses"])
+        assert documented == (required, required), path
 
 
-async def test_refusals_and_limits_are_told() -> None:
-    async with asking(None) as http:
-        schema = (await http.get("/openapi.json")).json()
-    said = operations(schema)
-    assert {"200", "400", "413", "422", "503"} == set(said["/v1/batch", "post"]["responses"])
-    assert {"200", "400", "413", "422", "503"} == set(said["/run/long-batch", "post"]["responses"])
-    assert {"200", "400", "409", "422", "503"} == set(said["/v1/sessions/{session}/cells", "post"]["responses"])
-    assert "Retry-After" in said["/v1/run", "post"]["responses"]["503"]["headers"]
-    assert schema["components"]["schemas"]["JudgeLimits"]["properties"]["outputBytes"]["maximum"] == 8388608
-    assert "hugePages" in schema["components"]["schemas"]["WorkerReport"]["properties"]
+async def test_schema_references_resolve() -> None:
+    schema = await fetch_schema("t0ken")
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    assert references and references <= set(schema["components"]["schemas"])
+
+
+async def test_schema_lists_errors_limits_and_descriptions() -> None:
+    schema = await fetch_schema(None)
+    documented = operations(schema)
+    assert {"200", "400", "413", "422", "503"} == set(documented["/v1/batch", "post"]["responses"])
+    assert {"200", "400", "413", "422", "503"} == set(documented["/run/long-batch", "post"]["responses"])
+    assert {"200", "400", "409", "422", "503"} == set(documented["/v1/sessions/{session}/cells", "post"]["responses"])
+    assert "Retry-After" in documented["/v1/run", "post"]["responses"]["503"]["headers"]
+    models = schema["components"]["schemas"]
+    assert models["JudgeLimits"]["properties"]["outputBytes"]["maximum"] == 8388608
+    assert "huge pages" in models["WorkerReport"]["properties"]["hugePages"]["description"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,8 @@ async def test_refusals_and_limits_are_told() -> None:
         ("/run/batch", {"submissions": [{"type": "python", "solution": "print(1)", "sub_id": "\ud800"}]}),
     ],
 )
-async def test_a_name_that_no_answer_can_carry_is_refused(path: str, body: dict[str, Any]) -> None:
-    async with asking(None) as http:
-        answer = await http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][-1] == "sub_id"
+async def test_code_judge_id_with_surrogate_is_rejected(path: str, body: dict[str, Any]) -> None:
+    """The id is part of the response, which must be valid UTF-8."""
+    async with api_client(None) as http:
+        response = await http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert response.status_code == 422 and response.json()["detail"][0]["loc"][-1] == "sub_id"

@@ -1,35 +1,59 @@
-"""A lane whose way into the sandbox is closed: the call that finds it so is not lost."""
+"""A lane: requests written, responses read, and the end of its sandbox."""
 
 import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.sandbox.base import Lane, Sandbox, SandboxError
+from rstar2_train.judge.process_exit import ProcessExit
+from rstar2_train.judge.sandbox.base import RESPONSE, SandboxError
 from rstar2_train.judge.types import QueuedCall
+from tests.support.fake_sandbox import FakeSandbox
+
+CALL = QueuedCall.build(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
 
 
-class Broken(Sandbox):
-    """Its pipe was closed and nobody has noticed yet: uvloop says so at the next write."""
-
-    async def start(self) -> None: ...
-
-    def send(self, lane: Lane, data: bytes) -> None:
-        raise RuntimeError("the handler is closed")
-
-    def hang_up(self) -> None: ...
-
-    def said(self) -> str:
-        return ""
-
-    def memory_bytes(self) -> int | None:
-        return None
-
-    async def stop(self, *, condemned: bool = False) -> None: ...
-
-
-async def test_a_call_written_to_a_closed_pipe_comes_back() -> None:
-    sandbox = Broken(["bare"], id="broken", walled=False)
-    task = QueuedCall.build(id="1", reply_to="", code="", stdin="", limits=JudgeLimits(), deadline=0)
-    written = sandbox.lanes["bare"].submit(task)
-    assert sandbox.dead.is_set() and not sandbox.waiting
+async def test_lane_submit_to_closed_pipe_fails_the_call() -> None:
+    """uvloop reports a closed pipe only at the next write; that call must not be lost."""
+    sandbox = FakeSandbox()
+    sandbox.send_error = RuntimeError("the handler is closed")
+    future = sandbox.lanes["bare"].submit(CALL)
+    assert sandbox.dead.is_set() and not sandbox.in_flight
     with pytest.raises(SandboxError):
-        await written
+        await future
+
+
+async def test_lane_receive_joins_split_responses() -> None:
+    """Responses are read in the order of the requests, at whatever bytes the stream is cut."""
+    sandbox = FakeSandbox()
+    lane = sandbox.lanes["bare"]
+    first, second = lane.submit(CALL), lane.submit(CALL)
+    stream = RESPONSE.pack(1, 0, 0, 500_000, 3, 0, 0) + b"one" + RESPONSE.pack(1, 3 << 8, 0, 0, 0, 3, 1) + b"two"
+    for byte in stream:
+        lane.receive(bytes([byte]))
+    assert await first == ProcessExit("exited", 0, 0.5, b"one", b"")
+    assert await second == ProcessExit("exited", 3 << 8, 0.0, b"", b"two", session_lives=True)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        RESPONSE.pack(1, 0x137F, 0, 0, 0, 0, 0),  # stopped, not ended
+        RESPONSE.pack(1, 0, 9, 0, 0, 0, 0),
+        RESPONSE.pack(1, 0, 0, 0, 1 << 31, 0, 0),
+    ],
+    ids=["wait_status", "reason", "length"],
+)
+async def test_lane_receive_invalid_response_ends_sandbox(response: bytes) -> None:
+    sandbox = FakeSandbox()
+    future = sandbox.lanes["bare"].submit(CALL)
+    sandbox.lanes["bare"].receive(response)
+    assert sandbox.dead.is_set()
+    with pytest.raises(SandboxError):
+        await future
+
+
+async def test_lane_close_marks_only_the_oldest_call_as_running() -> None:
+    sandbox = FakeSandbox()
+    futures = [sandbox.lanes["bare"].submit(CALL) for _ in range(2)]
+    sandbox.mark_dead()
+    errors = [future.exception() for future in futures]
+    assert [error.running for error in errors if isinstance(error, SandboxError)] == [True, False]

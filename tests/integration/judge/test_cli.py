@@ -1,4 +1,4 @@
-"""`rstar2 judge serve|run|bench`, as a person types them."""
+"""The commands `rstar2 judge serve|run|bench`."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.integration.judge.conftest import require_sandbox
 RSTAR2 = [sys.executable, "-m", "rstar2_train.cli", "judge"]
 
 
-def test_serve_asks_for_the_token_and_the_others_use_it(tmp_path: Path) -> None:
+def test_judge_commands_share_the_token(tmp_path: Path) -> None:
     require_sandbox()
     environment = os.environ | {"RSTAR2_JUDGE_TOKEN": "t0ken"}
     command = [*RSTAR2, "serve", "--executors", "1", "--host", "0.0.0.0", "--max-pending", "8", "--session-idle", "1"]
@@ -28,18 +28,18 @@ def test_serve_asks_for_the_token_and_the_others_use_it(tmp_path: Path) -> None:
             assert httpx.post(f"{url}/v1/run", json={"code": "1"}, trust_env=False).status_code == 401
             program = tmp_path / "program.py"
             program.write_text("print(int(input()) * 7)")
-            given = tmp_path / "stdin"
-            given.write_text("6\n")
-            run = [*RSTAR2, "run", str(program), "--stdin", str(given), "--url", url]
-            ran = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
-            assert (ran.returncode, ran.stdout, ran.stderr) == (0, "42\n", "")
+            stdin = tmp_path / "stdin"
+            stdin.write_text("6\n")
+            run = [*RSTAR2, "run", str(program), "--stdin", str(stdin), "--url", url]
+            done = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
             failing = [*RSTAR2, "run", "-", "--seconds", "1", "--url", url]
-            for code, said in (("1 / 0", "ZeroDivisionError"), ("while True: pass", "timeout after 1.0")):
-                ran = subprocess.run(failing, input=code, capture_output=True, text=True, env=environment, check=False)
-                assert ran.returncode == 1 and said in ran.stderr
+            for code, message in (("1 / 0", "ZeroDivisionError"), ("while True: pass", "timeout after 1.0")):
+                done = subprocess.run(failing, input=code, capture_output=True, text=True, env=environment, check=False)
+                assert done.returncode == 1 and message in done.stderr
             bench = [*RSTAR2, "bench", "--snippet", "print", "--callers", "4", "--calls", "20", "--url", url]
-            ran = subprocess.run(bench, capture_output=True, text=True, env=environment, check=False)
-            assert ran.returncode == 0 and "calls/s" in ran.stdout
+            done = subprocess.run(bench, capture_output=True, text=True, env=environment, check=False)
+            assert done.returncode == 0 and "calls/s" in done.stdout
             with httpx.Client(
                 base_url=url, headers={"Authorization": "Bearer t0ken"}, trust_env=False, timeout=60
             ) as http, ThreadPoolExecutor() as pool:  # fmt: skip
@@ -52,7 +52,7 @@ def test_serve_asks_for_the_token_and_the_others_use_it(tmp_path: Path) -> None:
                 code = "import time\ntime.sleep(3)\nprint(9)"
                 last = pool.submit(http.post, "/v1/run", json={"code": code})
                 time.sleep(1)
-                os.killpg(serving.pid, signal.SIGINT)  # as Ctrl-C: what was begun is still answered
+                os.killpg(serving.pid, signal.SIGINT)  # as Ctrl-C: calls in flight are still answered
                 assert last.result().json()["stdout"] == "9\n"
             assert serving.wait(20) == 0
         finally:
@@ -60,8 +60,8 @@ def test_serve_asks_for_the_token_and_the_others_use_it(tmp_path: Path) -> None:
                 serving.send_signal(signal.SIGINT)
 
 
-def test_mistakes_are_one_line() -> None:
-    for arguments, code, said in (
+def test_judge_commands_report_errors_in_one_line() -> None:
+    for arguments, code, message in (
         (["run", "no-such-file.py"], 1, "no-such-file.py"),
         (["run", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
         (["serve", "--host", "0.0.0.0"], 1, "run code on it"),
@@ -72,7 +72,7 @@ def test_mistakes_are_one_line() -> None:
         (["run", "-", "--memory-mib", "1"], 1, "--memory-mib 1: input should be greater than or equal to 32"),
     ):
         environment = {name: value for name, value in os.environ.items() if name != "RSTAR2_JUDGE_TOKEN"}
-        ran = subprocess.run(
+        done = subprocess.run(
             [*RSTAR2, *arguments], input="1", capture_output=True, text=True, env=environment, timeout=60, check=False
         )
-        assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr
+        assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,69 @@
+"""Maps the end of a process to the status of a call. Pure, and the only place where a status is decided.
+
+The input is what the executor's trusted parent process observed (reason, wait status), never the snippet's output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from rstar2_train.judge.types import CallResult, Status
+
+MEMORY_EXIT = 85
+"""Exit status with which the executor's child reports an uncaught MemoryError (same value in executor/program.py)."""
+
+
+@dataclass(slots=True)
+class ProcessExit:
+    """The end of a call's process, or of a cell, as the executor observed it."""
+
+    reason: str
+    """exited | timeout | output_limit | setup_failed | no_session"""
+    wait_status: int
+    """Status as returned by wait()."""
+    run_seconds: float
+    stdout: bytes
+    stderr: bytes
+    session_lives: bool = False
+    """Of a cell: whether its session continues."""
+
+
+def to_result(process_exit: ProcessExit) -> CallResult:
+    """Return the result of a call. `setup_failed` is a failure of the judge and gives status `internal`."""
+    code = os.waitstatus_to_exitcode(process_exit.wait_status)
+    stderr = process_exit.stderr.decode("utf-8", "replace")
+    status: Status
+    if process_exit.reason == "timeout":
+        status = "timeout"
+    elif process_exit.reason == "output_limit":
+        status = "output_limit"
+    elif process_exit.reason == "no_session":
+        status = "session_lost"
+    elif process_exit.reason == "setup_failed":
+        status = "internal"
+    elif code == 0:
+        status = "ok"
+    elif code == MEMORY_EXIT:
+        status = "memory"
+    else:
+        status = "error"
+        if code < 0:
+            stderr += f"ended by signal {-code} ({signal_name(-code)})\n"
+    return CallResult(
+        status=status,
+        stdout=process_exit.stdout.decode("utf-8", "replace"),
+        stderr=stderr,
+        exit_code=code if process_exit.reason == "exited" else None,
+        run_seconds=process_exit.run_seconds,
+        session_lives=process_exit.session_lives,
+    )
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGSEGV for 11. Real-time signals have no name of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"

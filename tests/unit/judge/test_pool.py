@@ -1,0 +1,164 @@
+"""The parts of a worker's pool: retries of calls, the table of sessions, the watch of memory."""
+
+import asyncio
+import time
+
+import pytest
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.process_exit import ProcessExit
+from rstar2_train.judge.sandbox.base import MAX_SESSIONS
+from rstar2_train.judge.types import QueuedCall, Verb
+from rstar2_train.judge.worker.memory_watch import LANE_BYTES, LEAK_BYTES, MemoryWatch
+from rstar2_train.judge.worker.running_call import MAX_SANDBOX_DEATHS, MAX_SETUP_FAILURES, RunningCall
+from rstar2_train.judge.worker.sessions import SessionTable
+from tests.support.fake_sandbox import FakeSandbox
+
+MIB = 1 << 20
+
+
+def queued(verb: Verb = "call", session: str = "", memory_mib: int = 64) -> QueuedCall:
+    """Return a call that does nothing."""
+    limits = JudgeLimits(memory_mib=memory_mib)
+    return QueuedCall.build(
+        id="1", reply_to="", code="", stdin="", limits=limits, deadline=0, verb=verb, session=session
+    )
+
+
+def running(call: QueuedCall | None = None) -> RunningCall:
+    """Return a call as the pool holds it."""
+    return RunningCall(call or queued(), "bare", asyncio.get_running_loop().create_future())
+
+
+@pytest.fixture
+def sessions() -> SessionTable:
+    return SessionTable()
+
+
+@pytest.fixture
+async def sandbox() -> FakeSandbox:
+    sandbox = FakeSandbox()
+    await sandbox.start()
+    return sandbox
+
+
+async def test_running_call_failed_setup_is_retried() -> None:
+    call, failed = running(), ProcessExit("setup_failed", 70 << 8, 0.0, b"", b"")
+    results = [call.result_of_exit(failed) for _ in range(MAX_SETUP_FAILURES)]
+    assert results[:-1] == [None] * (MAX_SETUP_FAILURES - 1)
+    assert results[-1] is not None and results[-1].status == "internal"
+
+
+async def test_running_call_is_killed_after_sandbox_deaths() -> None:
+    """Only the deaths of sandboxes that ran the call count, not those in which it waited."""
+    call = running()
+    for _ in range(MAX_SANDBOX_DEATHS - 1):
+        assert call.result_of_sandbox_death(was_running=True, over_memory=False) is None
+        assert call.result_of_sandbox_death(was_running=False, over_memory=True) is None
+    result = call.result_of_sandbox_death(was_running=True, over_memory=False)
+    assert result is not None and result.status == "killed"
+
+
+async def test_running_call_over_memory_is_answered() -> None:
+    result = running().result_of_sandbox_death(was_running=True, over_memory=True)
+    assert result is not None and result.status == "memory"
+
+
+async def test_sessions_reserve_stops_at_the_slots(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    ids = [f"s{n}" for n in range(MAX_SESSIONS)]
+    assert all(sessions.reserve(id, sandboxes=1) for id in ids)
+    sessions.open(queued("open", "s0"), sandbox, sandbox.lanes["bare"], 0)
+    assert not sessions.reserve("more", sandboxes=1)
+    sessions.release("s1")
+    assert sessions.reserve("more", sandboxes=1)
+
+
+async def test_sessions_free_slot_is_the_lowest(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    for slot in range(MAX_SESSIONS):
+        assert sessions.free_slot(sandbox) == slot
+        sessions.open(queued("open", f"s{slot}"), sandbox, sandbox.lanes["bare"], slot)
+    assert sessions.free_slot(sandbox) is None
+    sessions.end("s3")
+    assert sessions.free_slot(sandbox) == 3
+
+
+async def test_sessions_end_answers_waiting_cells(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    other = FakeSandbox()
+    sessions.open(queued("open", "a"), sandbox, sandbox.lanes["bare"], 0)
+    sessions.open(queued("open", "b"), other, other.lanes["bare"], 0)
+    cell = running(queued("cell", "a"))
+    session = sessions.get("a")
+    assert session is not None
+    session.cells.append(cell)
+    sessions.end_in_sandbox(sandbox)
+    assert cell.future.result().status == "session_lost"
+    assert list(sessions) == ["b"] and sessions.take_ended() == {"a"} and sessions.take_ended() == set()
+
+
+async def test_sessions_idle_excludes_running_ones(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    sessions.open(queued("open", "a"), sandbox, sandbox.lanes["bare"], 0)
+    session = sessions.get("a")
+    assert session is not None and sessions.idle_since(time.monotonic() + 1) == []
+    session.running = False
+    assert sessions.idle_since(time.monotonic() + 1) == ["a"]
+
+
+async def test_memory_watch_stops_a_call_over_its_limit(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """Twice the limit of one process, beyond what the sandbox held before the call."""
+    watch = MemoryWatch(sessions)
+    sandbox.held_bytes = 100 * MIB
+    watch.lane_opened(sandbox)
+    watch.call_written(sandbox, 64 * MIB, is_next=True)
+    call = sandbox.lanes["bare"].submit(queued())
+    sandbox.held_bytes = 228 * MIB
+    watch.check(sandbox)
+    assert not sandbox.dead.is_set()
+    sandbox.held_bytes += 1
+    watch.check(sandbox)
+    assert sandbox.dead.is_set() and watch.account(sandbox).over_limit
+    call.exception()
+
+
+async def test_memory_watch_replaces_a_leaking_sandbox(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """Only when it is idle: a call in flight is finished first."""
+    watch = MemoryWatch(sessions)
+    sandbox.held_bytes = 100 * MIB
+    watch.lane_opened(sandbox)
+    sandbox.held_bytes += LEAK_BYTES
+    watch.check(sandbox)
+    assert not watch.account(sandbox).retiring
+    sandbox.held_bytes += 1
+    watch.check(sandbox)
+    assert sandbox.dead.is_set() and watch.account(sandbox).retiring and not watch.account(sandbox).over_limit
+
+
+async def test_memory_watch_allows_lanes_that_start(sessions: SessionTable) -> None:
+    watch, sandbox = MemoryWatch(sessions), FakeSandbox("bare", "sympy")
+    sandbox.lanes["bare"].admitted = True
+    sandbox.held_bytes = 100 * MIB
+    watch.lane_opened(sandbox)
+    watch.call_written(sandbox, 64 * MIB, is_next=True)
+    call = sandbox.lanes["bare"].submit(queued())
+    sandbox.held_bytes = 228 * MIB + LANE_BYTES
+    watch.check(sandbox)
+    assert not sandbox.dead.is_set()
+    sandbox.lanes["sympy"].admitted = True
+    watch.check(sandbox)
+    assert sandbox.dead.is_set()
+    call.exception()
+
+
+async def test_memory_watch_limits_sessions_together(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    watch = MemoryWatch(sessions)
+    sandbox.held_bytes = 100 * MIB
+    watch.lane_opened(sandbox)
+    for slot in range(2):
+        call = queued("open", f"s{slot}", memory_mib=64)
+        sessions.open(call, sandbox, sandbox.lanes["bare"], slot)
+        watch.call_written(sandbox, 64 * MIB, is_next=True)
+    sandbox.held_bytes = (100 + 4 * 64) * MIB
+    watch.check(sandbox)
+    assert not sandbox.dead.is_set()
+    sandbox.held_bytes += 1
+    watch.check(sandbox)
+    assert sandbox.dead.is_set()

@@ -1,0 +1,47 @@
+"""The queue without a Redis: which errors are retried, and passwords in URLs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.exceptions import ExecAbortError, OutOfMemoryError, ReadOnlyError, ResponseError
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.queue import connect, decode_result, encode_result, is_transient
+from rstar2_train.judge.types import CallResult, QueuedCall
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("MISCONF Errors writing to the AOF file"), True),
+        (ResponseError("Command # 1 (RPUSH a b) of pipeline caused error: ('MISCONF Errors writing',)"), True),
+        (ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"), True),
+        (ExecAbortError("Transaction discarded because of: READONLY You can't write against a replica."), True),
+        (ExecAbortError("Transaction discarded because of previous errors."), False),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), True),
+        (ResponseError("Command # 1 (RPUSH a MISCONF) of pipeline caused error: ('WRONGTYPE Operation',)"), False),
+        (ResponseError("WRONGTYPE Operation against a key"), False),
+    ],
+)
+def test_is_transient_accepts_temporary_errors_only(error: ResponseError, transient: bool) -> None:
+    assert is_transient(error) is transient
+
+
+def test_connect_url_with_password_is_rejected() -> None:
+    with pytest.raises(ValueError, match="RSTAR2_REDIS_PASSWORD"):
+        connect("redis://:hunter2@127.0.0.1:1/0")
+
+
+@given(st.text(), st.text(), st.floats(0.1, 600), st.integers(1, 1000))
+def test_queued_call_decode_reverses_encode(code: str, stdin: str, wall: float, processes: int) -> None:
+    limits = JudgeLimits(wall_seconds=wall, processes=processes)
+    call = QueuedCall.build(id="7", reply_to="list", code=code, stdin=stdin, limits=limits, deadline=12.5)
+    assert QueuedCall.decode(call.encode().encode()) == call
+
+
+@given(st.text(), st.text(), st.none() | st.integers(-64, 255))
+def test_result_decode_reverses_encode(stdout: str, stderr: str, exit_code: int | None) -> None:
+    result = CallResult("error", stdout, stderr, exit_code, 0.0, 1.5)
+    assert decode_result(encode_result("id", result).encode()) == ("id", result)

@@ -1,0 +1,53 @@
+"""The preparation of sandboxes: root, OCI bundle, cores, and errors of a full disk."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.judge.sandbox.local import LocalSandbox
+from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings, bundle_config
+from rstar2_train.judge.sandbox.rootfs import SetupError, name_full_disk, prepare_library, prepare_root
+from rstar2_train.judge.worker.provider import LocalSandboxProvider
+
+
+def test_name_full_disk_adds_the_folder() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/var/state'"), name_full_disk(Path("/var/state")):
+        Path("/dev/full").write_text("x")
+
+
+def test_bundle_config_is_unprivileged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", "hunter2")
+    config = bundle_config(tmp_path, ["python"])
+    process = config["process"]
+    assert config["root"]["readonly"] and process["noNewPrivileges"]
+    assert process["user"] == {"uid": 65534, "gid": 65534}
+    assert all(not names for names in process["capabilities"].values())
+    assert {"type": "network"} in config["linux"]["namespaces"]
+    assert "hunter2" not in json.dumps(config)
+    assert all(mount["source"] in ("proc", "tmpfs") for mount in config["mounts"])
+
+
+def test_prepare_root_uses_the_root_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of an image is used whatever it was built from; a folder that is not a root is rejected."""
+    library = tmp_path / "opt/executor/forkserver.so"
+    monkeypatch.setenv("RSTAR2_SANDBOX_ROOT", str(tmp_path))
+    with pytest.raises(SetupError, match="is not the root of a sandbox"):
+        prepare_root()
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert (prepare_root(), prepare_library()) == (tmp_path, library)
+
+
+def test_local_provider_spreads_sandboxes_over_cores(tmp_path: Path) -> None:
+    """Each core gets one sandbox before any gets two, and a replacement gets the core of its location."""
+    cores = sorted(os.sched_getaffinity(0))
+    settings = SandboxSettings(isolation="none", state=tmp_path, platform="", lanes=("bare",))
+    provider = LocalSandboxProvider(settings, 2 * len(cores))
+    sandboxes = [provider.create(str(location)) for location in range(2 * len(cores))]
+    used = [sandbox.core for sandbox in sandboxes if isinstance(sandbox, LocalSandbox)]
+    assert sorted(used[: len(cores)]) == sorted(used[len(cores) :]) == cores
+    replacement = provider.create("0")
+    assert isinstance(replacement, LocalSandbox)
+    assert replacement.core == used[0]
