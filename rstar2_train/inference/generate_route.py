@@ -20,7 +20,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from rstar2_train.inference.auth_middleware import Application, Receive, Scope, Send
+from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
 PATH = "/rstar2/generate"
 LOWEST = -9999.0

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -24,9 +24,11 @@ from rstar2_train.serving.completion import Completion, CompletionEnd, ServerCon
 from rstar2_train.serving.engine_client import DONE
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import ChatRequest
-from rstar2_train.utils.auth import bears
+from rstar2_train.utils.auth import BearerAuth
 
 CHAT = "/v1/chat/completions"
+OPEN_PATHS = frozenset({"/health"})
+"""Routes without a token: probes have none."""
 MOST_BYTES = 1 << 25
 """Of a request's body: many times what a context of a million tokens holds."""
 Event = Callable[[dict[str, Any]], Awaitable[None]]
@@ -38,12 +40,10 @@ def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
     app.add_middleware(_BodyLimit)
     made = int(time.time())
 
-    async def authorised(request: Request) -> None:
-        if token and not bears(request.headers.get("authorization", "").encode(), token):
-            message = "a valid bearer token is needed: give it as the API key (`rstar2 chat`: RSTAR2_SERVE_TOKEN)"
-            raise ApiError(401, message, code="invalid_api_key")
-
-    asked = [Depends(authorised)]
+    if token:
+        message = "The bearer token is missing or wrong. Set it as the API key (`rstar2 chat`: RSTAR2_SERVE_TOKEN)."
+        body = ApiError(401, message, code="invalid_api_key").body()
+        app.add_middleware(BearerAuth, token=token, is_open=OPEN_PATHS.__contains__, body=body)
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
@@ -67,13 +67,13 @@ def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/v1/models", dependencies=asked)
+    @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         served = house.served
         one = {"id": served.name, "object": "model", "created": made, "owned_by": "rstar2"}
         return {"object": "list", "data": [one | {"max_model_len": served.context}]}
 
-    @app.post(CHAT, dependencies=asked)
+    @app.post(CHAT)
     async def chat_completions(question: ChatRequest, request: Request) -> Response:
         question.check(model=house.served.name)
         head = {
