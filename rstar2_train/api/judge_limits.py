@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rstar2_train.api.base import ApiModel, amount
-from rstar2_train.api.judge_limits import JudgeLimitsSpec
+from rstar2_train.api.roles import JudgeLimitsSpec
 
 
 class JudgeLimits(ApiModel):

@@ -99,8 +99,9 @@ class ExecutorServer:
             return
         if not SENTRY.exists():
             raise SetupError(
-                "This executor is not inside gVisor, so the model's code would run unprotected. Give its pod a "
-                "RuntimeClass whose handler is runsc (spec.executor.runtimeClassName), or set isolation: None explicitly."
+                "This executor is not inside gVisor, so the model's code would run unprotected. Set "
+                "spec.executor.runtimeClassName to a RuntimeClass whose handler is runsc, or spec.executor.isolation "
+                "to None."
             )
         self._root = prepare_root()
         command = jail_arguments(self._root, [PYTHON, *PYTHON_FLAGS, "-c", "pass"])

@@ -51,7 +51,7 @@ def find_runsc() -> str:
         "runsc (gVisor) was not found on the PATH or in the interpreter's folder, so no sandbox can be started. "
         "Install it with `make setup` (builds the pinned version), from https://gvisor.dev/docs/user_guide/install/, "
         "or as the Debian package `runsc`, or set RSTAR2_RUNSC to its path. "
-        "`isolation: none` runs the code unprotected instead."
+        "With isolation none the code runs unprotected instead."
     )
 
 
