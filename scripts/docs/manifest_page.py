@@ -30,6 +30,7 @@ SECTIONS = (
 """Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""
 SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
 """Section -> section with the same fields, which are not repeated."""
+NBSP = "\N{NO-BREAK SPACE}"
 _DEFAULT = re.compile(r" Default: \S+\.$")
 """What the CRD adds to the description of a field of spec.grpo; here it has a column."""
 HEAD = """\
@@ -121,7 +122,7 @@ def _section(path: str, node: Schema, heading: str) -> str:
     lines += ["| Field | Description | Type and bounds | Default | Change |", "|---|---|---|---|---|"]
     for row in rows(path, node):
         short = row.path.removeprefix(f"{path}.")
-        cells = (f"`{short}`", _text(_DEFAULT.sub("", row.description)), row.kind, row.default, effect(row.path))
+        cells = (_code(short), _text(_DEFAULT.sub("", row.description)), row.kind, row.default, effect(row.path))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -148,7 +149,7 @@ def _status(node: Schema) -> str:
         "|---|---|---|",
     ]
     for row in rows("status", node):
-        lines.append(f"| `{row.path.removeprefix('status.')}` | {_text(row.description)} | {row.kind} |")
+        lines.append(f"| {_code(row.path.removeprefix('status.'))} | {_text(row.description)} | {row.kind} |")
     lines += ["", "Columns of `kubectl get arl` (those marked *wide* only with `-o wide`):", ""]
     lines += ["| Column | Field | Meaning |", "|---|---|---|"]
     for name, _, path, priority, text in COLUMNS:
@@ -185,17 +186,17 @@ def _kind(node: Schema) -> str:
 
 def _bounds(node: Schema) -> Iterator[str]:
     if "minimum" in node:
-        yield f"{'>' if node.get('exclusiveMinimum') else '≥'} {_number(node['minimum'])}"
+        yield f"{'>' if node.get('exclusiveMinimum') else '≥'}{NBSP}{_number(node['minimum'])}"
     if "maximum" in node:
-        yield f"{'<' if node.get('exclusiveMaximum') else '≤'} {_number(node['maximum'])}"
+        yield f"{'<' if node.get('exclusiveMaximum') else '≤'}{NBSP}{_number(node['maximum'])}"
     if "maxLength" in node and node.get("type") == "string" and "format" not in node:
-        yield f"≤ {_number(node['maxLength'])} characters"
+        yield f"≤{NBSP}{_number(node['maxLength'])} characters"
     if "minItems" in node:
-        yield f"≥ {node['minItems']} entries"
+        yield f"≥{NBSP}{node['minItems']} entries"
     if "maxItems" in node:
-        yield f"≤ {node['maxItems']} entries"
+        yield f"≤{NBSP}{node['maxItems']} entries"
     if "maxProperties" in node:
-        yield f"≤ {node['maxProperties']} entries"
+        yield f"≤{NBSP}{node['maxProperties']} entries"
 
 
 def _number(value: float) -> str:
@@ -218,6 +219,11 @@ def _effective_default(path: str) -> Any:
     fields = {str(field.alias): field.default for field in GRPOSettings.model_fields.values()}
     value = fields.get(path.removeprefix("spec.grpo.")) if path.startswith("spec.grpo.") else None
     return None if path == "spec.grpo.steps" else value if isinstance(value, int | float | str) else None
+
+
+def _code(path: str) -> str:
+    """A path in code font that may break after its dots: some are longer than a narrow window."""
+    return f"`{path}`" if "." not in path else f"<code>{path.replace('.', '.<wbr>')}</code>"
 
 
 def _text(text: str) -> str:
