@@ -1,0 +1,27 @@
+"""The engines: vLLM servers that sample turns, and the client side that keeps them at the wanted weights.
+
+    client side (orchestrator, rstar2 eval, rstar2 serve)        engine side (one vLLM process per engine)
+
+    rollout.generation                                           server            builds the command line, starts vLLM
+      |  slot             |  request                               |
+      v                   v                                        v
+    scheduler <-------- pool -----> client --------- HTTP ------> auth_middleware   checks the token
+    who runs where      all engines  one engine                    |        |
+                                                                   v        v
+                                    openai_client -- HTTP --> generate_route  vLLM's own routes
+                                    any vLLM server           token ids         |  /collective_rpc
+                                                                                v
+                                                                          worker_extension  loads weights
+
+Modules:
+
+- `scheduler`         decides which trajectory runs in which engine, and when
+- `pool`              keeps every engine at the current weight version, and out of use until it is
+- `client`            HTTP client of one engine
+- `openai_client`     HTTP client of a vLLM server that another operator runs
+- `server`            command line of an engine, and its start
+- `auth_middleware`   bearer-token check in front of the engine's routes
+- `generate_route`    the engine's route for rollouts
+- `worker_extension`  loads weights inside a vLLM worker
+- `tool_call_args`    vLLM arguments for the clients' own tools
+"""

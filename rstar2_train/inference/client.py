@@ -1,8 +1,7 @@
-"""Talks to one vLLM engine over HTTP: token ids in; sampled ids, their log-probs and the weight version out.
+"""HTTP client of one vLLM engine: token ids in; sampled ids, their log-probabilities and the weight version out.
 
-Below the pool (`pool.py`), which says which engine to use. Sampling goes through our own route in the engine
-(`generate_route.py`), everything else through vLLM's. Cancelling a request closes its connection, and the engine then
-stops working on it.
+The pool (`pool.py`) selects the engine. Sampling uses the project's own route in the engine (`generate_route.py`), all
+other calls use vLLM's routes. A cancelled request closes its connection, and the engine aborts it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTI
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SHORT_SECONDS = 30.0
 LOADING = "loading"
-"""Weight version of an engine while its weights are being exchanged, and after an exchange that failed."""
+"""Weight version of an engine while it loads weights, and after a failed load."""
 
 
 class EngineUnavailable(Exception):
-    """The engine cannot be used now: unreachable, dying, restarting, too slow, or with other weights than asked."""
+    """The engine cannot be used now: unreachable, restarting, too slow, or at another weight version."""
 
 
 class EngineRejected(Exception):
-    """The engine is well and refuses the request: repeating it will not help."""
+    """The engine is healthy and rejects the request: a retry cannot succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +36,28 @@ class Generation:
     """One sampled turn."""
 
     token_ids: list[int]
-    """Sampled ids, the stop token included."""
+    """Sampled token ids, the stop token included."""
     logprobs: list[float]
-    """Log-probability of each under the sampling policy (after temperature and top-p)."""
+    """Log-probability of each token under the sampling distribution (after temperature and top-p)."""
     finish_reason: Literal["stop", "length"]
     weight_version: str
-    """Version of the weights that sampled all of them."""
+    """Weight version that sampled all tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What one engine can hold."""
+    """The capacity of one engine."""
 
     max_model_len: int
-    """Tokens of one sequence, prompt and response together."""
+    """Tokens of the longest sequence, prompt and response together."""
     kv_tokens: int
-    """Tokens of KV cache, of all sequences together."""
+    """Tokens of KV cache, for all sequences together."""
     block_tokens: int
-    """KV cache is given out in blocks of so many tokens."""
+    """Tokens per block, the unit in which KV cache is allocated."""
 
 
 class EngineClient:
-    """One engine. The session is shared by all engines and made once."""
+    """The client of one engine. All engines share one HTTP session."""
 
     def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession) -> None:
         self.url = url.rstrip("/")
@@ -75,9 +74,9 @@ class EngineClient:
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
     ) -> Generation:
-        """Sample at most `max_tokens` after `prompt_ids`, ending with one of `stop_ids`.
+        """Sample at most `max_tokens` after `prompt_ids`, up to one of `stop_ids`.
 
-        Raises EngineUnavailable when it cannot be done here and now, EngineRejected when the request is at fault.
+        Raises EngineUnavailable when the engine cannot serve it now, EngineRejected when the request is invalid.
         """
         body = {
             "token_ids": list(prompt_ids),
@@ -91,7 +90,7 @@ class EngineClient:
         return checked_generation(reply, url=self.url)
 
     async def healthy(self) -> bool:
-        """Whether the engine says that it is up."""
+        """Return whether the engine reports that it is healthy."""
         try:
             async with self._session.get(f"{self.url}/health", timeout=aiohttp.ClientTimeout(total=5)) as response:
                 return response.status == 200
@@ -99,58 +98,58 @@ class EngineClient:
             return False
 
     async def limits(self) -> EngineLimits:
-        """Sizes, from `/v1/models` and `/metrics`."""
+        """Return the engine's capacity, from `/v1/models` and `/metrics`."""
         models = await self._call("GET", "/v1/models", seconds=_SHORT_SECONDS)
-        return EngineLimits(int(models["data"][0]["max_model_len"]), *await self._cache())
+        return EngineLimits(int(models["data"][0]["max_model_len"]), *await self._kv_cache_size())
 
     async def weight_version(self) -> str:
-        """The version that the engine itself reports; `default` for the weights it booted with."""
+        """Return the weight version that the engine reports; `default` before the first load."""
         reply = await self._call("GET", "/weight_info", seconds=_SHORT_SECONDS)
         return str(reply["weight_version"])
 
     async def load_weights(self, folder: Path, version: str, *, seconds: float) -> None:
-        """Exchange the weights for those in `folder` (an absolute path that the engine sees too), as `version`.
+        """Load the weights in `folder` (an absolute path that the engine can read) as `version`.
 
-        Requests in flight are aborted, the prefix cache is emptied, and the version is asked back at the end. While
-        it lasts, and if it fails midway, the engine calls its weights `loading`. Raises EngineRejected when the
-        folder does not hold this model (the old weights stay), EngineUnavailable when the engine fails or is late.
+        Aborts the requests in flight, clears the prefix cache, and verifies the version at the end. During the load,
+        and after a failure in the middle of it, the engine's version is `loading`. Raises EngineRejected when the
+        folder holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
         """
         try:
             async with asyncio.timeout(seconds):
                 await self._call("POST", "/pause?mode=abort", seconds=seconds)
-                loaded = await self._exchange(folder, version, seconds=seconds)
+                loaded = await self._replace_weights(folder, version, seconds=seconds)
                 await self._call("POST", "/resume", seconds=_SHORT_SECONDS)
                 confirmed = await self.weight_version()
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
         if not loaded["ok"]:
-            raise EngineRejected(f"{self.url} refuses the weights of version {version!r}: {loaded['why']}")
+            raise EngineRejected(f"{self.url} rejects the weights of version {version!r}: {loaded['why']}")
         if confirmed != version:
-            raise EngineUnavailable(f"{self.url} confirms version {confirmed!r} in place of {version!r}")
+            raise EngineUnavailable(f"{self.url} reports weight version {confirmed!r} instead of {version!r}")
 
-    async def _cache(self) -> tuple[int, int]:
-        """Tokens of the KV cache, and of one of its blocks."""
+    async def _kv_cache_size(self) -> tuple[int, int]:
+        """Return the tokens of the KV cache, and the tokens per block."""
         info = _CACHE_INFO.search(await self._text("/metrics"))
         if info is None:
-            raise EngineUnavailable(f"{self.url}/metrics does not tell the size of the KV cache")
+            raise EngineUnavailable(f"{self.url}/metrics has no size of the KV cache")
         labels = dict(_LABEL.findall(info["labels"]))
         block = int(labels["block_size"])
         return int(labels["num_gpu_blocks"]) * block, block
 
-    async def _exchange(self, folder: Path, version: str, *, seconds: float) -> dict[str, Any]:
+    async def _replace_weights(self, folder: Path, version: str, *, seconds: float) -> dict[str, Any]:
         before = await self.weight_version()
         await self._post("/update_weight_version", {"new_version": LOADING}, seconds=_SHORT_SECONDS)
         body = {"method": "rstar2_load", "args": [str(folder)]}
         results = (await self._post("/collective_rpc", body, seconds=seconds))["results"]
         refused = [result for result in results if not result["ok"]]
         if refused:
-            # With several workers one may have refused and another loaded: only unanimity keeps the old version.
+            # Some workers may have loaded the new weights: only if all refused, the old version is still correct.
             if len(refused) == len(results):
                 await self._post("/update_weight_version", {"new_version": before}, seconds=_SHORT_SECONDS)
             return dict(refused[0])
         reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=_SHORT_SECONDS)
         if not reset["success"]:
-            raise EngineUnavailable(f"{self.url} could not empty its prefix cache")
+            raise EngineUnavailable(f"{self.url} could not clear its prefix cache")
         await self._post("/update_weight_version", {"new_version": version}, seconds=_SHORT_SECONDS)
         return {"ok": True}
 
@@ -167,10 +166,10 @@ class EngineClient:
                     return await response.json()
                 text = (await response.text())[:500]
                 if response.status < 500 and response.status not in (408, 429):
-                    raise EngineRejected(f"{self.url}{path} answers {response.status}: {text}")
-                raise EngineUnavailable(f"{self.url}{path} answers {response.status}: {text}")
+                    raise EngineRejected(f"{self.url}{path} returned {response.status}: {text}")
+                raise EngineUnavailable(f"{self.url}{path} returned {response.status}: {text}")
         except TimeoutError as error:
-            raise EngineUnavailable(f"{self.url}{path} did not answer within {seconds:g} s") from error
+            raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
 
@@ -184,17 +183,17 @@ class EngineClient:
 
 
 def checked_generation(reply: dict[str, Any], *, url: str) -> Generation:
-    """A reply of the engine at `url` as a turn. Raises EngineUnavailable or EngineRejected for one that is none."""
+    """Return an engine's reply as a turn. Raises EngineUnavailable or EngineRejected for an invalid one."""
     reason = reply["finish_reason"]
     if reason not in ("stop", "length"):
-        raise EngineUnavailable(f"{url} ended a request with {reason!r}")
+        raise EngineUnavailable(f"{url} finished a request with reason {reason!r}")
     token_ids: list[int] = reply["token_ids"]
     logprobs: list[float] = reply["logprobs"]
     versions = sorted(set(reply["weight_versions"]))
     if len(versions) != 1:
-        raise EngineUnavailable(f"{url} changed its weights within a request: {versions}")
+        raise EngineUnavailable(f"{url} changed its weight version during a request: {versions}")
     if len(logprobs) != len(token_ids):
-        raise EngineUnavailable(f"{url} sent {len(logprobs)} log-probs for {len(token_ids)} tokens")
+        raise EngineUnavailable(f"{url} returned {len(logprobs)} log-probabilities for {len(token_ids)} tokens")
     if math.isnan(sum(logprobs)):
-        raise EngineRejected(f"{url} sends log-probs that are not numbers: the weights {versions[0]!r} are broken")
+        raise EngineRejected(f"{url} returned NaN log-probabilities: the weights of version {versions[0]!r} are broken")
     return Generation(token_ids, logprobs, reason, versions[0])

@@ -1,8 +1,8 @@
-"""The engine's own route for rollouts: `POST /rstar2/generate`, token ids in, ids and log-probs and weight version out.
+"""The engine's route for rollouts: `POST /rstar2/generate`: token ids in; ids, log-probabilities and version out.
 
-vLLM's routes answer the same question through a stack of layers made for every other one, at more cost than sampling a
-short turn of a small model; this one hands a request to the engine directly. An ASGI class that `server.py` puts
-behind the token check (`--middleware`). Imported only inside vLLM.
+vLLM's own routes do the same through many layers, at a higher cost than sampling a short turn of a small model. This
+route passes a request directly to the engine. `server.py` adds this ASGI class behind the token check (`--middleware`).
+Imported only inside vLLM.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
 PATH = "/rstar2/generate"
 LOWEST = -9999.0
-"""Stands for a log-probability of minus infinity, which JSON does not have."""
+"""Represents a log-probability of minus infinity, which JSON does not have."""
 
 
 class GenerateRoute:
-    """ASGI middleware that answers one route and passes on all others."""
+    """ASGI middleware that handles one route and passes on all others."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -36,7 +36,7 @@ class GenerateRoute:
         self._count = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on. When the client goes away the request is aborted."""
+        """Handle a request, or pass it on. If the client disconnects, the request is aborted."""
         if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -44,11 +44,11 @@ class GenerateRoute:
         if body is None:
             return
         work = asyncio.ensure_future(self._answer(scope["app"].state.engine_client, body))
-        gone = asyncio.ensure_future(receive())
+        disconnected = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
+            disconnected.cancel()
         if not work.done():
             work.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -60,7 +60,7 @@ class GenerateRoute:
         await send({"type": "http.response.body", "body": answer})
 
     async def _answer(self, engine: Any, body: bytes) -> tuple[int, bytes]:
-        """Status and body. What is wrong with the request is 400; a dying engine is 503."""
+        """Return status and body: 400 for an invalid request, 503 for a failed engine."""
         try:
             fields = json.loads(body)
             token_ids = fields.pop("token_ids")
@@ -81,18 +81,18 @@ class GenerateRoute:
         return HTTPStatus.OK, json.dumps(answer, separators=(",", ":")).encode()
 
     async def _sample(self, engine: Any, token_ids: list[int], parameters: SamplingParams) -> Any:
-        """The one output of a request."""
+        """Return the output of a request."""
         if not token_ids:
             raise ValueError("token_ids is empty")
         request_id = f"{self._name}-{next(self._count)}"
         results = [result async for result in engine.generate(tokens_input(token_ids), parameters, request_id)]
         if not results:
-            raise EngineGenerateError("the engine ended a request without an output")
+            raise EngineGenerateError("the engine finished a request without an output")
         return results[-1].outputs[0]
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """A request's whole body; None when the client went away."""
+    """Return the whole body of a request; None if the client disconnected."""
     parts = []
     while True:
         message = await receive()
@@ -104,6 +104,6 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _error(error: Exception) -> bytes:
-    """What went wrong, with the cause that vLLM wraps."""
+    """Return the error with the cause that vLLM wraps, as JSON."""
     cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
     return json.dumps({"error": f"{type(error).__name__}: {error}{cause}"}).encode()

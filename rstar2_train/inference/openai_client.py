@@ -1,8 +1,8 @@
-"""A model that somebody else serves: any vLLM server with OpenAI's routes, by the name that it serves the model under.
+"""HTTP client of a vLLM server with OpenAI's routes that another operator runs.
 
-Beside `client.py`, whose engines are ours and take weights; a pool (`pool.py`) holds either kind. Here the weights
-are what they are: the name stands for their version. Used by `rstar2 eval --endpoint`. Token ids go in and come out
-(`return_token_ids`), so that a trajectory is the same, to the token, as from an engine of ours.
+A pool (`pool.py`) takes it in place of `EngineClient`. The server's weights are fixed: the served model name is their
+version. Used by `rstar2 eval --endpoint`. The client sends and receives token ids (`return_token_ids`), so that a
+trajectory has the same tokens as from the project's own engine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rstar2_train.inference.client import (
 
 _SHORT_SECONDS = 30.0
 UNKNOWN_KV_TOKENS = 2**40
-"""Where a server does not tell the size of its KV cache, admission goes by the number of trajectories alone."""
+"""KV cache of a server that does not report its size: only the number of trajectories limits admission."""
 
 NOTHING_ADDED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What a vLLM server would otherwise take for itself from the model's generation_config.json."""
+"""Overrides the sampling defaults that a vLLM server reads from the model's generation_config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +37,39 @@ class ServedModel:
 
     name: str
     root: str
-    """What the server loaded: a folder, often on another machine, or a name of a hub."""
+    """Source that the server loaded: a folder, often on another machine, or a Hub name."""
     max_model_len: int
     """Tokens of the longest sequence."""
 
 
 async def served_models(url: str, *, token: str) -> list[ServedModel]:
-    """The models that the server at `url` offers.
+    """Return the models that the server at `url` offers.
 
-    Raises EngineUnavailable when nobody answers, EngineRejected when the token is refused or it is no vLLM server.
+    Raises EngineUnavailable when the server is unreachable, EngineRejected when it rejects the token or is not vLLM.
     """
     async with aiohttp.ClientSession() as session:
-        return await _Models(url, token=token, session=session).all()
+        return await _ModelList(url, token=token, session=session).models()
 
 
-class _Models(EngineClient):
+class _ModelList(EngineClient):
     """Reads `/v1/models`."""
 
-    async def all(self) -> list[ServedModel]:
+    async def models(self) -> list[ServedModel]:
         reply = await self._call("GET", "/v1/models", seconds=_SHORT_SECONDS)
         try:
-            return [ServedModel(one["id"], one.get("root") or "", int(one["max_model_len"])) for one in reply["data"]]
+            return [ServedModel(row["id"], row.get("root") or "", int(row["max_model_len"])) for row in reply["data"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineRejected(
-                f"{self.url}/v1/models does not tell max_model_len: a vLLM server is needed, which takes and returns "
+                f"{self.url}/v1/models does not report max_model_len: use a vLLM server, which accepts and returns "
                 "token ids"
             ) from error
 
 
-class OpenAIClient(_Models):
-    """One server; a pool's client in place of `EngineClient`."""
+class OpenAIClient(_ModelList):
+    """The client of one server; replaces `EngineClient` in a pool."""
 
     def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, model: str) -> None:
-        """`model`: the name that it is served under."""
+        """`model`: the served model name."""
         super().__init__(url, token=token, session=session)
         self._model = model
 
@@ -83,7 +83,7 @@ class OpenAIClient(_Models):
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
     ) -> Generation:
-        """Sample as `EngineClient.generate` does. What the server would add to the sampling is set to nothing."""
+        """Sample as `EngineClient.generate` does, without the server's own sampling defaults."""
         body = {
             "model": self._model,
             "prompt": list(prompt_ids),
@@ -98,11 +98,11 @@ class OpenAIClient(_Models):
         }
         reply = await self._post("/v1/completions", body, seconds=60 + max_tokens / 5)
         if not reply.get("choices"):
-            raise EngineRejected(f"{self.url} does not answer /v1/completions as vLLM does")
+            raise EngineRejected(f"{self.url}/v1/completions returned no choices: use a vLLM server")
         choice: dict[str, Any] = reply["choices"][0]
         token_ids = choice.get("token_ids")
         if token_ids is None:
-            raise EngineRejected(f"{self.url} does not return token ids: vLLM 0.10.2 or newer is needed")
+            raise EngineRejected(f"{self.url} does not return token ids: use vLLM 0.10.2 or newer")
         fields = {
             "token_ids": token_ids,
             "logprobs": choice["logprobs"]["token_logprobs"],
@@ -112,24 +112,25 @@ class OpenAIClient(_Models):
         return checked_generation(fields, url=self.url)
 
     async def limits(self) -> EngineLimits:
-        """Sizes; the KV cache's only where the server has vLLM's metrics."""
-        longest = (await self._served()).max_model_len
+        """Return the server's capacity; the KV cache is unknown if the server has no vLLM metrics."""
+        longest = (await self._served_model()).max_model_len
         try:
-            return EngineLimits(longest, *await self._cache())
+            return EngineLimits(longest, *await self._kv_cache_size())
         except EngineUnavailable:
             return EngineLimits(longest, UNKNOWN_KV_TOKENS, 1)
 
     async def weight_version(self) -> str:
-        """The model's name. Raises EngineUnavailable while the server does not serve it."""
-        return (await self._served()).name
+        """Return the model's name. Raises EngineUnavailable while the server does not serve it."""
+        return (await self._served_model()).name
 
     async def load_weights(self, folder: Path, version: str, *, seconds: float) -> None:
-        """Nothing is loaded. Raises EngineUnavailable while the server does not serve the model."""
-        await self._served()
+        """Check that the server serves the model; load nothing. Raises EngineUnavailable if it does not."""
+        await self._served_model()
 
-    async def _served(self) -> ServedModel:
-        models = await self.all()
-        for one in models:
-            if one.name == self._model:
-                return one
-        raise EngineUnavailable(f"{self.url} serves {', '.join(one.name for one in models)}, not {self._model!r}")
+    async def _served_model(self) -> ServedModel:
+        models = await self.models()
+        for model in models:
+            if model.name == self._model:
+                return model
+        names = ", ".join(model.name for model in models)
+        raise EngineUnavailable(f"{self.url} serves {names}, not {self._model!r}")

@@ -1,12 +1,13 @@
-"""The engines of a job: keeps every one of them at the weights that are wanted, and out of use until it is.
+"""The engines of a job: the pool keeps each engine at the current weight version, and out of use until it has it.
 
-Between the training loop, which pushes a version a step, and the trajectories, which take a seat in an engine. Each
-engine has its own keeper task with its own timeouts, so that one that hangs or dies holds up nobody: it leaves, its
-trajectories move, and when it is back (a restarted engine has other weights) it is brought up to date before it
-serves again. Weights travel by folder: what is pushed must stay on disk, visible to the engines, until the next push.
+The training loop pushes one version per step; the trajectories get slots in engines. Each engine has its own task with
+its own timeouts, so that an engine that hangs or crashes blocks no other engine: the pool takes it out of use and its
+trajectories move. A restarted engine has other weights; it gets the current ones before it serves again. Weights are
+passed as a folder: a pushed folder must stay on disk, visible to the engines, until the next push.
 
-Engines are given by address, or found: `find` is asked every few seconds, and members come and go while trajectories
-run. One that is no longer found stays while it serves: a pod that is ending, or too busy for its probe, is still good.
+Engines have fixed addresses, or `find` discovers them every few seconds: they may appear and disappear while
+trajectories run. An engine that is no longer discovered stays in use while it serves: its pod may be terminating, or
+too busy for its probe.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from typing import Any
 
 import aiohttp
 
-from rstar2_train.api.roles import AdmissionSpec as AdmissionSettings
+from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
 from rstar2_train.inference.scheduler import AdmissionQueue
 
 log = logging.getLogger(__name__)
 
 Find = Callable[[], Awaitable[frozenset[str] | None]]
-"""Base URLs of the engines that there are now; None: cannot be told now."""
+"""Returns the base URLs of the existing engines; None if the discovery failed."""
 Connect = Callable[..., EngineClient]
-"""Makes the client of an engine: `connect(url, token=..., session=...)`."""
+"""Creates the client of an engine: `connect(url, token=..., session=...)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolTimes:
-    """Seconds."""
+    """Timeouts and intervals, in seconds."""
 
     patience: float = 180.0
-    """How long to go on without any engine that serves, before giving up: on this machine one is soon restarted."""
-    arrival: float = 1800.0
-    """The same, where engines are found: a pod's image may be on its way, and a large model takes long to load anew."""
+    """Longest time without a serving engine. A local supervisor restarts an engine sooner."""
+    discovery_patience: float = 1800.0
+    """The same for discovered engines: a pod may pull its image, and a large model needs minutes to load."""
     load: float = 600.0
-    """Most that one engine may take to exchange its weights."""
+    """Longest time in which one engine loads weights."""
     straggler: float = 30.0
-    """How long to wait for the other engines once one has confirmed; they may still join later."""
-    check: float = 5.0
-    """Between two looks at an engine that serves."""
-    retry: float = 1.0
-    """Between two tries with one that does not."""
-    look: float = 3.0
-    """Between two looks for engines that have come or gone."""
+    """Longest wait for further engines after the first one has confirmed a version; they can join later."""
+    check_interval: float = 5.0
+    """Interval between two checks of a serving engine."""
+    retry_interval: float = 1.0
+    """Interval between two tries with an engine that does not serve."""
+    discovery_interval: float = 3.0
+    """Interval between two discoveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _TargetVersion:
 
     @classmethod
     def make(cls, number: int, folder: Path, version: str) -> _TargetVersion:
-        """The engines run elsewhere: they need the whole path."""
+        """Return the target; the engines have other working directories, so the path becomes absolute."""
         return cls(number, folder.absolute(), version)
 
 
@@ -69,21 +70,22 @@ class _TargetVersion:
 class _PooledEngine:
     client: EngineClient
     confirmed: int = 0
-    """Number of the target that it has confirmed; 0: none, or it is lost."""
+    """Number of the target that it has confirmed; 0: none, or the engine is lost."""
     loaded: int = 0
-    """Number of the target that was last put into it."""
+    """Number of the target that it loaded last."""
     tried: int = 0
-    """Number of the newest target for which it was tried once, with or without success."""
+    """Number of the newest target that it tried to load, with or without success."""
     limits: EngineLimits | None = None
-    trouble: str = "not tried yet"
+    last_error: str = "not tried yet"
     rejected: str = ""
-    present: bool = True
-    """Whether it was found the last time somebody looked."""
+    """Why it rejected the current target; empty if it did not."""
+    discovered: bool = True
+    """Whether the last discovery returned it."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EnginePool:
-    """All engines of a job. Use as `async with`; bound to the event loop that it is entered in."""
+    """All engines of a job. Use as `async with`; bound to the event loop in which it is entered."""
 
     def __init__(
         self,
@@ -91,16 +93,17 @@ class EnginePool:
         *,
         token: str,
         find: Find | None = None,
-        admission: AdmissionSettings | None = None,
+        admission: AdmissionSpec | None = None,
         times: PoolTimes | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """`token`: of the engines' administration routes. `connect`: makes an engine's client; default:
-        of an engine of ours. Raises ValueError without engines, given or to be found.
+        """`token`: bearer token of the engines; `connect`: creates an engine's client, default EngineClient.
+
+        Raises ValueError without addresses and without discovery.
         """
         if not urls and find is None:
-            raise ValueError("no engine addresses were given: rollouts need at least one engine")
-        settings = admission or AdmissionSettings()
+            raise ValueError("no engine address: rollouts need at least one engine")
+        settings = admission or AdmissionSpec()
         self.times = times or PoolTimes()
         self.admission = AdmissionQueue(policy=settings.policy, max_in_flight=settings.max_in_flight)
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
@@ -117,10 +120,10 @@ class EnginePool:
     async def __aenter__(self) -> EnginePool:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout())
         for url in self._urls:
-            self._add(url)
-        self._run(self._watch_outage())
+            self._add_engine(url)
+        self._start_task(self._watch_outage())
         if self._find is not None:
-            self._run(self._discover(self._find))
+            self._start_task(self._discover(self._find))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -133,32 +136,32 @@ class EnginePool:
 
     @property
     def version(self) -> str | None:
-        """The version that engines must have to serve; None before the first push."""
+        """Weight version that an engine must have to serve; None before the first push."""
         return self._target.version if self._target else None
 
     @property
     def serving(self) -> list[str]:
-        """Addresses of the engines that have confirmed the wanted version and are well."""
+        """Addresses of the healthy engines that have confirmed the current version."""
         return self.admission.engines
 
     @property
     def max_model_len(self) -> int | None:
-        """Tokens of the longest sequence that every engine can take; None before an engine has served."""
+        """Tokens of the longest sequence that every engine can take; None before the first engine has served."""
         return min((engine.limits.max_model_len for engine in self._engines.values() if engine.limits), default=None)
 
     def client(self, url: str) -> EngineClient:
-        """The client of one engine. Raises EngineUnavailable when it has just gone."""
+        """Return the client of an engine. Raises EngineUnavailable if the engine has left the pool."""
         engine = self._engines.get(url)
         if engine is None:
-            raise EngineUnavailable(f"{url} is gone")
+            raise EngineUnavailable(f"{url} has left the pool")
         return engine.client
 
     async def update_weights(self, folder: Path, version: str) -> list[str]:
-        """Make all engines serve the weights in `folder` (a Hugging Face model) as `version`; the old ones are out.
+        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`.
 
-        Returns the addresses of those that have confirmed it: at least one. The others join when they confirm it.
-        Trajectories still running are moved. Raises EngineRejected when an engine refuses the folder and none takes
-        it, EngineUnavailable when no engine is there for `times.patience` seconds (`arrival` where they are found).
+        Returns the addresses of the engines that have confirmed it: at least one. The others join when they confirm it.
+        Running trajectories are moved. Raises EngineRejected when an engine rejects the folder and no other engine
+        takes it, EngineUnavailable when no engine serves within the patience of `times`.
         """
         number = self._target.number + 1 if self._target else 1
         for url, engine in self._engines.items():
@@ -178,57 +181,59 @@ class EnginePool:
                 refused = [engine.rejected for engine in engines if engine.rejected]
                 if refused:
                     raise EngineRejected(refused[0])
-                if self._outage() > self._patience:
-                    raise EngineUnavailable(self._why_none())
+                if self._outage_seconds() > self._patience:
+                    raise EngineUnavailable(self._outage_message())
             elif self.serving:
                 deadline = min(deadline, time.monotonic() + self.times.straggler)
-            await _wait(self._changed, seconds=min(1.0, self.times.retry))
+            await _wait(self._changed, seconds=min(1.0, self.times.retry_interval))
         if not self.serving:
-            raise EngineUnavailable(self._why_none())
+            raise EngineUnavailable(self._outage_message())
         for engine in self._engines.values():
             if engine.confirmed != number:
-                log.warning("engine %s does not serve version %s yet: %s", engine.client.url, version, engine.trouble)
+                log.warning(
+                    "engine %s does not serve version %s yet: %s", engine.client.url, version, engine.last_error
+                )
         return self.serving
 
-    def trouble(self, url: str, why: Exception) -> None:
-        """A request failed on an engine: it takes no more until its keeper has seen that it is well."""
+    def mark_failed(self, url: str, error: Exception) -> None:
+        """Take an engine out of use after a failed request, until its task has checked it."""
         engine = self._engines.get(url)
         if engine is None or not engine.confirmed:
             return
-        log.warning("engine %s is out of use: %s", url, why)
-        engine.confirmed, engine.trouble = 0, str(why)
+        log.warning("engine %s is out of use: %s", url, error)
+        engine.confirmed, engine.last_error = 0, str(error)
         self.admission.remove_engine(url)
         self._note_change()
         engine.wake.set()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _add(self, url: str) -> None:
-        """Take an engine in; its keeper brings it up to date."""
+    def _add_engine(self, url: str) -> None:
+        """Add an engine and start its task."""
         assert self._session is not None
         engine = _PooledEngine(self._connect(url, token=self._token, session=self._session))
         self._engines[url] = engine
-        self._run(self._keep(engine))
+        self._start_task(self._maintain(engine))
 
     async def _discover(self, find: Find) -> None:
-        """Take in the engines that have come, and mark those that have gone, for ever."""
+        """Periodically add new engines, and mark those that are no longer discovered."""
         while True:
-            found = await find()
-            if found is not None:
-                for url in sorted(found - self._engines.keys()):
-                    log.info("engine %s is new", url)
-                    self._add(url)
+            urls = await find()
+            if urls is not None:
+                for url in sorted(urls - self._engines.keys()):
+                    log.info("engine %s: discovered", url)
+                    self._add_engine(url)
                 for url, engine in self._engines.items():
-                    if engine.present != (url in found):
-                        engine.present = url in found
+                    if engine.discovered != (url in urls):
+                        engine.discovered = url in urls
                         engine.wake.set()
-            await asyncio.sleep(self.times.look)
+            await asyncio.sleep(self.times.discovery_interval)
 
-    async def _keep(self, engine: _PooledEngine) -> None:
-        """Bring one engine to the target and watch it, until it is gone."""
+    async def _maintain(self, engine: _PooledEngine) -> None:
+        """Load the target into one engine and check it periodically, until it leaves the pool."""
         url = engine.client.url
         while True:
             target = self._target
@@ -240,44 +245,46 @@ class EnginePool:
                 elif serving:
                     version = await engine.client.weight_version()
                     if version != target.version and target is self._target:
-                        raise EngineUnavailable(f"it has the weights {version!r}: it was restarted")
+                        raise EngineUnavailable(f"{url} has weight version {version!r}: the engine has restarted")
                 elif not (engine.rejected and engine.tried == target.number):
-                    await self._bring_up(engine, target)
+                    await self._load_target(engine, target)
             except (EngineUnavailable, EngineRejected) as error:
                 if serving and target is self._target:
-                    self.trouble(url, error)
-                engine.trouble = str(error)
+                    self.mark_failed(url, error)
+                engine.last_error = str(error)
                 engine.rejected = str(error) if isinstance(error, EngineRejected) else ""
             if target is not None and target is self._target:
                 engine.tried = target.number
             self._changed.set()
-            if not engine.present and not engine.confirmed:
-                log.info("engine %s is gone", url)
+            if not engine.discovered and not engine.confirmed:
+                log.info("engine %s: left the pool", url)
                 self._engines.pop(url)
                 return
-            await _wait(engine.wake, seconds=self.times.check if engine.confirmed else self.times.retry)
+            await _wait(
+                engine.wake, seconds=self.times.check_interval if engine.confirmed else self.times.retry_interval
+            )
 
-    async def _bring_up(self, engine: _PooledEngine, target: _TargetVersion) -> None:
-        """Give an engine the target's weights, unless it has them already, and let it serve."""
+    async def _load_target(self, engine: _PooledEngine, target: _TargetVersion) -> None:
+        """Load the target into an engine unless the engine has it, and let it serve."""
         if not await engine.client.healthy():
-            raise EngineUnavailable(f"{engine.client.url} does not answer")
+            raise EngineUnavailable(f"{engine.client.url} does not respond")
         limits = await engine.client.limits()
-        # Loaded once for each push, also when the names are equal: a resumed run gives a new model an old name.
+        # Loaded once per push, even if the versions are equal: a resumed run can give a new model the same name.
         if engine.loaded != target.number or await engine.client.weight_version() != target.version:
             await engine.client.load_weights(target.folder, target.version, seconds=self.times.load)
             engine.loaded = target.number
         if target is not self._target:
             return
-        engine.limits, engine.confirmed, engine.trouble = limits, target.number, ""
+        engine.limits, engine.confirmed, engine.last_error = limits, target.number, ""
         self.admission.add_engine(engine.client.url, capacity=limits.kv_tokens, block=limits.block_tokens)
         self._note_change()
 
     async def _watch_outage(self) -> None:
-        """Fail the waiting trajectories when no engine has served for too long."""
+        """Fail the waiting trajectories when no engine has served within the patience."""
         while True:
             await asyncio.sleep(min(1.0, self.times.patience / 4))
-            if self._target is not None and self._outage() > self._patience:
-                self.admission.give_up(EngineUnavailable(self._why_none()))
+            if self._target is not None and self._outage_seconds() > self._patience:
+                self.admission.fail_waiting(EngineUnavailable(self._outage_message()))
 
     def _note_change(self) -> None:
         if self.serving:
@@ -286,23 +293,23 @@ class EnginePool:
             self._down_since = time.monotonic()
         self._changed.set()
 
-    def _outage(self) -> float:
-        """Seconds without an engine that serves."""
+    def _outage_seconds(self) -> float:
+        """Return the seconds since an engine last served; 0 while one serves."""
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
 
     @property
     def _patience(self) -> float:
-        return self.times.patience if self._find is None else self.times.arrival
+        return self.times.patience if self._find is None else self.times.discovery_patience
 
-    def _why_none(self) -> str:
+    def _outage_message(self) -> str:
         if not self._engines:
-            return f"no engine was found for {self._outage():.0f} s"
-        reasons = "; ".join(f"{engine.client.url}: {engine.trouble}" for engine in self._engines.values())
-        return f"no engine has served for {self._outage():.0f} s ({reasons})"
+            return f"no engine was discovered for {self._outage_seconds():.0f} s"
+        reasons = "; ".join(f"{engine.client.url}: {engine.last_error}" for engine in self._engines.values())
+        return f"no engine has served for {self._outage_seconds():.0f} s ({reasons})"
 
 
 async def _wait(event: asyncio.Event, *, seconds: float) -> None:
-    """Wait for an event, but not for longer."""
+    """Wait for an event, at most `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

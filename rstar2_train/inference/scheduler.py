@@ -1,9 +1,10 @@
-"""Decides which trajectory enters which engine, and when (paper §3.2).
+"""Decides which trajectory runs in which engine, and when (paper §3.2).
 
-Pure: no clock, no I/O. `Reserve` gives a trajectory room for its prompt and its whole response budget in one engine's
-KV cache and holds it over all its turns, so that the cache never overflows and nothing is evicted and computed again;
-the moment one ends, the next enters. `Static` is the baseline: a fixed number in each engine. Trajectories enter in
-the order they came; one that fits nowhere yet is not overtaken, so none starves. `AdmissionQueue` wraps it for asyncio.
+`Scheduler` is pure: no clock, no I/O. With `Reserve`, a trajectory reserves the KV cache of its prompt and its whole
+response budget in one engine, and keeps it over all its turns. The cache never overflows, so nothing is evicted and
+computed again. When a trajectory finishes, the next one starts. `Static` is the baseline: a fixed number per engine.
+Trajectories start in order of arrival. A later one never overtakes one that does not fit yet, so none starves.
+`AdmissionQueue` wraps the scheduler for asyncio.
 """
 
 from __future__ import annotations
@@ -26,51 +27,51 @@ class _EngineCapacity(Generic[Key]):
 
 
 class Scheduler(Generic[Key]):
-    """Which key runs where. Every method is one decision; `place` says who enters now."""
+    """Assigns keys to engines. Methods change the state; `assign` returns the keys that start now."""
 
     def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
-        """`max_in_flight`: most trajectories in one engine."""
+        """`max_in_flight`: largest number of trajectories per engine."""
         self._policy = policy
         self._max_in_flight = max_in_flight
         self._engines: dict[str, _EngineCapacity[Key]] = {}
         self._waiting: list[tuple[int, Key]] = []
         self._order: dict[Key, int] = {}
         self._tokens: dict[Key, int] = {}
-        self._place_of: dict[Key, str] = {}
+        self._engine_of: dict[Key, str] = {}
         self._count = 0
 
     @property
     def engines(self) -> list[str]:
-        """Engines that take trajectories."""
+        """Engines that accept trajectories."""
         return list(self._engines)
 
     @property
     def waiting(self) -> list[Key]:
-        """Keys that wait, the next to enter first."""
+        """Keys that wait, in the order in which they start."""
         return [key for _, key in sorted(self._waiting, key=lambda entry: entry[0])]
 
     def running(self, engine: str) -> dict[Key, int]:
-        """Keys in an engine, with the tokens that are reserved for each."""
+        """Return the keys in an engine with their reserved tokens."""
         return dict(self._engines[engine].running)
 
     def add_engine(self, engine: str, *, capacity: int, block: int = 1) -> None:
-        """An engine is ready: `capacity` tokens of KV cache, given out in blocks of `block` tokens."""
+        """Add an engine with `capacity` tokens of KV cache, allocated in blocks of `block` tokens."""
         if engine in self._engines:
             raise ValueError(f"engine {engine} is already in use")
         self._engines[engine] = _EngineCapacity(capacity=capacity, block=block)
 
     def remove_engine(self, engine: str) -> list[Key]:
-        """An engine is lost: its keys wait again, where they stood. Returns them; unknown engines have none."""
-        lost = self._engines.pop(engine, None)
-        if lost is None:
+        """Remove an engine and return its keys, which wait again at their old position; an unknown engine has none."""
+        removed = self._engines.pop(engine, None)
+        if removed is None:
             return []
-        for key in lost.running:
-            del self._place_of[key]
+        for key in removed.running:
+            del self._engine_of[key]
             heapq.heappush(self._waiting, (self._order[key], key))
-        return list(lost.running)
+        return list(removed.running)
 
     def submit(self, key: Key, *, tokens: int) -> None:
-        """A trajectory wants to run, and may need so many tokens, prompt included."""
+        """Queue a trajectory that needs at most `tokens` tokens, prompt included."""
         if key in self._order:
             raise ValueError(f"{key!r} is already submitted")
         self._order[key] = self._count
@@ -79,34 +80,34 @@ class Scheduler(Generic[Key]):
         self._count += 1
 
     def finish(self, key: Key) -> None:
-        """A trajectory ended, or was given up, wherever it was."""
+        """Remove a trajectory, waiting or running."""
         del self._order[key], self._tokens[key]
-        place = self._place_of.pop(key, None)
-        if place is None:
+        engine = self._engine_of.pop(key, None)
+        if engine is None:
             self._waiting = [entry for entry in self._waiting if entry[1] != key]
             heapq.heapify(self._waiting)
         else:
-            engine = self._engines[place]
-            engine.used -= engine.running.pop(key)
+            load = self._engines[engine]
+            load.used -= load.running.pop(key)
 
-    def place(self) -> list[tuple[Key, str]]:
-        """Who enters which engine now; the caller must let them run."""
-        placed: list[tuple[Key, str]] = []
+    def assign(self) -> list[tuple[Key, str]]:
+        """Assign waiting keys to engines, and return each (key, engine); the caller must let them run."""
+        assigned: list[tuple[Key, str]] = []
         while self._waiting:
             key = self._waiting[0][1]
-            name = self._roomiest(self._tokens[key])
+            name = self._best_engine(self._tokens[key])
             if name is None:
                 break
             heapq.heappop(self._waiting)
             engine = self._engines[name]
             engine.running[key] = _blocks(self._tokens[key], engine.block)
             engine.used += engine.running[key]
-            self._place_of[key] = name
-            placed.append((key, name))
-        return placed
+            self._engine_of[key] = name
+            assigned.append((key, name))
+        return assigned
 
-    def _roomiest(self, tokens: int) -> str | None:
-        """The engine with most room among those that can take so many tokens; None when none can."""
+    def _best_engine(self, tokens: int) -> str | None:
+        """Return the engine with the most free capacity among those that can take `tokens` tokens; None if none can."""
         best: tuple[int, int, str] | None = None
         for name, engine in self._engines.items():
             count = len(engine.running)
@@ -121,30 +122,30 @@ class Scheduler(Generic[Key]):
         return best[2] if best else None
 
 
-class Ticket:
-    """One trajectory's place: waits for an engine, keeps it, waits again when the engine is lost."""
+class EngineSlot:
+    """The slot of one trajectory: it waits for an engine, keeps it, and waits again when the engine is lost."""
 
-    __slots__ = ("_admission", "_future", "request")
+    __slots__ = ("_future", "_queue", "request")
 
-    def __init__(self, admission: AdmissionQueue) -> None:
-        self._admission = admission
+    def __init__(self, queue: AdmissionQueue) -> None:
+        self._queue = queue
         self._future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.request: asyncio.Future[Any] | None = None
-        """What it is doing in its engine now; cancelled when the engine is lost."""
+        """The request in the engine; cancelled when the engine is lost."""
 
-    async def engine(self) -> str:
-        """The engine that it may use. Raises what `AdmissionQueue.give_up` was given."""
+    async def wait_for_engine(self) -> str:
+        """Wait for an engine and return it. Raises the error of `AdmissionQueue.fail_waiting`."""
         return await self._future
 
-    def leave(self) -> None:
-        """The trajectory ended."""
-        self._admission.leave(self)
+    def release(self) -> None:
+        """Release the slot: the trajectory has finished."""
+        self._queue.release(self)
 
-    def _place(self, engine: str) -> None:
+    def _assign(self, engine: str) -> None:
         if not self._future.done():
             self._future.set_result(engine)
 
-    def _displace(self) -> None:
+    def _unassign(self) -> None:
         self._future = asyncio.get_running_loop().create_future()
         if self.request is not None:
             self.request.cancel()
@@ -152,53 +153,53 @@ class Ticket:
     def _fail(self, error: Exception) -> None:
         if not self._future.done():
             self._future.set_exception(error)
-            self._future.exception()  # a ticket that nobody waits on must not warn
+            self._future.exception()  # avoid a warning if nothing awaits this slot
 
 
 class AdmissionQueue:
-    """The scheduler for asyncio: hands out tickets, and places them whenever something changes."""
+    """The scheduler for asyncio: creates slots, and assigns engines to them on every change."""
 
     def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
-        self._scheduler: Scheduler[Ticket] = Scheduler(policy=policy, max_in_flight=max_in_flight)
+        self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
 
     @property
     def engines(self) -> list[str]:
-        """Engines that take trajectories now."""
+        """Engines that accept trajectories now."""
         return self._scheduler.engines
 
-    def enter(self, *, tokens: int) -> Ticket:
-        """Queue a trajectory that may need so many tokens of KV cache, prompt included."""
-        ticket = Ticket(self)
-        self._scheduler.submit(ticket, tokens=tokens)
-        self._pump()
-        return ticket
+    def request_slot(self, *, tokens: int) -> EngineSlot:
+        """Queue a trajectory that needs at most `tokens` tokens of KV cache, prompt included."""
+        slot = EngineSlot(self)
+        self._scheduler.submit(slot, tokens=tokens)
+        self._assign_slots()
+        return slot
 
-    def leave(self, ticket: Ticket) -> None:
-        """A trajectory ended: the next one enters at once."""
-        self._scheduler.finish(ticket)
-        self._pump()
+    def release(self, slot: EngineSlot) -> None:
+        """Release a slot; the next trajectory starts immediately."""
+        self._scheduler.finish(slot)
+        self._assign_slots()
 
     def add_engine(self, engine: str, *, capacity: int, block: int) -> None:
-        """An engine is ready."""
+        """Add an engine that is ready."""
         self._scheduler.add_engine(engine, capacity=capacity, block=block)
-        self._pump()
+        self._assign_slots()
 
     def remove_engine(self, engine: str) -> None:
-        """An engine is lost: what runs in it is cancelled there and waits for another."""
-        for ticket in self._scheduler.remove_engine(engine):
-            ticket._displace()
-        self._pump()
+        """Remove a lost engine: its requests are cancelled, and its slots wait for another engine."""
+        for slot in self._scheduler.remove_engine(engine):
+            slot._unassign()
+        self._assign_slots()
 
-    def give_up(self, error: Exception) -> None:
-        """Fail everyone who waits."""
-        for ticket in self._scheduler.waiting:
-            ticket._fail(error)
+    def fail_waiting(self, error: Exception) -> None:
+        """Raise `error` in every waiting slot."""
+        for slot in self._scheduler.waiting:
+            slot._fail(error)
 
-    def _pump(self) -> None:
-        for ticket, engine in self._scheduler.place():
-            ticket._place(engine)
+    def _assign_slots(self) -> None:
+        for slot, engine in self._scheduler.assign():
+            slot._assign(engine)
 
 
 def _blocks(tokens: int, block: int) -> int:
-    """Tokens rounded up to whole blocks."""
+    """Round tokens up to whole blocks."""
     return -(-tokens // block) * block

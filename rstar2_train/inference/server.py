@@ -1,9 +1,9 @@
 """Builds the command line of a vLLM engine from the job, and starts it.
 
-`python -m rstar2_train.inference.server --job job.json --model DIR --port P` becomes the engine's process: `rstar2 run`
+`python -m rstar2_train.inference.server --job job.json --model DIR --port P` becomes the engine's process. `rstar2 run`
 starts it as a child, the operator as a container. `engine_command` is a pure function of the job and the model's
-config, so the whole command line is tested without an engine. The engine binds to loopback unless told otherwise, and
-always asks for a token (`auth_middleware.py`).
+config, so that a test of the whole command line needs no engine. The engine binds to loopback by default, and always
+requires a token (`auth_middleware.py`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from rstar2_train.utils.scratch_dir import scratch_dir
 
 SERVED_NAME = "policy"
 DEFAULT_PROMPT_TOKENS = 2048
-"""Room for the prompt where a stage sets no maxPromptTokens (Filter, Evaluate, validation)."""
+"""Tokens reserved for the prompt of stages without maxPromptTokens (Filter, Evaluate, validation)."""
 CPU_KV_BYTES = 256 * 2**20
-"""KV cache of a CPU engine when the job sets none: 170,000 tokens of the tiny model."""
+"""Default KV cache of a CPU engine: 170,000 tokens of the tiny model."""
 _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How to start an engine."""
+    """The command that starts an engine."""
 
     argv: list[str]
     env: dict[str, str]
-    """Variables to set over the inherited environment."""
+    """Variables that override the inherited environment."""
     tuning: dict[str, str]
-    """Variables to set where the environment has none: a runtimePatch may say otherwise."""
+    """Default variables; the inherited environment, such as a runtimePatch, overrides them."""
 
 
 def engine_command(
@@ -54,18 +54,18 @@ def engine_command(
     host: str = "127.0.0.1",
     python: str = sys.executable,
 ) -> EngineCommand:
-    """Command line and environment of one engine.
+    """Return the command line and environment of one engine.
 
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together. The job's
-    `rollout.engineArgs` are laid over the arguments chosen here (None removes one). Raises ValueError for an argument
-    that is not the user's to set.
+    `rollout.engineArgs` override the arguments chosen here (None removes one). Raises ValueError for an argument that
+    only the system may set.
     """
     args: dict[str, Any] = {
         "model": str(model),
         "served-model-name": SERVED_NAME,
         "host": host,
         "port": port,
-        # The last one is the outermost: nothing is answered before the token was seen.
+        # The last one is the outermost: it checks the token before all other code.
         "middleware": [
             "rstar2_train.inference.generate_route.GenerateRoute",
             "rstar2_train.inference.auth_middleware.RequireToken",
@@ -75,7 +75,7 @@ def engine_command(
         "tensor-parallel-size": rollout.tensor_parallel,
         "max-model-len": max_model_len,
         "seed": seed,
-        # The folder's generation_config would otherwise add its own top_k, top_p and temperature to every request.
+        # Without it, generation_config.json would add its own top_k, top_p and temperature to every request.
         "generation-config": "vllm",
         "disable-uvicorn-access-log": True,
     }
@@ -85,7 +85,7 @@ def engine_command(
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # The default of 5 s closes a kept connection while a trajectory waits for its tool, under the next request.
+        # The default of 5 s would close a kept connection while a trajectory waits for its tool.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
     tuning: dict[str, str] = {}
@@ -99,7 +99,7 @@ def engine_command(
     for name, value in rollout.engine_args.items():
         key = name.lstrip("-").replace("_", "-")
         if key in RESERVED_ENGINE_ARGS:
-            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the job itself; remove it")
+            raise ValueError(f"spec.rollout.engineArgs: {name!r} is set by the system: remove it")
         args[key] = value
     argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
     for key, value in args.items():
@@ -108,7 +108,7 @@ def engine_command(
 
 
 def longest_sequence(job: AgenticRLJob) -> int:
-    """Tokens of the longest prompt and response that any stage of the job can ask an engine for."""
+    """Return the tokens of the longest prompt and response of all stages of the job."""
     lengths = [0]
     prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
     for stage in job.spec.stages:
@@ -125,7 +125,7 @@ def longest_sequence(job: AgenticRLJob) -> int:
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> int:
-    """Bytes of keys and values that one token takes in all layers."""
+    """Return the bytes of keys and values of one token in all layers."""
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     kv_heads = config.get("num_key_value_heads") or heads
@@ -135,7 +135,7 @@ def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> in
 def _cpu(
     args: dict[str, Any], env: dict[str, str], *, rollout: RolloutSpec, config: Mapping[str, Any], max_model_len: int
 ) -> None:
-    """A small model on cores: quick to boot, exact, and no C++ compiler needed at run time."""
+    """Set the arguments for a small model on CPU: fast start, exact results, no C++ compiler at run time."""
     dtype = rollout.engine_args.get("dtype", "float32")
     per_token = kv_bytes_per_token(config, bytes_per_value=_BYTES_PER_VALUE.get(dtype, 4))
     args |= {
@@ -143,20 +143,20 @@ def _cpu(
         "enforce-eager": True,
         "kv-cache-memory-bytes": max(CPU_KV_BYTES, 2 * per_token * (max_model_len + 128)),
         "max-num-seqs": min(rollout.admission.max_in_flight, 256),
-        # A seeded request whose prefill is split kills the engine on CPU (its generators have no offset).
+        # On CPU a seeded request with a split prefill crashes the engine (its generators have no offset).
         "enable-chunked-prefill": False,
         "max-num-batched-tokens": max(4096, max_model_len),
-        # Prompts and turns of a small model are short: blocks of 128 (the default) would leave the prefix cache idle.
+        # Prompts and turns of a small model are short: with the default block of 128 the prefix cache would be unused.
         "block-size": 32,
     }
     env |= {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker inside the engine core: half the boot time and memory
-        "TORCH_COMPILE_DISABLE": "1",  # log-probs would compile a helper on the first request, and die without g++
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # worker inside the engine core: half the start time and memory
+        "TORCH_COMPILE_DISABLE": "1",  # else the first request compiles a helper, and fails without g++
     }
 
 
 def _gpu(args: dict[str, Any], *, rollout: RolloutSpec) -> None:
-    """A large model on accelerators."""
+    """Set the arguments for a large model on accelerators."""
     args |= {
         "dtype": "bfloat16",
         "gpu-memory-utilization": 0.9,
@@ -166,12 +166,12 @@ def _gpu(args: dict[str, Any], *, rollout: RolloutSpec) -> None:
 
 
 def _flag(key: str, value: Any) -> list[str]:
-    """One argument as vLLM's parser takes it; None leaves it out."""
+    """Return one argument in the form of vLLM's parser; None omits it."""
     if value is None:
         return []
     if isinstance(value, bool):
         return [f"--{key}"] if value else [f"--no-{key}"]
-    if key == "middleware":  # the one argument that is given once for each value
+    if key == "middleware":  # the only argument that is repeated per value
         return [part for item in value for part in (f"--{key}", str(item))]
     if isinstance(value, list):
         return [f"--{key}", *(str(item) for item in value)]
@@ -181,7 +181,7 @@ def _flag(key: str, value: Any) -> list[str]:
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rstar2_train.inference.server", description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="the job file (JSON)")
-    parser.add_argument("--model", type=Path, required=True, help="folder of the Hugging Face model to start with")
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the initial model")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
     options = parser.parse_args()
@@ -193,7 +193,10 @@ def _main() -> None:
         needed = longest_sequence(job)
         limit = config.get("max_position_embeddings", needed)
         if needed > limit:
-            print(f"the model takes {limit} tokens; prompt and response of this job could be {needed}", file=sys.stderr)
+            print(
+                f"prompt and response of this job can have {needed} tokens; the model's limit is {limit}",
+                file=sys.stderr,
+            )
         start = engine_command(
             rollout=job.spec.rollout,
             accelerator=job.spec.accelerator,
@@ -204,13 +207,13 @@ def _main() -> None:
             port=options.port,
             host=options.host,
         )
-        # vLLM leaves its sockets behind. The lock is the engine's from here on, and free when it has ended.
+        # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")
         os.set_inheritable(lock.fileno(), True)
     except (ValueError, OSError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error
-    given = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
-    os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | given)
+    required = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
+    os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | required)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What an engine needs beyond a job's own settings to serve people: told to it locally and on a cluster alike. Pure."""
+"""The vLLM arguments that an engine needs to serve clients in addition to the job's own. Pure.
+
+Used by `rstar2 serve` and by the builder of serving manifests.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from rstar2_train.api.roles import ModelSource
 
 
 def tool_call_arguments(source: ModelSource) -> dict[str, AnyValue]:
-    """vLLM arguments with which an engine reads the calls of a client's own tools.
+    """Return the vLLM arguments that parse calls of a client's own tools.
 
-    `source`: the served model's, with its chat template as a path that the engine sees.
+    `source`: of the served model; its chat template is a path that the engine can read.
     """
     arguments: dict[str, AnyValue] = {"enable-auto-tool-choice": True, "tool-call-parser": source.tool_parser}
     if source.chat_template:

@@ -1,9 +1,9 @@
-"""Runs inside every vLLM worker: loads new weights from a folder without stopping the engine.
+"""Loads new weights from a folder inside every vLLM worker, without stopping the engine.
 
-vLLM mixes `WeightExtension` into its worker class (`--worker-extension-cls`); the trainer calls its methods through
-`/collective_rpc` (`pool.py`). It exists for two traps of vLLM's own reload: a folder that cannot be loaded leaves
-the model half gone and the next request kills the engine, so files are checked first; and with tied embeddings the
-output head keeps a packed copy of the old weights on CPU, so it is packed again. Imported only inside vLLM.
+vLLM mixes `WeightExtension` into its worker class (`--worker-extension-cls`); the client calls its methods through
+`/collective_rpc` (`client.py`). It works around two defects of vLLM's own reload. A folder that cannot be loaded leaves
+a partial model, and the next request crashes the engine: the files are checked first. With tied embeddings the output
+head keeps a packed copy of the old weights on CPU: it is packed again. Imported only inside vLLM.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ TIED_HEAD = "lm_head.weight"
 
 
 class WeightExtension:
-    """Methods added to vLLM's worker. Names carry a prefix, for vLLM refuses those that its worker has."""
+    """Methods that vLLM adds to its worker. vLLM rejects the names of its own methods, so they have a prefix."""
 
     model_runner: Any
     vllm_config: Any
     _rstar2_shapes: dict[str, tuple[int, ...]] | None
 
     def rstar2_load(self, folder: str) -> dict[str, Any]:
-        """Put the weights of a Hugging Face folder in place of the present ones.
+        """Replace the weights with those of a Hugging Face folder.
 
-        Returns `{"ok": True}`, or `{"ok": False, "why": ...}` with the model untouched when the folder does not hold
-        this model. The caller resets the prefix cache, which still holds keys and values of the old weights.
+        Returns `{"ok": True}`, or `{"ok": False, "why": ...}` without a change when the folder holds another model. The
+        caller must reset the prefix cache, which still has keys and values of the old weights.
         """
-        why = self._rstar2_refusal(Path(folder))
-        if why:
-            return {"ok": False, "why": why}
+        mismatch = self._rstar2_mismatch(Path(folder))
+        if mismatch:
+            return {"ok": False, "why": mismatch}
         boot_folder = self.vllm_config.model_config.model
         self.model_runner.reload_weights(weights_path=folder)
-        # vLLM now names the pushed folder as the engine's model; that folder is deleted in time, the first one is not.
+        # vLLM has set the engine's model to the pushed folder, which is deleted later; the first folder stays.
         self.vllm_config.model_config.model = boot_folder
         self._rstar2_repack_tied_head()
         return {"ok": True}
 
-    def _rstar2_refusal(self, folder: Path) -> str:
-        """Why the folder cannot be loaded; empty when it can. Reads headers only."""
+    def _rstar2_mismatch(self, folder: Path) -> str:
+        """Return why the folder cannot be loaded; empty if it can. Reads only headers."""
         if getattr(self, "_rstar2_shapes", None) is None:
             self._rstar2_shapes = tensor_shapes(Path(self.vllm_config.model_config.model))
         expected = self._rstar2_shapes or {}
         try:
-            found = tensor_shapes(folder)
+            actual = tensor_shapes(folder)
         except ValueError as error:
             return str(error)
         if self.vllm_config.model_config.hf_config.tie_word_embeddings:
             expected = {name: shape for name, shape in expected.items() if name != TIED_HEAD}
-            found = {name: shape for name, shape in found.items() if name != TIED_HEAD}
-        return difference(expected, found, folder=folder)
+            actual = {name: shape for name, shape in actual.items() if name != TIED_HEAD}
+        return difference(expected, actual, folder=folder)
 
     def _rstar2_repack_tied_head(self) -> None:
-        """Make a tied output head use the embedding's new weights (nothing to do for an untied one)."""
+        """Let a tied output head use the new weights of the embedding."""
         model = self.model_runner.get_model()
         if not self.vllm_config.model_config.hf_config.tie_word_embeddings:
             return
@@ -65,9 +65,9 @@ class WeightExtension:
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of all tensors in a folder's safetensors files, by name, from their headers.
+    """Return the shapes of all tensors in a folder's safetensors files, by name, from their headers.
 
-    A file shorter than its header says is refused by the reader. Raises ValueError naming the file that is wrong.
+    The reader rejects a file that is shorter than its header requires. Raises ValueError with the name of the file.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
@@ -78,7 +78,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{folder} holds no safetensors files")
+        raise ValueError(f"{folder} has no safetensors files")
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         try:
@@ -90,12 +90,15 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def difference(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], *, folder: Path) -> str:
-    """The first difference between the model's tensors and a folder's; empty when there is none."""
-    for kind, names in (("lacks", expected.keys() - found.keys()), ("has an unknown", found.keys() - expected.keys())):
+def difference(expected: dict[str, tuple[int, ...]], actual: dict[str, tuple[int, ...]], *, folder: Path) -> str:
+    """Return the first difference between the model's tensors and the folder's; empty if they are equal."""
+    for kind, names in (
+        ("lacks", expected.keys() - actual.keys()),
+        ("has an unknown", actual.keys() - expected.keys()),
+    ):
         if names:
             return f"{folder} {kind} tensor {min(names)!r} ({len(names)} such)"
     for name in sorted(expected):
-        if expected[name] != found[name]:
-            return f"{folder}: tensor {name!r} has shape {found[name]}, the engine's model has {expected[name]}"
+        if expected[name] != actual[name]:
+            return f"{folder}: tensor {name!r} has shape {actual[name]}, the engine's model has {expected[name]}"
     return ""

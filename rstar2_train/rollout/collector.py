@@ -126,10 +126,10 @@ async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context
 async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
     """Run the agent loop in an engine slot; return the text that the model wrote."""
     tokens = len(trajectory.prompt_ids) + context.agent.sampling.max_response_tokens
-    ticket = context.pool.admission.enter(tokens=tokens)
+    slot = context.pool.admission.request_slot(tokens=tokens)
     try:
         seed = (*context.seed, trajectory.prompt_id, trajectory.sample)
-        generator = FailoverGenerator(context, ticket, seed)
+        generator = FailoverGenerator(context, slot, seed)
         await generator.wait_for_engine()
         started = time.monotonic()
         trajectory.started_at = time.time()
@@ -138,7 +138,7 @@ async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
         trajectory.seconds = time.monotonic() - started
         return model_text
     finally:
-        ticket.leave()
+        slot.release()
 
 
 def _tool(context: RolloutContext) -> AbstractAsyncContextManager[ToolExecutor]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rstar2_train.inference.client import EngineUnavailable, Generation
-from rstar2_train.inference.scheduler import Ticket
+from rstar2_train.inference.scheduler import EngineSlot
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.seeds import derive_seed
 
@@ -39,10 +39,10 @@ class Backoff:
 
 @dataclass(slots=True)
 class FailoverGenerator:
-    """Samples the turns of one trajectory in the engine that its ticket assigns."""
+    """Samples the turns of one trajectory in the engine of its slot."""
 
     context: RolloutContext
-    ticket: Ticket
+    slot: EngineSlot
     seed: tuple[int | str, ...]
     """Name of the trajectory; with the turn's number it seeds each request."""
     backoff: Backoff = Backoff()
@@ -50,7 +50,7 @@ class FailoverGenerator:
     async def wait_for_engine(self) -> str:
         """Wait for an engine and return its URL. Raises InfrastructureError when the pool gives up."""
         try:
-            return await self.ticket.engine()
+            return await self.slot.wait_for_engine()
         except EngineUnavailable as error:
             raise InfrastructureError(str(error)) from error
 
@@ -71,7 +71,7 @@ class FailoverGenerator:
                 generation = await self._generate_in(url, token_ids, max_tokens=max_tokens, turn=turn)
             except EngineUnavailable as error:
                 failure = error
-                pool.trouble(url, error)
+                pool.mark_failed(url, error)
                 await asyncio.sleep(self.backoff.seconds(tries))
                 continue
             if generation is not None:
@@ -93,11 +93,11 @@ class FailoverGenerator:
                 stop_ids=agent.chat_format.stop_ids,
             )
         )
-        self.ticket.request = request
+        self.slot.request = request
         try:
             await asyncio.wait((request,))
         finally:
-            self.ticket.request = None
+            self.slot.request = None
             request.cancel()  # no effect unless this trajectory itself was cancelled
         if request.cancelled():
             return None

@@ -33,7 +33,7 @@ from tests.cluster import project_images, training
 from tests.kube_node import images, volumes
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import pod, restricted
-from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, memorising_model, random_model, why_not
+from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, memorising_model, random_model, missing_packages
 
 JOB = "smoke"
 STAGE = "rl-3"
@@ -93,7 +93,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The objects of `python -m rstar2_operator.serving_manifests`, applied, and the endpoint ready."""
-    if reason := why_not():
+    if reason := missing_packages():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("served")
     namespace = f"t-{folder.name.lower()}-{os.getpid()}"

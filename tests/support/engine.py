@@ -1,7 +1,7 @@
-"""A real vLLM engine for tests, and a tiny model that has learnt one conversation by heart.
+"""A real vLLM engine for tests, and a tiny model that repeats one conversation.
 
-`Engine` starts, kills and restarts the server on one port, as a supervisor would. `memorising_model` gives a model
-that, sampled greedily, calls the tool as it was shown: several calls in a turn, a malformed one, an answer.
+`Engine` starts, kills and restarts the server on one port, as a supervisor would. `memorising_model` trains a model
+that repeats the conversation when it is sampled greedily: several calls in a turn, a malformed one, an answer.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ JOB = {
 }
 
 
-def why_not() -> str:
-    """Why no engine can run here; empty when one can."""
+def missing_packages() -> str:
+    """Return which packages for an engine are not installed, as a message; empty if all are."""
     missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
     return f"not installed: {', '.join(missing)} (make setup)" if missing else ""
 
 
 def engine_job() -> AgenticRLJob:
-    """The job of the test's engine."""
+    """Return the job of the test's engine."""
     return AgenticRLJob.model_validate(JOB)
 
 
 def conversation() -> list[dict[str, str]]:
-    """The conversation that the memorising model knows."""
+    """Return the conversation that the memorising model repeats."""
     return [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": QUESTION},
@@ -75,12 +75,12 @@ def conversation() -> list[dict[str, str]]:
 
 
 def load_chat_format(folder: Path) -> ChatFormat:
-    """The chat_format of the test's job."""
+    """Return the chat format of the test's job."""
     return ChatFormat.load(folder, engine_job().spec.model)
 
 
 def random_model(folder: Path, *, seed: int) -> Path:
-    """A tiny policy with random weights and the tied head of the real one."""
+    """Write a tiny policy with random weights and a tied head, as the demo's policy has."""
     from rstar2_train.data.tiny.policy import write_policy
 
     texts = [message["content"] for message in conversation()] * 50
@@ -89,7 +89,7 @@ def random_model(folder: Path, *, seed: int) -> Path:
 
 
 def memorising_model(folder: Path, *, base: Path) -> Path:
-    """`base` trained until it repeats the conversation by heart."""
+    """Train `base` until it repeats the conversation."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -113,14 +113,14 @@ def memorising_model(folder: Path, *, base: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Engine:
-    """One vLLM server, on one port for its life; `start` again after `kill` is what a supervisor does."""
+    """One vLLM server on a fixed port; `start` after `kill` restarts it, as a supervisor would."""
 
     def __init__(self, model: Path, *, folder: Path, port: int | None = None) -> None:
         self.model = model
@@ -133,7 +133,7 @@ class Engine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the server in a process group of its own."""
+        """Start the server in its own process group."""
         argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self._job)]
         argv += ["--model", str(self.model), "--port", str(self.port)]
         with self.log.open("ab") as log:
@@ -148,7 +148,7 @@ class Engine:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until it answers; AssertionError with the end of its log when it does not."""
+        """Wait until the server responds. Raises AssertionError with the end of its log if it does not."""
         deadline = time.monotonic() + BOOT_SECONDS
         while time.monotonic() < deadline:
             assert self._process is not None
@@ -162,7 +162,7 @@ class Engine:
         raise AssertionError(f"the engine did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def kill(self) -> None:
-        """kill -9 of the server and its workers."""
+        """Kill the server and its workers with SIGKILL."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,6 +1,6 @@
-"""Session fixtures of a real engine, for every room that needs one: it is booted once a test session.
+"""Fixtures of a real engine, started once per test session. A `conftest.py` imports them by name.
 
-A `conftest.py` imports them by name. Whoever kills the engine starts it again.
+A test that kills the engine must start it again.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.rollout.chat_format import ChatFormat
-from tests.support.engine import Engine, load_chat_format, memorising_model, random_model, why_not
+from tests.support.engine import Engine, load_chat_format, memorising_model, missing_packages, random_model
 
 
 @dataclass(frozen=True)
 class Models:
-    """Folders of one architecture with one tokenizer, with a tied head."""
+    """Model folders with the same architecture, the same tokenizer and a tied head."""
 
     boot: Path
-    """Random; what the engine boots with."""
+    """Random weights; the engine's initial model."""
     other: Path
-    """Random, other weights."""
+    """Other random weights."""
     memorising: Path
-    """Knows one conversation by heart (`support.engine.conversation`)."""
+    """Repeats one conversation (`support.engine.conversation`)."""
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The models of the session's engine."""
-    if reason := why_not():
-        pytest.skip(reason)
+    """Return the models of the session's engine."""
+    if missing := missing_packages():
+        pytest.skip(missing)
     folder = tmp_path_factory.mktemp("models")
     boot = random_model(folder / "boot", seed=0)
     other = random_model(folder / "other", seed=1)
@@ -40,13 +40,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="session")
 def engine_chat_format(models: Models) -> ChatFormat:
-    """The chat_format of these models."""
+    """Return the chat format of these models."""
     return load_chat_format(models.boot)
 
 
 @pytest.fixture(scope="session")
 def engine(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A real vLLM engine, up."""
+    """Start a real vLLM engine."""
     engine = Engine(models.boot, folder=tmp_path_factory.mktemp("engine"))
     try:
         engine.start()

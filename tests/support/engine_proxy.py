@@ -1,7 +1,7 @@
-"""Stands between a command or a driver and the engine: knows each request by its seed, notes it, may hold or cut it.
+"""A proxy between a command, or a stage, and the engine: it records each request and can hold or truncate it.
 
-For tests of what is asked, and what is asked again after a kill. `sums`: four problems that the memorising model
-answers with 42, which is wrong at the third.
+For tests of the samples that are generated before and after a kill. `write_sums` writes four problems that the
+memorising model answers with 42, which is wrong for the third one.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from tests.support.engine import QUESTION, Engine
 GOLD = ["42", "42", "41", "42"]
 SAMPLES = 4
 HELD = (2, 3)
-"""Samples that do not come to their end while the relay holds."""
+"""Numbers of the samples that do not finish while the proxy holds requests."""
 TURNS = 2
 
-Asked = tuple[str, int, int]
+TurnKey = tuple[str, int, int]
 """Problem, sample, turn."""
 
 
-class Relay:
-    """A server before the engine."""
+class EngineProxy:
+    """A server in front of the engine; it identifies each request by its seed."""
 
-    def __init__(self, engine: Engine, which: dict[int, Asked]) -> None:
+    def __init__(self, engine: Engine, turn_of_seed: dict[int, TurnKey]) -> None:
         self.url = ""
-        self.asked: list[Asked] = []
+        self.requests: list[TurnKey] = []
         self.holding = asyncio.Event()
-        """While it is set, the last turns of HELD samples wait."""
-        self.cut: set[tuple[str, int]] = set()
-        """Samples (problem, number) that are stopped after three tokens of their last turn, which makes them wrong."""
+        """While it is set, the last turns of the HELD samples wait."""
+        self.truncated: set[tuple[str, int]] = set()
+        """Samples (problem, number) whose last turn is truncated to three tokens, which makes them wrong."""
         self.released = asyncio.Event()
         self._engine = engine
-        self._which = which
+        self._turn_of_seed = turn_of_seed
 
-    async def answer(self, request: web.Request) -> web.Response:
-        """Pass a request on to the engine."""
+    async def handle(self, request: web.Request) -> web.Response:
+        """Forward a request to the engine."""
         body = await request.read()
         if request.path in ("/v1/completions", "/rstar2/generate"):
-            wish = json.loads(body)
-            asked = self._which[wish["seed"]]
-            self.asked.append(asked)
-            problem, sample, turn = asked
+            fields = json.loads(body)
+            key = self._turn_of_seed[fields["seed"]]
+            self.requests.append(key)
+            problem, sample, turn = key
             if self.holding.is_set() and sample in HELD and turn == TURNS - 1:
                 await self.released.wait()
                 raise web.HTTPServiceUnavailable
-            if (problem, sample) in self.cut and turn == TURNS - 1:
-                body = json.dumps(wish | {"max_tokens": 3}).encode()
+            if (problem, sample) in self.truncated and turn == TURNS - 1:
+                body = json.dumps(fields | {"max_tokens": 3}).encode()
         headers = {"Authorization": request.headers.get("Authorization", ""), "Content-Type": "application/json"}
         url = self._engine.url + request.path_qs
         async with (
@@ -71,8 +71,8 @@ class Relay:
             return web.Response(status=reply.status, body=await reply.read(), content_type=reply.content_type)
 
 
-def seeds(name: str, problems: Iterable[str]) -> dict[int, Asked]:
-    """Seed of a request -> what it asks for. `name` follows the job's seed, 0, in all of them."""
+def turns_by_seed(name: str, problems: Iterable[str]) -> dict[int, TurnKey]:
+    """Return the turn of each request's seed. `name` follows the job's seed, 0, in all seeds."""
     return {
         derive_seed(0, name, problem, sample, turn): (problem, sample, turn)
         for problem in problems
@@ -82,24 +82,24 @@ def seeds(name: str, problems: Iterable[str]) -> dict[int, Asked]:
 
 
 @asynccontextmanager
-async def relaying(engine: Engine, which: dict[int, Asked]) -> AsyncIterator[Relay]:
-    """A relay that listens at `url`."""
-    relay = Relay(engine, which)
+async def proxied(engine: Engine, turn_of_seed: dict[int, TurnKey]) -> AsyncIterator[EngineProxy]:
+    """Start a proxy; it listens at `url`."""
+    proxy = EngineProxy(engine, turn_of_seed)
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", relay.answer)
+    app.router.add_route("*", "/{path:.*}", proxy.handle)
     runner = web.AppRunner(app, shutdown_timeout=5)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    relay.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield relay
+        yield proxy
     finally:
-        relay.released.set()
+        proxy.released.set()
         await runner.cleanup()
 
 
 def write_sums(folder: Path, *, golds: Iterable[str] = GOLD) -> Path:
-    """The file of problems; ids are their numbers."""
+    """Write the file of problems; their ids are their numbers."""
     rows = [{"id": number, "problem": QUESTION, "answer": gold} for number, gold in enumerate(golds)]
     file = folder / "sums.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -113,13 +113,13 @@ async def start(engine: Engine, folder: Path, module: str, *arguments: str | Pat
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=os.environ | {"RSTAR2_ENGINE_TOKEN": engine.token},
-        cwd=folder,  # MLflow puts the artifacts of a sqlite file into the current folder
+        cwd=folder,  # MLflow writes the artifacts of a sqlite file into the current folder
         start_new_session=True,
     )
 
 
 def write_job(manifest: dict[str, Any], folder: Path) -> JobState:
-    """A state folder for a driver of this job."""
+    """Create the state directory of a job."""
     job, problems = check(manifest)
     assert job is not None, problems
     state = JobState(folder)
@@ -127,10 +127,10 @@ def write_job(manifest: dict[str, Any], folder: Path) -> JobState:
     return state
 
 
-async def drive(
+async def start_attempt(
     engine: Engine, state: JobState, stage: str, *, attempt: int, url: str, judge: str
 ) -> asyncio.subprocess.Process:
-    """Start the driver of an attempt, as `rstar2 run` does. `url`: of the engine, or of what stands before it."""
+    """Start the orchestrator of an attempt, as `rstar2 run` does. `url`: of the engine or of a proxy."""
     write_model(state.stage(stage).attempt_file, AttemptRecord(attempt=attempt))
     return await start(
         engine, state.root, "rstar2_train.orchestrator", "--state", state.root, "--stage", stage,
@@ -138,32 +138,32 @@ async def drive(
     )  # fmt: skip
 
 
-async def finish(run: asyncio.subprocess.Process, *, code: int = 0) -> str:
-    """The output of a run that must end with `code`."""
-    output = (await run.communicate())[0].decode()
-    assert run.returncode == code, output
+async def finish(process: asyncio.subprocess.Process, *, code: int = 0) -> str:
+    """Wait for a process that must exit with `code`; return its output."""
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == code, output
     return output
 
 
-async def kill_at(run: asyncio.subprocess.Process, files: str, *, folder: Path, samples: int) -> None:
-    """kill -9 as soon as so many samples are on disk, while it and its children run."""
-    while len(kept(folder, files)) < samples:
-        assert run.returncode is None, (await run.communicate())[0].decode()
+async def kill_at(process: asyncio.subprocess.Process, files: str, *, folder: Path, samples: int) -> None:
+    """Kill the process with SIGKILL when `samples` samples are on disk, while it and its children run."""
+    while len(saved(folder, files)) < samples:
+        assert process.returncode is None, (await process.communicate())[0].decode()
         await asyncio.sleep(0.1)
     assert running(folder)
-    run.kill()
-    await run.communicate()
+    process.kill()
+    await process.communicate()
 
 
-def kept(folder: Path, files: str) -> list[tuple[str, int]]:
-    """The samples on disk, in files of a pattern."""
+def saved(folder: Path, files: str) -> list[tuple[str, int]]:
+    """Return the samples on disk, in the files that match a pattern."""
     lines = [line for file in folder.glob(files) for line in file.read_text().splitlines()]
     rows = [json.loads(line)["scored"] for line in lines]
     return [(row["prompt_id"], row["sample"]) for row in rows]
 
 
 def running(folder: Path) -> list[list[str]]:
-    """Command lines of processes that work in `folder`."""
+    """Return the command lines of the processes that work in `folder`."""
     return [
         process.info["cmdline"]
         for process in psutil.process_iter(["cmdline", "status"])

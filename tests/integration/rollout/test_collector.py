@@ -1,4 +1,4 @@
-"""Whole collections on real parts: an engine, a judge, and both failing in the middle of the work."""
+"""Rollouts with a real engine and a real judge, and with failures of both."""
 
 import asyncio
 import time
@@ -47,51 +47,58 @@ async def gather(
         context=RolloutContext(agent=agent, pool=pool, judge=judge, seed=seed),
         on_done=on_done,
     )
-    assert [[(one.prompt_id, one.sample) for one in group] for group in groups] == [
+    assert [[(trajectory.prompt_id, trajectory.sample) for trajectory in group] for group in groups] == [
         [(problem.id, sample) for sample in range(samples)] for problem in problems
     ]
-    return [one for group in groups for one in group]
+    return [trajectory for group in groups for trajectory in group]
 
 
-async def test_a_trajectory_is_the_conversation_to_the_token_and_scored(
+async def test_collect_groups_returns_scored_trajectories(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, tmp_path: Any
 ) -> None:
+    """Each trajectory has the tokens of the known conversation, its counts, its verdict and its weight version."""
     await pool.update_weights(models.memorising, "known/1")
-    done: list[Trajectory] = []
-    rows = await gather(pool, judge, engine_chat_format, on_done=done.append)
-    assert len(done) == len(rows) == 8
+    finished: list[Trajectory] = []
+    rows = await gather(pool, judge, engine_chat_format, on_done=finished.append)
+    assert len(finished) == len(rows) == 8
     whole = engine_chat_format.encode_conversation(conversation())
-    for one in rows:
-        ids, mask, logprobs = one.response()
-        assert one.prompt_ids + ids == whole.token_ids
-        assert [0] * len(one.prompt_ids) + mask == whole.mask
+    for trajectory in rows:
+        ids, mask, logprobs = trajectory.response()
+        assert trajectory.prompt_ids + ids == whole.token_ids
+        assert [0] * len(trajectory.prompt_ids) + mask == whole.mask
         assert [value < 0 for value in logprobs] == [bool(sampled) for sampled in mask]
-        assert [(call.status, call.response) for call in one.calls] == list(
+        assert [(call.status, call.response) for call in trajectory.calls] == list(
             zip(["ok", "malformed", "ok"], FIRST_REPLY, strict=True)
         )
-        assert (one.stop, one.turns, one.verdict, one.answer, one.reward) == ("answered", 2, "correct", "42", 1.0)
-        assert (one.answer_tags, one.tags_balanced, one.p_format) == (1, True, 0.0)
-        assert one.p_err == pytest.approx(1 / 3)
-        assert {segment.weight_version for segment in one.segments if segment.kind == "model"} == {"known/1"}
-        assert (one.slice, one.hard, one.gold) == ("L1", True, "42")
-        assert one.seconds > 0 and abs(time.time() - one.started_at) < 600
+        assert (trajectory.stop, trajectory.turns, trajectory.verdict, trajectory.answer, trajectory.reward) == (
+            "answered",
+            2,
+            "correct",
+            "42",
+            1.0,
+        )
+        assert (trajectory.answer_tags, trajectory.tags_balanced, trajectory.p_format) == (1, True, 0.0)
+        assert trajectory.p_err == pytest.approx(1 / 3)
+        assert {segment.weight_version for segment in trajectory.segments if segment.kind == "model"} == {"known/1"}
+        assert (trajectory.slice, trajectory.hard, trajectory.gold) == ("L1", True, "42")
+        assert trajectory.seconds > 0 and abs(time.time() - trajectory.started_at) < 600
     trajectory_store.write(tmp_path / "step.parquet", rows)
-    assert [one.segments[0].token_ids for one in trajectory_store.read(tmp_path / "step.parquet")] == [
-        one.segments[0].token_ids for one in rows
+    assert [trajectory.segments[0].token_ids for trajectory in trajectory_store.read(tmp_path / "step.parquet")] == [
+        trajectory.segments[0].token_ids for trajectory in rows
     ]
 
 
-async def test_the_same_seed_samples_the_same(
+async def test_collect_groups_same_seed_samples_the_same(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
-    """One at a time: sums of floats depend on who else is in the batch."""
+    """At most trajectory sample may differ: floating-point sums depend on the other requests of the batch."""
     await pool.update_weights(models.boot, "random/1")
     sampling = Sampling(max_response_tokens=12, max_turns=1)
     seeds: list[tuple[int | str, ...]] = [(1, "s", 7), (1, "s", 7), (1, "s", 8)]
     once, again, other = [
         [
-            one.segments[0].token_ids
-            for one in await gather(pool, judge, engine_chat_format, samples=3, sampling=sampling, seed=seed)
+            trajectory.segments[0].token_ids
+            for trajectory in await gather(pool, judge, engine_chat_format, samples=3, sampling=sampling, seed=seed)
         ]
         for seed in seeds
     ]
@@ -108,19 +115,26 @@ async def test_the_same_seed_samples_the_same(
         (Sampling(temperature=0, max_response_tokens=40), "tool_overflow"),
     ],
 )
-async def test_what_a_limit_cuts_off_has_no_reward(
+async def test_collect_groups_truncated_has_no_reward(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, sampling: Sampling, stop: str
 ) -> None:
+    """A trajectory that a limit truncated has no answer and no reward."""
     await pool.update_weights(models.memorising, "known/2")
-    for one in await gather(pool, judge, engine_chat_format, samples=1, sampling=sampling):
-        assert (one.stop, one.truncated, one.reward, one.verdict) == (stop, True, 0.0, "no_answer")
-        assert one.response_tokens <= sampling.max_response_tokens
+    for trajectory in await gather(pool, judge, engine_chat_format, samples=1, sampling=sampling):
+        assert (trajectory.stop, trajectory.truncated, trajectory.reward, trajectory.verdict) == (
+            stop,
+            True,
+            0.0,
+            "no_answer",
+        )
+        assert trajectory.response_tokens <= sampling.max_response_tokens
 
 
 @pytest.mark.parametrize("policy", ["Static", "Reserve"])
-async def test_admission_holds_and_all_come_through(
+async def test_collect_groups_respects_max_in_flight(
     engine: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models, policy: Any
 ) -> None:
+    """With either admission policy at most `maxInFlight` trajectories run, and all finish."""
     admission = AdmissionSpec(policy=policy, max_in_flight=3)
     async with EnginePool([engine.url], token=engine.token, times=TIMES, admission=admission) as pool:
         await pool.update_weights(models.memorising, "known/3")
@@ -129,14 +143,14 @@ async def test_admission_holds_and_all_come_through(
             pool, judge, engine_chat_format, samples=4,
             on_done=lambda _: running.append(len(pool.admission._scheduler.running(engine.url))),
         )  # fmt: skip
-        assert {one.verdict for one in rows} == {"correct"}
+        assert {trajectory.verdict for trajectory in rows} == {"correct"}
         assert max(running) == 3 and running[-1] == 0
 
 
-async def test_an_engine_killed_in_the_middle_loses_nothing(
+async def test_collect_groups_killed_engine_loses_nothing(
     engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
-    """kill -9, then the supervisor's restart: the boot weights are random, so a trajectory from them would be wrong."""
+    """After a SIGKILL and a restart all rollouts finish; with the initial, random weights they would be wrong."""
     await pool.update_weights(models.memorising, "known/4")
     first_done = asyncio.Event()
 
@@ -155,14 +169,19 @@ async def test_an_engine_killed_in_the_middle_loses_nothing(
         await asyncio.to_thread(engine.start)
     rows = await work
     assert len(rows) == 320
-    assert {(one.stop, one.verdict, one.reward) for one in rows} == {("answered", "correct", 1.0)}
-    versions = {segment.weight_version for one in rows for segment in one.segments if segment.kind == "model"}
+    assert {(trajectory.stop, trajectory.verdict, trajectory.reward) for trajectory in rows} == {
+        ("answered", "correct", 1.0)
+    }
+    versions = {
+        segment.weight_version for trajectory in rows for segment in trajectory.segments if segment.kind == "model"
+    }
     assert versions == {"known/4"}
 
 
-async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
+async def test_collect_groups_restarted_judge_loses_nothing(
     pool: EnginePool, judge: JudgeClient, judge_stack: LocalJudge, engine_chat_format: ChatFormat, models: Models
 ) -> None:
+    """Rollouts wait for a judge that restarts."""
     await pool.update_weights(models.memorising, "known/5")
     await asyncio.to_thread(judge_stack.kill, "api")
     work = asyncio.create_task(gather(pool, judge, engine_chat_format, samples=3))
@@ -171,33 +190,38 @@ async def test_a_judge_that_goes_away_and_comes_back_loses_nothing(
         assert not work.done()
     finally:
         await asyncio.to_thread(judge_stack.start_api)
-    assert {(one.stop, one.verdict) for one in await work} == {("answered", "correct")}
+    assert {(trajectory.stop, trajectory.verdict) for trajectory in await work} == {("answered", "correct")}
 
 
-async def test_what_cannot_be_saved_is_excluded_and_not_scored(
+async def test_collect_groups_outage_marks_rollouts_lost(
     engine: Engine, engine_chat_format: ChatFormat, models: Models
 ) -> None:
-    """A judge that stays away, then engines that stay away."""
-    times = PoolTimes(patience=2, load=60, straggler=1, check=0.5, retry=0.2)
+    """If the judge or all engines stay unavailable, the rollouts are lost to that service and not scored."""
+    times = PoolTimes(patience=2, load=60, straggler=1, check_interval=0.5, retry_interval=0.2)
     async with (
-        JudgeClient("http://127.0.0.1:1", patience_seconds=0.5) as nobody,
+        JudgeClient("http://127.0.0.1:1", patience_seconds=0.5) as unreachable,
         EnginePool([engine.url], token=engine.token, times=times) as pool,
     ):
         await pool.update_weights(models.memorising, "known/6")
-        done: list[Trajectory] = []
+        finished: list[Trajectory] = []
         for role in ("judge", "engine"):
-            rows = await gather(pool, nobody, engine_chat_format, samples=1, on_done=done.append)
-            for one in rows:
-                assert one.failed and (one.stop, one.verdict, one.reward) == ("infrastructure", "internal", 0.0)
-                assert one.error.startswith(f"{role}: ") and one.lost_to == role
-            pool._target = pool._target.make(99, models.boot / "missing", "known/6")  # no engine can have this any more
-            pool.trouble(engine.url, RuntimeError("it is gone"))
-        assert len(done) == 8
+            rows = await gather(pool, unreachable, engine_chat_format, samples=1, on_done=finished.append)
+            for trajectory in rows:
+                assert trajectory.failed and (trajectory.stop, trajectory.verdict, trajectory.reward) == (
+                    "infrastructure",
+                    "internal",
+                    0.0,
+                )
+                assert trajectory.error.startswith(f"{role}: ") and trajectory.lost_to == role
+            pool._target = pool._target.make(99, models.boot / "missing", "known/6")  # no engine can load this folder
+            pool.mark_failed(engine.url, RuntimeError("connection refused"))
+        assert len(finished) == 8
 
 
-async def test_cancelling_stops_the_engines_work(
+async def test_collect_groups_cancelled_stops_requests(
     engine: Engine, pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
+    """A cancelled collection aborts its requests in the engine."""
     await pool.update_weights(models.boot, "random/2")
     work = asyncio.create_task(
         gather(pool, judge, engine_chat_format, samples=20, sampling=Sampling(max_response_tokens=RESPONSE_TOKENS))
@@ -218,12 +242,13 @@ async def _running(client: Any) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{"))
 
 
-async def test_a_prompt_without_room_is_named(
+async def test_collect_groups_prompt_too_long_is_named(
     pool: EnginePool, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
+    """The error names the problem, its tokens and the limit; without weights no context can be created."""
     with pytest.raises(ValueError, match="the engines have no weights yet"):
         await gather(pool, judge, engine_chat_format)
     await pool.update_weights(models.boot, "random/3")
-    says = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
-    with pytest.raises(PromptTooLong, match=says):
+    message = "problem p0: 33 prompt tokens plus maxResponseTokens 260 exceed the engines' max-model-len 264"
+    with pytest.raises(PromptTooLong, match=message):
         await gather(pool, judge, engine_chat_format, sampling=Sampling(max_response_tokens=260))

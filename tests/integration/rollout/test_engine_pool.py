@@ -1,4 +1,4 @@
-"""Weights pushed into a running engine: exactly those, all of them, confirmed; and nothing can break it."""
+"""Weights pushed into a running engine: exact and confirmed, also after bad folders and failures."""
 
 import asyncio
 import json
@@ -21,25 +21,27 @@ PROMPT = [5, 77, 130, 9, 41, 8, 300] * 10
 TOLERANCE = 1e-4
 
 
-async def sampled_and_true(client: EngineClient, model: Path, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of 40 sampled tokens, as the engine reports them and as `model` gives them."""
+async def engine_and_reference(
+    client: EngineClient, model: Path, *, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of 40 sampled tokens, from the engine and from the model in transformers."""
     generation = await client.generate(PROMPT, max_tokens=40, seed=seed, stop_ids=[])
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     ids = torch.tensor([PROMPT + generation.token_ids])
     with torch.no_grad():
         logits = reference(ids).logits[0, len(PROMPT) - 1 : -1]
-    true = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
-    return torch.tensor(generation.logprobs), true
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
+    return torch.tensor(generation.logprobs), expected
 
 
 async def error(client: EngineClient, model: Path) -> float:
-    """Largest difference of a log-prob."""
-    engine, true = await sampled_and_true(client, model)
-    return float((engine - true).abs().max())
+    """Return the largest difference of a log-probability."""
+    engine, expected = await engine_and_reference(client, model)
+    return float((engine - expected).abs().max())
 
 
-async def test_there_and_back_again_with_a_tied_head(pool: EnginePool, client: EngineClient, models: Models) -> None:
-    """The same prompt each time: keys and values of the old weights would show as well as a stale head would."""
+async def test_update_weights_several_times_stays_exact(pool: EnginePool, client: EngineClient, models: Models) -> None:
+    """The prompt is the same each time: stale keys and values, or a stale head, would change its log-probabilities."""
     for number, folder in enumerate([models.memorising, models.other, models.memorising, models.boot]):
         version = f"test/{number}"
         assert await pool.update_weights(folder, version) == [client.url]
@@ -48,10 +50,8 @@ async def test_there_and_back_again_with_a_tied_head(pool: EnginePool, client: E
     assert await error(client, models.other) > 100 * TOLERANCE
 
 
-async def test_without_our_repacking_the_head_would_be_stale(
-    pool: EnginePool, client: EngineClient, models: Models
-) -> None:
-    """vLLM's own reload, which ours builds on, leaves the old head: this is what the extension is for."""
+async def test_vllm_reload_alone_leaves_a_stale_head(pool: EnginePool, client: EngineClient, models: Models) -> None:
+    """vLLM's own reload leaves the old tied head; the worker extension repairs it."""
     await pool.update_weights(models.boot, "stale/0")
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(models.memorising)}}
     await client._post("/collective_rpc", body, seconds=60)
@@ -61,9 +61,8 @@ async def test_without_our_repacking_the_head_would_be_stale(
     assert await error(client, models.memorising) < TOLERANCE
 
 
-async def test_the_version_is_reported_with_every_generation(
-    pool: EnginePool, client: EngineClient, models: Models
-) -> None:
+async def test_generate_reports_the_weight_version(pool: EnginePool, client: EngineClient, models: Models) -> None:
+    """Each generation has the version that sampled it, and one log-probability per token."""
     for version in ("a/1", "a/2"):
         await pool.update_weights(models.boot, version)
         generation = await client.generate(PROMPT, max_tokens=3, seed=1)
@@ -73,7 +72,7 @@ async def test_the_version_is_reported_with_every_generation(
 
 
 def edited(source: Path, target: Path, **changes: torch.Tensor | None) -> Path:
-    """A copy of a model folder with tensors changed, added or (None) left out; `__` stands for a dot."""
+    """Copy a model folder with tensors changed, added or (None) removed; `__` in a name is a dot."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(source, target)
@@ -88,16 +87,17 @@ def edited(source: Path, target: Path, **changes: torch.Tensor | None) -> Path:
 
 
 def torn(source: Path, target: Path) -> Path:
-    """A copy whose weights file was cut off."""
+    """Copy a model folder and truncate its weights file."""
     shutil.copytree(source, target)
     weights = target / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
     return target
 
 
-async def test_a_bad_folder_is_refused_and_the_engine_lives(
+async def test_update_weights_bad_folder_is_rejected(
     pool: EnginePool, client: EngineClient, models: Models, tmp_path: Path
 ) -> None:
+    """A bad folder is rejected with its fault; the engine keeps the old weights and accepts a later push."""
     await pool.update_weights(models.memorising, "good")
     (tmp_path / "empty").mkdir()
     index = tmp_path / "index"
@@ -105,15 +105,15 @@ async def test_a_bad_folder_is_refused_and_the_engine_lives(
     (index / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "part-1.safetensors"}}))
     bad = {
         tmp_path / "missing": "is not a folder",
-        tmp_path / "empty": "holds no safetensors",
+        tmp_path / "empty": "has no safetensors",
         index: r"part-1\.safetensors cannot be read",
         torn(models.boot, tmp_path / "torn"): "cannot be read",
         edited(models.boot, tmp_path / "less", model__norm__weight=None): r"lacks tensor 'model\.norm\.weight'",
         edited(models.boot, tmp_path / "more", extra=torch.zeros(1)): "has an unknown tensor 'extra'",
         edited(models.boot, tmp_path / "shape", model__norm__weight=torch.zeros(3)): r"has shape \(3,\)",
     }
-    for number, (folder, why) in enumerate(bad.items()):
-        with pytest.raises(EngineRejected, match=why):
+    for number, (folder, message) in enumerate(bad.items()):
+        with pytest.raises(EngineRejected, match=message):
             await pool.update_weights(folder, f"bad/{number}")
         assert pool.serving == []
         assert await client.healthy()
@@ -123,41 +123,43 @@ async def test_a_bad_folder_is_refused_and_the_engine_lives(
     assert await error(client, models.other) < TOLERANCE
 
 
-async def test_a_dead_engine_holds_up_nobody(engine: Engine, models: Models) -> None:
-    """One engine of three answers: nothing listens at the second, the third takes connections and says nothing."""
+async def test_update_weights_does_not_wait_for_dead_engines(engine: Engine, models: Models) -> None:
+    """Of three engines one serves; the second refuses connections, the third accepts them and never responds."""
     hung = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
     port = hung.sockets[0].getsockname()[1]
     urls = [engine.url, f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{port}"]
-    times = PoolTimes(patience=60, load=60, straggler=0.5, check=0.5, retry=0.2)
+    times = PoolTimes(patience=60, load=60, straggler=0.5, check_interval=0.5, retry_interval=0.2)
     async with EnginePool(urls, token=engine.token, times=times) as pool:
         assert await pool.update_weights(models.boot, "three") == [engine.url]
         assert pool.admission.engines == [engine.url]
     hung.close()
 
 
-async def test_with_no_engine_the_wait_ends() -> None:
-    times = PoolTimes(patience=1, load=5, straggler=1, check=0.2, retry=0.1)
+async def test_update_weights_without_engine_raises() -> None:
+    """The pool gives up after its patience, and needs at least one address."""
+    times = PoolTimes(patience=1, load=5, straggler=1, check_interval=0.2, retry_interval=0.1)
     url = f"http://127.0.0.1:{free_port()}"
     async with EnginePool([url], token="x" * 16, times=times) as pool:
-        with pytest.raises(EngineUnavailable, match=r"no engine has served for .*does not answer"):
+        with pytest.raises(EngineUnavailable, match=r"no engine has served for .*does not respond"):
             await pool.update_weights(Path("/nowhere"), "v")
     with pytest.raises(ValueError, match="at least one engine"):
         EnginePool([], token="x" * 16)
 
 
-async def test_an_engine_with_other_weights_than_asked_is_brought_up_to_date(
+async def test_pool_reloads_an_engine_with_other_weights(
     pool: EnginePool, client: EngineClient, models: Models
 ) -> None:
-    """What a restart looks like from here: the engine answers, and its version is not ours."""
-    await pool.update_weights(models.memorising, "wanted")
+    """A restarted engine has another version: the pool loads the current one again."""
+    await pool.update_weights(models.memorising, "current")
     await client.load_weights(models.other, "default", seconds=60)
     async with asyncio.timeout(60):
-        while await client.weight_version() != "wanted" or not pool.serving:
+        while await client.weight_version() != "current" or not pool.serving:
             await asyncio.sleep(0.1)
     assert await error(client, models.memorising) < TOLERANCE
 
 
-async def test_every_route_but_probes_asks_for_the_token(engine: Engine) -> None:
+async def test_engine_routes_require_the_token(engine: Engine) -> None:
+    """Every route of a real engine except health and metrics requires the token."""
     routes = ["/collective_rpc", "/pause", "/resume", "/update_weight_version", "/reset_prefix_cache", "/sleep"]
     routes += ["/rstar2/generate", "/inference/v1/generate", "/v1/completions", "/abort_requests", "/update_weights"]
     async with aiohttp.ClientSession() as session:
@@ -173,9 +175,8 @@ async def test_every_route_but_probes_asks_for_the_token(engine: Engine) -> None
                 assert response.status == 200, route
 
 
-async def test_requests_at_fault_are_told_from_engines_at_fault(
-    pool: EnginePool, client: EngineClient, models: Models
-) -> None:
+async def test_generate_invalid_request_is_rejected(pool: EnginePool, client: EngineClient, models: Models) -> None:
+    """An invalid request raises EngineRejected and does not harm the engine."""
     await pool.update_weights(models.boot, "v")
     for prompt, most, seed in (([10**6], 1, 0), ([], 1, 0), ([1] * 300, 1, 0), ([1], -1, 0)):
         with pytest.raises(EngineRejected, match="400"):
@@ -187,12 +188,12 @@ async def test_requests_at_fault_are_told_from_engines_at_fault(
     assert limits.kv_tokens % 32 == 0 and limits.kv_tokens > 10_000
 
 
-async def test_engines_come_and_go(engine: Engine, models: Models) -> None:
-    """Two ways to one engine, found and lost as a cluster's name service tells it: its own port, and a proxy's."""
-    there: set[str] = set()
+async def test_pool_discovers_and_drops_engines(engine: Engine, models: Models) -> None:
+    """Two addresses of one engine, its own and a proxy's, appear and disappear in the discovery."""
+    urls: set[str] = set()
 
     async def find() -> frozenset[str]:
-        return frozenset(there)
+        return frozenset(urls)
 
     connections: list[asyncio.StreamWriter] = []
 
@@ -203,25 +204,33 @@ async def test_engines_come_and_go(engine: Engine, models: Models) -> None:
 
     proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
     second = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    times = PoolTimes(patience=1, arrival=120, load=60, straggler=0.5, check=0.2, retry=0.2, look=0.1)
+    times = PoolTimes(
+        patience=1,
+        discovery_patience=120,
+        load=60,
+        straggler=0.5,
+        check_interval=0.2,
+        retry_interval=0.2,
+        discovery_interval=0.1,
+    )
     async with EnginePool(token=engine.token, find=find, times=times) as pool:
-        pushed = asyncio.create_task(pool.update_weights(models.boot, "found"))
-        await asyncio.sleep(2)  # longer than the patience with engines that are given by address
+        pushed = asyncio.create_task(pool.update_weights(models.boot, "discovered"))
+        await asyncio.sleep(2)  # longer than the patience for fixed addresses
         assert not pushed.done()
-        there.add(engine.url)
+        urls.add(engine.url)
         assert await pushed == [engine.url]
-        there.add(second)
+        urls.add(second)
         await until(lambda: set(pool.serving) == {engine.url, second})
-        there.clear()  # not found any more, but well: a pod that is ending, or whose probe is late
+        urls.clear()  # not discovered, but healthy: a terminating pod, or a late probe
         await asyncio.sleep(1)
         assert set(pool.serving) == {engine.url, second}
         proxy.close()
         for connection in connections:
             connection.close()
         await until(lambda: pool.serving == [engine.url])
-        with pytest.raises(EngineUnavailable, match="is gone"):
+        with pytest.raises(EngineUnavailable, match="has left the pool"):
             pool.client(second)
-        there.add(engine.url)
+        urls.add(engine.url)
         assert await pool.update_weights(models.other, "again") == [engine.url]
 
 
@@ -231,7 +240,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.drain()
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not true():
+        while not condition():
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`rstar2 filter` beside a job's Filter stage, with a real engine and judge: same samples, same problems kept."""
+"""`rstar2 filter` and a Filter stage with a real engine and judge: the same samples, the same kept problems."""
 
 import asyncio
 import json
@@ -13,23 +13,23 @@ from tests.support.engine_proxy import (
     GOLD,
     HELD,
     SAMPLES,
-    Relay,
-    drive,
+    EngineProxy,
     finish,
-    kept,
     kill_at,
-    relaying,
+    proxied,
     running,
-    seeds,
+    saved,
     start,
+    start_attempt,
+    turns_by_seed,
     write_job,
     write_sums,
 )
 
-WHICH = seeds(SEED_NAME, [str(number) for number in range(len(GOLD))])
-CUT = {("1", 0), ("1", 3), ("3", 2)}
+TURNS = turns_by_seed(SEED_NAME, [str(number) for number in range(len(GOLD))])
+TRUNCATED = {("1", 0), ("1", 3), ("3", 2)}
 SOLVED = [4, 2, 0, 3]
-"""How often each problem is solved: the third has the wrong answer in the file, samples in CUT are stopped early."""
+"""Correct samples per problem: the file has a wrong answer for the third; TRUNCATED samples are wrong."""
 DROP = 3
 FILES = "state/*/*/samples.jsonl"
 
@@ -43,7 +43,7 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
             "model": {"source": str(models.memorising), "systemPrompt": SYSTEM, "promptPrefix": ""},
             "accelerator": {"vendor": "None"},
             "trainer": {"gpusPerReplica": 0},
-            "executor": {"replicas": 1, "isolation": "None"},  # harmless calls; the sandbox has tests of its own
+            "executor": {"replicas": 1, "isolation": "None"},  # harmless calls; the sandbox has its own tests
             "stages": [
                 {
                     "name": "hard",
@@ -60,63 +60,66 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
     }
 
 
-async def filtered(
-    engine: Engine, judge: LocalJudge, relay: Relay, file: Path, *more: str
+async def start_filter(
+    engine: Engine, judge: LocalJudge, proxy: EngineProxy, file: Path, *more: str
 ) -> asyncio.subprocess.Process:
     """Start the command."""
     folder = file.parent
     return await start(
-        engine, folder, "rstar2_train.cli", "filter", file, "--endpoint", relay.url, "--judge", judge.url,
+        engine, folder, "rstar2_train.cli", "filter", file, "--endpoint", proxy.url, "--judge", judge.url,
         "--manifest", folder / "sums.yaml", "--state", folder / "state", "--out", folder / "kept.jsonl", *more,
     )  # fmt: skip
 
 
-async def test_the_command_keeps_what_the_stage_keeps_and_asks_no_sample_twice(
+async def test_filter_command_equals_the_filter_stage(
     engine: Engine, models: Models, judge_stack: LocalJudge, tmp_path: Path
 ) -> None:
+    """The command keeps the same problems as the stage, with the same seeds, and resumes after a SIGKILL."""
     file = write_sums(tmp_path)
     job = manifest(models, file)
     (tmp_path / "sums.yaml").write_text(json.dumps(job))
     state = write_job(job, tmp_path / "job")
-    async with relaying(engine, WHICH) as relay:
-        relay.cut = CUT
-        await finish(await drive(engine, state, "hard", attempt=1, url=relay.url, judge=judge_stack.url))
+    async with proxied(engine, TURNS) as proxy:
+        proxy.truncated = TRUNCATED
+        await finish(await start_attempt(engine, state, "hard", attempt=1, url=proxy.url, judge=judge_stack.url))
         by_stage = state.stage("hard").kept_file.read_bytes()
         assert [json.loads(line)["id"] for line in by_stage.splitlines()] == ["1", "2"]
-        asked = sorted(relay.asked)
-        assert {(problem, sample) for problem, sample, _ in asked} == {one[:2] for one in WHICH.values()}
+        requests = sorted(proxy.requests)
+        assert {(problem, sample) for problem, sample, _ in requests} == {turn[:2] for turn in TURNS.values()}
 
-        relay.asked.clear()
-        relay.holding.set()
-        run = await filtered(engine, judge_stack, relay, file)
-        early = [one for one in WHICH.values() if one[1] not in HELD]
+        proxy.requests.clear()
+        proxy.holding.set()
+        run = await start_filter(engine, judge_stack, proxy, file)
+        early = [turn for turn in TURNS.values() if turn[1] not in HELD]
         await kill_at(run, FILES, folder=tmp_path, samples=len(GOLD) * (SAMPLES - len(HELD)))
         assert not (tmp_path / "kept.jsonl").exists()
-        first = [one for one in relay.asked if one[1] not in HELD]
-        assert sorted(first) == sorted(one for one in early if one in asked)
+        first = [turn for turn in proxy.requests if turn[1] not in HELD]
+        assert sorted(first) == sorted(turn for turn in early if turn in requests)
 
-        relay.holding.clear()
-        relay.asked.clear()
-        output = await finish(await filtered(engine, judge_stack, relay, file))
-        assert sorted(first + relay.asked) == asked, "asked what the stage asked, with its seeds, and each once"
+        proxy.holding.clear()
+        proxy.requests.clear()
+        output = await finish(await start_filter(engine, judge_stack, proxy, file))
+        assert sorted(first + proxy.requests) == requests, (
+            "the command sent the stage's requests, with its seeds, each once"
+        )
         assert "8 of 16 samples are there already" in output
         assert (tmp_path / "kept.jsonl").read_bytes() == by_stage
-        assert sorted(kept(tmp_path, FILES)) == sorted({one[:2] for one in WHICH.values()})
+        assert sorted(saved(tmp_path, FILES)) == sorted({turn[:2] for turn in TURNS.values()})
         report = FilterReport.model_validate_json((tmp_path / "kept.report.json").read_text())
-        assert [(one.solved, one.valid) for one in report.counts] == [(solved, SAMPLES) for solved in SOLVED]
+        assert [(count.solved, count.valid) for count in report.counts] == [(solved, SAMPLES) for solved in SOLVED]
         assert (report.kept, report.dropped, report.excluded) == (2, 2, 0)
         assert report.histogram == {0: 1, 1: 0, 2: 1, 3: 1, 4: 1}
         assert "2 of 4 problems kept, 2 dropped" in output and f"grpo: {{data: {tmp_path}/kept.jsonl}}" in output
 
-        relay.asked.clear()
-        await finish(await filtered(engine, judge_stack, relay, file, "--drop-solved", "4"))
-        assert relay.asked == []
+        proxy.requests.clear()
+        await finish(await start_filter(engine, judge_stack, proxy, file, "--drop-solved", "4"))
+        assert proxy.requests == []
         again = [json.loads(line)["id"] for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
         assert again == ["1", "2", "3"]
 
         before = (tmp_path / "kept.jsonl").read_bytes()
-        write_sums(tmp_path, golds=GOLD[:1])  # alone the problem that is always solved
-        output = await finish(await filtered(engine, judge_stack, relay, file), code=1)
+        write_sums(tmp_path, golds=GOLD[:1])  # only the problem that is always solved
+        output = await finish(await start_filter(engine, judge_stack, proxy, file), code=1)
         assert "every problem was solved 3 times or more, and nothing was written: give harder problems" in output
-        assert relay.asked == [] and (tmp_path / "kept.jsonl").read_bytes() == before
+        assert proxy.requests == [] and (tmp_path / "kept.jsonl").read_bytes() == before
         assert running(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A served model by OpenAI's routes samples what the same engine samples by ours."""
+"""A model behind OpenAI's routes samples the same tokens as through the project's own route."""
 
 from functools import partial
 
@@ -13,9 +13,10 @@ from tests.support.engine import QUESTION, Engine
 from tests.support.engine_fixtures import Models
 
 
-async def test_the_same_seed_samples_the_same_by_either_route(
+async def test_openai_client_samples_as_engine_client(
     engine: Engine, pool: EnginePool, client: EngineClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
+    """The same seed gives the same tokens through OpenAI's route and through the project's own."""
     await pool.update_weights(models.boot, "random/served")
     prompt = engine_chat_format.prompt_ids(QUESTION)
     connect = partial(OpenAIClient, model="policy")
@@ -36,14 +37,15 @@ async def test_the_same_seed_samples_the_same_by_either_route(
         assert await other.limits() == await client.limits()
 
 
-async def test_what_is_wrong_with_an_endpoint_is_said(engine: Engine, pool: EnginePool) -> None:
+async def test_openai_client_faulty_endpoint_is_named(engine: Engine, pool: EnginePool) -> None:
+    """A wrong token, an unreachable server and an unknown model have clear errors."""
     (model,) = await served_models(engine.url, token=engine.token)
     assert (model.name, model.root) == ("policy", str(engine.model))
-    with pytest.raises(EngineRejected, match="answers 401"):
+    with pytest.raises(EngineRejected, match="returned 401"):
         await served_models(engine.url, token="wrong")
     with pytest.raises(EngineUnavailable, match="Cannot connect"):
         await served_models("http://127.0.0.1:1", token="")
-    connect = partial(OpenAIClient, model="nobody")
+    connect = partial(OpenAIClient, model="unknown")
     async with EnginePool([engine.url], token=engine.token, times=TIMES, connect=connect) as served:
-        with pytest.raises(EngineUnavailable, match="serves policy, not 'nobody'"):
+        with pytest.raises(EngineUnavailable, match="serves policy, not 'unknown'"):
             await served.client(engine.url).weight_version()

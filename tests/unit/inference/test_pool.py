@@ -1,4 +1,4 @@
-"""How long a pool goes on without an engine that serves, and what becomes of a request when its engine falls silent."""
+"""The patience of a pool without a serving engine, and the failover of a request whose engine does not respond."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,24 +18,32 @@ from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator
 
-TIMES = PoolTimes(patience=0.5, arrival=60, load=5, straggler=0.1, check=0.1, retry=0.1, look=0.05)
+TIMES = PoolTimes(
+    patience=0.5,
+    discovery_patience=60,
+    load=5,
+    straggler=0.1,
+    check_interval=0.1,
+    retry_interval=0.1,
+    discovery_interval=0.05,
+)
 MODEL = "m"
 connect = partial(OpenAIClient, model=MODEL)
 
 
-class Engine:
-    """An engine's two routes that matter here, with the answers of a model; it can fall silent, or be away."""
+class FakeEngine:
+    """An HTTP server with the routes of an engine; it can be unavailable (503) or unresponsive."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.away = False
-        self.silent = False
-        self.asked = asyncio.Event()
-        """Somebody wants a turn sampled."""
+        self.unavailable = False
+        self.unresponsive = False
+        self.requested = asyncio.Event()
+        """Set by a request for a turn."""
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Engine"]:
-        """Serves on a free port."""
+    async def serving(self) -> AsyncIterator["FakeEngine"]:
+        """Serve on a free port."""
         app = web.Application()
         app.add_routes([web.get("/health", self._health), web.get("/v1/models", self._models)])
         app.add_routes([web.post("/v1/completions", self._complete)])
@@ -50,9 +58,9 @@ class Engine:
             await runner.cleanup()
 
     async def _answer(self, body: dict[str, Any]) -> web.Response:
-        if self.silent:
+        if self.unresponsive:
             await asyncio.sleep(3600)
-        return web.json_response(body, status=503 if self.away else 200)
+        return web.json_response(body, status=503 if self.unavailable else 200)
 
     async def _health(self, _: web.Request) -> web.Response:
         return await self._answer({})
@@ -61,14 +69,14 @@ class Engine:
         return await self._answer({"data": [{"id": MODEL, "max_model_len": 100}]})
 
     async def _complete(self, _: web.Request) -> web.Response:
-        self.asked.set()
+        self.requested.set()
         choice = {"token_ids": [7], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "stop"}
         return await self._answer({"choices": [choice]})
 
 
-async def test_an_engine_that_is_found_has_the_time_to_start_again() -> None:
-    """Its pod loads the model anew; one on this machine, whose supervisor is quick, has not that long."""
-    async with Engine().serving() as engine, asyncio.timeout(30):
+async def test_pool_discovered_engine_has_longer_patience() -> None:
+    """The pod of a discovered engine may need minutes to load the model; the supervisor of a local engine is quick."""
+    async with FakeEngine().serving() as engine, asyncio.timeout(30):
 
         async def find() -> frozenset[str]:
             return frozenset({engine.url})
@@ -78,42 +86,44 @@ async def test_an_engine_that_is_found_has_the_time_to_start_again() -> None:
             EnginePool([engine.url], token="", times=TIMES, connect=connect),
         ):
             async with pool:
-                engine.away = False
+                engine.unavailable = False
                 await pool.update_weights(Path(), MODEL)
-                engine.away = True
+                engine.unavailable = True
                 while pool.serving:
                     await asyncio.sleep(0.05)
-                waiting = asyncio.create_task(pool.admission.enter(tokens=1).engine())
+                waiting = asyncio.create_task(pool.admission.request_slot(tokens=1).wait_for_engine())
                 done, _ = await asyncio.wait([waiting], timeout=3 * TIMES.patience)
                 if pool._find is None:
                     with pytest.raises(EngineUnavailable, match="no engine has served"):
                         await waiting
                 else:
                     assert not done
-                    engine.away = False
+                    engine.unavailable = False
                     assert await waiting == engine.url
 
 
-async def test_a_turn_in_an_engine_that_falls_silent_is_sampled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before the request's own limit, by the look at the engine."""
+async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool's check finds an engine that does not respond long before the request times out."""
     monkeypatch.setattr("rstar2_train.inference.openai_client._SHORT_SECONDS", 0.3)
     async with (
-        Engine().serving() as one,
-        Engine().serving() as other,
-        EnginePool([one.url, other.url], token="", times=TIMES, connect=connect) as pool,
+        FakeEngine().serving() as engine_a,
+        FakeEngine().serving() as engine_b,
+        EnginePool([engine_a.url, engine_b.url], token="", times=TIMES, connect=connect) as pool,
         asyncio.timeout(30),
     ):
         await pool.update_weights(Path(), MODEL)
         while len(pool.serving) < 2:
             await asyncio.sleep(0.05)
-        ticket = pool.admission.enter(tokens=1)
-        first, second = (one, other) if await ticket.engine() == one.url else (other, one)
-        first.silent = True
+        slot = pool.admission.request_slot(tokens=1)
+        first, second = (engine_a, engine_b)
+        if await slot.wait_for_engine() == engine_b.url:
+            first, second = second, first
+        first.unresponsive = True
         agent: Any = SimpleNamespace(sampling=Sampling(), chat_format=SimpleNamespace(stop_ids=()))
         judge: Any = None
         context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=())
-        seat = FailoverGenerator(context, ticket, seed=(0,), backoff=Backoff(0.1))
-        turn = asyncio.create_task(seat([1, 2], max_tokens=10_000, turn=0))
-        await first.asked.wait()
+        generate = FailoverGenerator(context, slot, seed=(0,), backoff=Backoff(0.1))
+        turn = asyncio.create_task(generate([1, 2], max_tokens=10_000, turn=0))
+        await first.requested.wait()
         assert (await turn).token_ids == [7]
         assert pool.serving == [second.url]

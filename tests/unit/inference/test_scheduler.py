@@ -1,4 +1,4 @@
-"""Who enters which engine: never over capacity, nobody starves, everybody ends."""
+"""Assignment of trajectories to engines: capacity, order, and progress."""
 
 import asyncio
 
@@ -13,79 +13,87 @@ def scheduler(policy: str = "Reserve", most: int = 100) -> Scheduler[str]:
     return Scheduler(policy=policy, max_in_flight=most)
 
 
-def test_reserve_holds_the_whole_budget_and_refills_the_moment_one_ends() -> None:
+def test_scheduler_reserve_holds_the_whole_budget() -> None:
+    """A trajectory reserves its whole budget; when it finishes, the next one starts."""
     plan = scheduler()
     plan.add_engine("e", capacity=250)
     for key in "abc":
         plan.submit(key, tokens=100)
-    assert plan.place() == [("a", "e"), ("b", "e")]
-    assert plan.place() == []
+    assert plan.assign() == [("a", "e"), ("b", "e")]
+    assert plan.assign() == []
     plan.finish("a")
-    assert plan.place() == [("c", "e")]
+    assert plan.assign() == [("c", "e")]
 
 
-def test_static_counts_heads_only() -> None:
+def test_scheduler_static_limits_only_the_count() -> None:
+    """The policy `Static` ignores the KV cache."""
     plan = scheduler("Static", most=2)
     plan.add_engine("e", capacity=10)
     for key in "abc":
         plan.submit(key, tokens=1000)
-    assert [key for key, _ in plan.place()] == ["a", "b"]
+    assert [key for key, _ in plan.assign()] == ["a", "b"]
     plan.finish("b")
-    assert plan.place() == [("c", "e")]
+    assert plan.assign() == [("c", "e")]
 
 
-def test_reserve_has_an_upper_bound_beside_the_cache() -> None:
+def test_scheduler_reserve_respects_max_in_flight() -> None:
+    """`Reserve` limits the number of trajectories as well as their tokens."""
     plan = scheduler(most=1)
     plan.add_engine("e", capacity=1000)
     plan.submit("a", tokens=1)
     plan.submit("b", tokens=1)
-    assert plan.place() == [("a", "e")]
+    assert plan.assign() == [("a", "e")]
 
 
-def test_room_is_counted_in_whole_blocks() -> None:
+def test_scheduler_reserves_whole_blocks() -> None:
+    """A reservation is rounded up to whole blocks of KV cache."""
     plan = scheduler()
     plan.add_engine("e", capacity=64, block=32)
     plan.submit("a", tokens=33)
     plan.submit("b", tokens=1)
-    assert plan.place() == [("a", "e")]
+    assert plan.assign() == [("a", "e")]
     assert plan.running("e") == {"a": 64}
 
 
-def test_the_roomiest_engine_is_taken() -> None:
+def test_scheduler_prefers_the_engine_with_most_space() -> None:
+    """The engine with the most free KV cache gets the next trajectory."""
     plan = scheduler()
     plan.add_engine("small", capacity=100)
     plan.add_engine("large", capacity=300)
     for key in "abcd":
         plan.submit(key, tokens=100)
-    assert sorted(engine for _, engine in plan.place()) == ["large", "large", "large", "small"]
+    assert sorted(engine for _, engine in plan.assign()) == ["large", "large", "large", "small"]
 
 
-def test_what_fits_nowhere_yet_is_not_overtaken() -> None:
+def test_scheduler_does_not_overtake_a_large_trajectory() -> None:
+    """A trajectory that does not fit yet is not overtaken by a smaller one."""
     plan = scheduler()
     plan.add_engine("e", capacity=100)
     plan.submit("a", tokens=60)
-    assert plan.place() == [("a", "e")]
+    assert plan.assign() == [("a", "e")]
     plan.submit("big", tokens=90)
     plan.submit("small", tokens=10)
-    assert plan.place() == []
+    assert plan.assign() == []
     plan.finish("a")
-    assert plan.place() == [("big", "e"), ("small", "e")]
+    assert plan.assign() == [("big", "e"), ("small", "e")]
 
 
-def test_a_lost_engines_trajectories_wait_where_they_stood() -> None:
+def test_scheduler_lost_engine_keys_keep_their_position() -> None:
+    """The trajectories of a lost engine wait again before later ones."""
     plan = scheduler()
     plan.add_engine("one", capacity=100)
     for key in "abc":
         plan.submit(key, tokens=50)
-    plan.place()
+    plan.assign()
     assert sorted(plan.remove_engine("one")) == ["a", "b"]
     assert plan.waiting == ["a", "b", "c"]
     plan.add_engine("two", capacity=100)
-    assert [key for key, _ in plan.place()] == ["a", "b"]
+    assert [key for key, _ in plan.assign()] == ["a", "b"]
     assert plan.remove_engine("unknown") == []
 
 
-def test_mistakes_are_named() -> None:
+def test_scheduler_duplicate_engine_or_key_raises() -> None:
+    """A duplicate engine or key is an error."""
     plan = scheduler()
     plan.add_engine("e", capacity=1)
     plan.submit("a", tokens=1)
@@ -105,23 +113,24 @@ def test_mistakes_are_named() -> None:
         st.tuples(st.sampled_from(["submit", "finish", "lose", "return"]), st.integers(0, 10)), max_size=60
     ),
 )
-def test_under_any_events_capacity_holds_order_holds_and_all_end(
+def test_scheduler_random_events_keep_invariants(
     policy: str, most: int, block: int, sizes: list[int], events: list[tuple[str, int]]
 ) -> None:
+    """Under any events the capacity holds, the order holds, and every trajectory finishes."""
     capacity = {"a": 70, "b": 128}
     plan = scheduler(policy, most)
     for name in capacity:
         plan.add_engine(name, capacity=capacity[name], block=block)
     pending = list(range(len(sizes)))
     waiting: set[int] = set()
-    ended: list[int] = []
+    finished: list[int] = []
 
-    def place() -> None:
+    def assign() -> None:
         before = plan.waiting
-        placed = [int(key) for key, _ in plan.place()]
-        # Strictly in the order of arrival: what enters is the head of the queue.
-        assert [str(key) for key in placed] == before[: len(placed)]
-        waiting.difference_update(placed)
+        assigned = [int(key) for key, _ in plan.assign()]
+        # Strictly in order of arrival: assigned keys are the head of the queue.
+        assert [str(key) for key in assigned] == before[: len(assigned)]
+        waiting.difference_update(assigned)
         for name in plan.engines:
             running = plan.running(name)
             assert len(running) <= most
@@ -139,13 +148,13 @@ def test_under_any_events_capacity_holds_order_holds_and_all_end(
         elif kind == "finish" and running():
             key = running()[pick % len(running())]
             plan.finish(str(key))
-            ended.append(key)
+            finished.append(key)
         elif kind == "lose" and plan.engines:
             waiting.update(int(key) for key in plan.remove_engine(plan.engines[pick % len(plan.engines)]))
         elif kind == "return":
             for name in sorted(set(capacity) - set(plan.engines)):
                 plan.add_engine(name, capacity=capacity[name], block=block)
-        place()
+        assign()
     for name in sorted(set(capacity) - set(plan.engines)):
         plan.add_engine(name, capacity=capacity[name], block=block)
     while pending or waiting or running():
@@ -153,46 +162,49 @@ def test_under_any_events_capacity_holds_order_holds_and_all_end(
             key = pending.pop(0)
             plan.submit(str(key), tokens=sizes[key])
             waiting.add(key)
-        place()
-        key = running()[0]  # something always runs: no deadlock
+        assign()
+        key = running()[0]  # a trajectory always runs: no deadlock
         plan.finish(str(key))
-        ended.append(key)
-    assert sorted(ended) == list(range(len(sizes)))
+        finished.append(key)
+    assert sorted(finished) == list(range(len(sizes)))
 
 
-async def test_a_ticket_waits_moves_and_leaves() -> None:
+async def test_slot_waits_moves_and_is_released() -> None:
+    """A slot waits for an engine, moves when the engine is lost, and is free after its release."""
     admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
-    ticket = admission.enter(tokens=5)
-    asking = asyncio.create_task(ticket.engine())
+    slot = admission.request_slot(tokens=5)
+    waiting_task = asyncio.create_task(slot.wait_for_engine())
     await asyncio.sleep(0)
-    assert not asking.done()
+    assert not waiting_task.done()
     admission.add_engine("one", capacity=5, block=1)
-    assert await asking == "one"
-    ticket.request = asyncio.get_running_loop().create_future()
+    assert await waiting_task == "one"
+    slot.request = asyncio.get_running_loop().create_future()
     admission.remove_engine("one")
-    assert ticket.request.cancelled()
+    assert slot.request.cancelled()
     admission.add_engine("two", capacity=5, block=1)
-    assert await ticket.engine() == "two"
-    behind = admission.enter(tokens=5)
-    ticket.leave()
-    assert await behind.engine() == "two"
+    assert await slot.wait_for_engine() == "two"
+    behind = admission.request_slot(tokens=5)
+    slot.release()
+    assert await behind.wait_for_engine() == "two"
 
 
-async def test_giving_up_fails_those_who_wait_and_they_can_leave() -> None:
+async def test_fail_waiting_raises_in_waiting_slots() -> None:
+    """Waiting slots raise the error, and can still be released."""
     admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
-    ticket = admission.enter(tokens=5)
-    admission.give_up(RuntimeError("no engine"))
+    slot = admission.request_slot(tokens=5)
+    admission.fail_waiting(RuntimeError("no engine"))
     with pytest.raises(RuntimeError, match="no engine"):
-        await ticket.engine()
-    ticket.leave()
+        await slot.wait_for_engine()
+    slot.release()
 
 
-async def test_one_who_is_cancelled_while_waiting_leaves_no_hole() -> None:
+async def test_slot_cancelled_while_waiting_can_be_released() -> None:
+    """A cancelled wait does not occupy the engine after the release."""
     admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
-    first, second = admission.enter(tokens=5), admission.enter(tokens=5)
-    asking = asyncio.create_task(first.engine())
+    first, second = admission.request_slot(tokens=5), admission.request_slot(tokens=5)
+    waiting_task = asyncio.create_task(first.wait_for_engine())
     await asyncio.sleep(0)
-    asking.cancel()
+    waiting_task.cancel()
     admission.add_engine("one", capacity=5, block=1)
-    first.leave()
-    assert await second.engine() == "one"
+    first.release()
+    assert await second.wait_for_engine() == "one"

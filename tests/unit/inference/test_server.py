@@ -1,4 +1,4 @@
-"""The engine's command line, and the token in front of it."""
+"""The engine's command line, and the token check in front of its routes."""
 
 import json
 import os
@@ -43,7 +43,8 @@ def value(start: EngineCommand, flag: str) -> str:
     return start.argv[start.argv.index(flag) + 1]
 
 
-def test_on_cpu() -> None:
+def test_engine_command_on_cpu() -> None:
+    """A CPU engine is exact, binds to loopback, and checks the token before all other code."""
     start = make()
     assert start.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
     assert value(start, "--host") == "127.0.0.1"
@@ -52,13 +53,14 @@ def test_on_cpu() -> None:
     places = [at for at, part in enumerate(start.argv) if part == "--middleware"]
     assert (
         start.argv[places[-1] + 1] == "rstar2_train.inference.auth_middleware.RequireToken"
-    )  # the last is the outermost
+    )  # the last one is the outermost
     assert start.env["TORCH_COMPILE_DISABLE"] == "1"
     assert start.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
 
 
 @pytest.mark.parametrize("vendor", ["AMD", "NVIDIA"])
-def test_on_accelerators(vendor: Vendor) -> None:
+def test_engine_command_on_accelerators(vendor: Vendor) -> None:
+    """An accelerator engine uses bfloat16 and the job's parallelism and admission limit."""
     start = make(vendor, tensorParallel=2, admission={"maxInFlight": 300})
     assert value(start, "--tensor-parallel-size") == "2"
     assert value(start, "--dtype") == "bfloat16"
@@ -67,13 +69,15 @@ def test_on_accelerators(vendor: Vendor) -> None:
     assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "AMD" else {})
 
 
-def test_the_cache_of_a_cpu_engine_holds_its_longest_sequence_twice() -> None:
+def test_engine_command_cpu_cache_holds_two_sequences() -> None:
+    """The KV cache of a CPU engine holds its longest sequence twice."""
     assert kv_bytes_per_token(QWEN_14B, bytes_per_value=2) == 160 * 1024  # algorithm.md §3.6
     assert int(value(make(length=64), "--kv-cache-memory-bytes")) == 256 * 2**20
     assert int(value(make(length=8192), "--kv-cache-memory-bytes")) >= 2 * 8192 * 320 * 1024
 
 
-def test_the_jobs_own_arguments_come_last() -> None:
+def test_engine_command_engine_args_override_defaults() -> None:
+    """engineArgs override, negate and remove arguments."""
     arguments = {
         "dtype": "bfloat16",
         "enforce-eager": False,
@@ -92,12 +96,14 @@ def test_the_jobs_own_arguments_come_last() -> None:
 
 
 @pytest.mark.parametrize("name", ["host", "middleware", "--port", "api_key"])
-def test_what_guards_the_engine_is_not_the_jobs_to_change(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"engineArgs: '{name}' is set by the job itself"):
+def test_engine_command_reserved_argument_raises(name: str) -> None:
+    """engineArgs cannot change the address or the token check."""
+    with pytest.raises(ValueError, match=rf"engineArgs: '{name}' is set by the system"):
         make(engineArgs={name: "x"})
 
 
-def test_the_longest_sequence_is_that_of_any_stage() -> None:
+def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
+    """Every stage type and the validation count for the longest sequence."""
     job = engine_job()
     assert longest_sequence(job) == 264
     spec = json.loads(json.dumps(JOB["spec"]))
@@ -110,14 +116,15 @@ def test_the_longest_sequence_is_that_of_any_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "files", "says"),
+    ("token", "files", "message"),
     [
         ("", True, "must hold a token of at least 16 characters (it has 0)"),
         ("short", True, "it has 5"),
         ("x" * 16, False, "No such file"),
     ],
 )
-def test_starting_badly_is_one_message(tmp_path: Path, token: str, files: bool, says: str) -> None:
+def test_main_invalid_input_prints_one_message(tmp_path: Path, token: str, files: bool, message: str) -> None:
+    """A missing token or file is one line on stderr, without a traceback."""
     job = tmp_path / "job.json"
     if files:
         job.write_text(engine_job().model_dump_json())
@@ -134,13 +141,13 @@ def test_starting_badly_is_one_message(tmp_path: Path, token: str, files: bool, 
     ]
     done = subprocess.run(argv, env=os.environ | {TOKEN_VARIABLE: token}, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "cannot start the engine: " in done.stderr and says in done.stderr
+    assert "cannot start the engine: " in done.stderr and message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> RequireToken:
-    """An application that answers 200 to everything, behind the token `secretsecretsecret`."""
+    """Return an application that returns 200 for every request, behind the token `secretsecretsecret`."""
     monkeypatch.setenv(TOKEN_VARIABLE, "secretsecretsecret")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -165,9 +172,10 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> RequireToken:
         ("/pause", b"bearer secretsecretsecret", 200),
     ],
 )
-async def test_every_route_but_probes_asks_for_the_token(
+async def test_require_token_protects_all_but_probes(
     guarded: RequireToken, path: str, header: bytes | None, status: int
 ) -> None:
+    """Every route except health and metrics requires the token; websockets are closed."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -184,7 +192,8 @@ async def test_every_route_but_probes_asks_for_the_token(
     assert sent[0]["type"] == "websocket.close"
 
 
-def test_a_guard_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_token_without_token_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The middleware does not start without a token."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -194,7 +203,8 @@ def test_a_guard_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch)
         RequireToken(app)
 
 
-def test_seeds_differ_by_every_part_and_repeat() -> None:
+def test_derive_seed_differs_by_every_part() -> None:
+    """Each part of the name changes the seed; equal names have equal seeds."""
     names = [(0, 1, "p", 0, 0), (1, 1, "p", 0, 0), (0, 2, "p", 0, 0), (0, 1, "q", 0, 0), (0, 1, "p", 1, 0)]
     names += [(0, 1, "p", 0, 1), ("0", 1, "p", 0, 0), (0, 11, "p", 0)]
     seeds = [derive_seed(*name) for name in names]

@@ -58,7 +58,7 @@ async def test_the_only_model_is_taken_and_of_several_the_one_of_the_folder() ->
 
 
 async def test_what_is_no_vllm_server_is_refused() -> None:
-    with pytest.raises(ExternalServiceRejected, match="a vLLM server is needed"):
+    with pytest.raises(ExternalServiceRejected, match="use a vLLM server"):
         await found({"data": [{"id": "policy"}]})
 
 
