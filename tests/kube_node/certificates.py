@@ -1,7 +1,7 @@
-"""The cluster's own certificate authority, one certificate for each component, and kubeconfigs that hold them.
+"""The certificate authority of a cluster, one certificate per component, and kubeconfigs that contain them.
 
-Made anew at each boot (milliseconds), never leaves the cluster's folder. The names in the certificates are what
-Kubernetes' own roles are bound to: `system:node:...` in `system:nodes`, `system:kube-scheduler` and so on.
+Each boot creates new ones in the cluster's folder, in milliseconds. Kubernetes binds its roles to the names in the
+certificates: `system:node:...` in `system:nodes`, `system:kube-scheduler` and so on.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CLIENTS = {  # file name -> (common name, organisation)
 
 def pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    # The old format: the API server takes a public key out of it, which it does not do from PKCS 8.
+    # The old format: the API server derives a public key from it, which it cannot do from PKCS 8.
     return key.private_bytes(encoding, serialization.PrivateFormat.TraditionalOpenSSL, plain)
 
 
 class Authority:
-    """A certificate authority that writes what it signs into one folder."""
+    """A certificate authority that writes keys and signed certificates into one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Authority:
         return builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + LIFETIME)
 
     def issue(self, file: str, common_name: str, organisation: str = "", addresses: tuple[str, ...] = ()) -> None:
-        """Sign a certificate for a client, or with `addresses` (names or IPs) for a server, and write it."""
+        """Sign and write a certificate: for a server if `addresses` (names or IPs) are given, else for a client."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organisation:
@@ -84,7 +84,7 @@ def general_name(text: str) -> x509.GeneralName:
 
 
 def kubeconfig(folder: Path, client: str, server: str) -> str:
-    """A kubeconfig (JSON is YAML) with the client's certificate inside, so that it works wherever it is copied."""
+    """Return a kubeconfig (JSON is YAML) that contains the client's certificate, so that a copy of it works."""
 
     def data(file: str) -> str:
         return base64.b64encode((folder / file).read_bytes()).decode()
@@ -106,7 +106,7 @@ def kubeconfig(folder: Path, client: str, server: str) -> str:
 
 
 def write_all(layout: Layout) -> None:
-    """Everything that the components of one cluster prove themselves with."""
+    """Write all keys, certificates and kubeconfigs of a cluster."""
     folder = layout.folder / "pki"
     authority = Authority(folder)
     service = [f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", f".default.svc.{DOMAIN}")]

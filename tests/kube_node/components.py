@@ -1,7 +1,7 @@
-"""Command lines and configuration files of every component: pure text, written and started by boot.py.
+"""Command lines and configuration files of every component. Pure; boot.py writes the files and starts the commands.
 
-All paths are the ones seen from inside the cluster's namespaces (layout.INSIDE), so that they are the same in every
-cluster. Values that look odd have their reason beside them.
+All paths are those inside the cluster's namespaces (layout.INSIDE), so they are the same in every cluster. An unusual
+value has its reason in a comment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.kube_node.requirements import CNI_PLUGINS, PATH
 PAUSE = "rstar2.test/pause:1"
 CONTAINERD = "/run/containerd/containerd.sock"
 PKI = INSIDE / "pki"
-CONTROL_PLANE = ("etcd", "kube-apiserver", "containerd")  # start at once; the others when the API server answers
+CONTROL_PLANE = ("etcd", "kube-apiserver", "containerd")  # started first; the others follow when the API server is ready
 
 
 def kubeconfig(client: str) -> str:
@@ -90,7 +90,7 @@ def kubelet(layout: Layout) -> list[str]:
 
 
 def services(layout: Layout) -> dict[str, dict[str, Any]]:
-    """Every service, as init.py wants it: name -> command and environment."""
+    """Return every service for init.py: name -> command and environment."""
     etcd = ["etcd", f"--data-dir={INSIDE / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"]
     commands = {
         "etcd": etcd,
@@ -110,7 +110,7 @@ def services(layout: Layout) -> dict[str, dict[str, Any]]:
 
 
 def service(command: list[str]) -> dict[str, Any]:
-    """A service with the environment that all of them share."""
+    """Return a service with the environment that all of them share."""
     path = os.pathsep.join([binaries.search_path(), PATH])
     env = {"PATH": path, "HOME": "/var/tmp", "TMPDIR": "/var/tmp", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
     return {"command": command, "env": env}
@@ -137,7 +137,7 @@ def kubelet_config() -> dict[str, Any]:
         "clusterDomain": DOMAIN,
         "resolvConf": str(INSIDE / "resolv.conf"),
         "serializeImagePulls": False,
-        "imageGCHighThresholdPercent": 100,  # images are loaded by hand: none may be collected
+        "imageGCHighThresholdPercent": 100,  # images are loaded from archives and cannot be pulled again
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "maxPods": 250,
@@ -156,7 +156,7 @@ def proxy_config() -> dict[str, Any]:
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
         "oomScoreAdj": 0,
-        # Connection tracking's limits are the whole machine's: a network namespace cannot set them.
+        # The limits of connection tracking belong to the machine: a network namespace cannot set them.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
@@ -187,7 +187,7 @@ ConfigPath = "{INSIDE}/runsc.toml"
 
 
 def cni_config() -> dict[str, Any]:
-    """Each pod on a veth of its own, routed: all traffic between pods crosses the forward hook, where policies are."""
+    """Return the CNI configuration: one routed veth per pod, so that traffic between pods crosses the forward hook."""
     ipam = {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]}
     return {
         "cniVersion": "0.4.0",
@@ -197,7 +197,7 @@ def cni_config() -> dict[str, Any]:
 
 
 def masquerade() -> str:
-    """nftables: what pods send to this machine leaves with the node's address; within the cluster nothing changes."""
+    """Return the nftables rules that give traffic from pods to this machine the node's address."""
     return f"""table ip rstar2-nat {{
   chain postrouting {{
     type nat hook postrouting priority 100;
@@ -211,21 +211,21 @@ AUDIT_POLICY = """apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
-# What the cluster itself reads and renews would drown what a test looks for.
+# Reads and renewals of the cluster's own components: the log would be too long for a test to read.
 - level: None
   users: ["system:apiserver", "system:kube-scheduler", "system:kube-proxy", "system:kube-controller-manager"]
   verbs: [get, list, watch]
 - {level: None, userGroups: ["system:nodes", "system:serviceaccounts:kube-system"], verbs: [get, list, watch]}
 - {level: None, userGroups: ["system:nodes"], resources: [{group: coordination.k8s.io}]}
 - {level: None, nonResourceURLs: ["/*"]}
-# What the operator said of a job, and not only that it said something.
+# The status that the operator wrote, not only the fact that it wrote one.
 - {level: Request, verbs: [patch], resources: [{group: rstar2.dev, resources: [agenticrljobs/status]}]}
 - {level: Metadata}
 """
 
 
 def files(layout: Layout) -> dict[str, str]:
-    """File name in the cluster's folder -> content."""
+    """Return file name in the cluster's folder -> content."""
     return {
         "kubelet.json": json.dumps(kubelet_config(), indent=1),
         "proxy.json": json.dumps(proxy_config(), indent=1),

@@ -1,7 +1,7 @@
-"""Many pods without running them: kwok beside the real API server and scheduler, for tests of scale.
+"""Fake nodes by kwok, for tests with many pods that do not run.
 
-Pods that tolerate `kwok.x-k8s.io/node` and select `type: kwok` are Running as soon as they are bound to one of these
-nodes, and nothing runs. The real node is left alone.
+A pod that tolerates `kwok.x-k8s.io/node` and selects `type: kwok` gets the phase Running when it is bound to a fake
+node; no process starts. The real node is unaffected.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tests.kube_node import binaries
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.components import kubeconfig
 
-MARK = "kwok.x-k8s.io/node"
+KEY = "kwok.x-k8s.io/node"
 LABELS = {"type": "kwok"}
-TOLERATION = {"key": MARK, "operator": "Exists"}
-STAGES = ("node/fast", "node/heartbeat", "pod/fast")  # without them kwok ends with "no stages found"
+TOLERATION = {"key": KEY, "operator": "Exists"}
+STAGES = ("node/fast", "node/heartbeat", "pod/fast")  # without them kwok fails with "no stages found"
 
 
 def fake_node(name: str, resources: dict[str, str]) -> dict[str, Any]:
@@ -24,17 +24,17 @@ def fake_node(name: str, resources: dict[str, str]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "annotations": {MARK: "fake"}, "labels": {**LABELS, "kubernetes.io/hostname": name}},
-        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+        "metadata": {"name": name, "annotations": {KEY: "fake"}, "labels": {**LABELS, "kubernetes.io/hostname": name}},
+        "spec": {"taints": [{"key": KEY, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"allocatable": capacity, "capacity": capacity},
     }
 
 
 def start(cluster: Cluster, nodes: int, **resources: str) -> None:
-    """Let kwok keep so many nodes; `resources` are added to what each has (extended ones such as GPUs)."""
+    """Start kwok with a number of nodes. `resources` are added to the capacity of each, such as GPUs."""
     kwok = Path(binaries.path_of("kwok"))
     files = [file for stage in STAGES for file in sorted((kwok.parent / "stage" / stage).glob("*.yaml"))]
     stages = [f"--config={file}" for file in files if file.name != "kustomization.yaml"]
     command = [str(kwok), f"--kubeconfig={kubeconfig('admin')}", "--manage-all-nodes=false", *stages]
-    cluster.start(kwok=[*command, f"--manage-nodes-with-annotation-selector={MARK}=fake"])
+    cluster.start_services(kwok=[*command, f"--manage-nodes-with-annotation-selector={KEY}=fake"])
     cluster.apply([fake_node(f"fake-{number}", resources) for number in range(nodes)])

@@ -1,7 +1,7 @@
-"""The images that a cluster starts with, as archives in the cache: pause, CoreDNS, and a small Debian for test pods.
+"""Builds the images of a new cluster as archives in the cache: pause, CoreDNS, and a small Debian for test pods.
 
-An archive is what `docker save` would write: layers as tar files, a configuration, a manifest. Nothing is pulled from a
-registry, so tests run without one. Images of the project itself are built elsewhere and loaded with `Cluster.load`.
+An archive has the format of `docker save`: layers as tar files, a configuration, a manifest. Tests need no registry.
+tests/cluster/project_images.py builds the project's own images; `Cluster.load_image` loads them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from scripts.setup import CACHE, only_one, step
 from tests.kube_node import binaries
 from tests.kube_node.components import PAUSE
-from tests.kube_node.requirements import NoCluster, environment
+from tests.kube_node.requirements import ClusterUnavailable, root_environment
 
 COREDNS = "rstar2.test/coredns:1"
 BASE = "rstar2.test/base:1"
@@ -51,7 +51,7 @@ def digest_of(path: Path) -> str:
 
 
 def write_archive(target: Path, image: str, layer: Path, settings: dict[str, Any]) -> None:
-    """Write a docker archive of one layer (a tar file); `settings` are Entrypoint, User, Env and the like."""
+    """Write a docker archive with one layer (a tar file). `settings` are Entrypoint, User, Env and similar."""
     digest = digest_of(layer)
     config = {
         "architecture": ARCHITECTURES[platform.machine()],
@@ -62,16 +62,16 @@ def write_archive(target: Path, image: str, layer: Path, settings: dict[str, Any
     }
     name = hashlib.sha256(json.dumps(config).encode()).hexdigest() + ".json"
     manifest = [{"Config": name, "RepoTags": [image], "Layers": [f"{digest}.tar"]}]
-    fresh = target.with_suffix(f".{os.getpid()}")
-    with tarfile.open(fresh, "w") as archive:
+    new = target.with_suffix(f".{os.getpid()}")
+    with tarfile.open(new, "w") as archive:
         add_bytes(archive, name, json.dumps(config).encode())
         add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
         archive.add(layer, f"{digest}.tar")
-    fresh.replace(target)
+    new.replace(target)
 
 
 def program_layer(folder: Path, programs: dict[str, Path]) -> Path:
-    """A layer with nothing but statically linked programs in its root."""
+    """Write a layer that has only statically linked programs, in its root; return its path."""
     layer = folder / "layer.tar"
     with tarfile.open(layer, "w") as archive:
         for name, path in programs.items():
@@ -79,72 +79,72 @@ def program_layer(folder: Path, programs: dict[str, Path]) -> Path:
     return layer
 
 
-def make_pause(target: Path, folder: Path) -> None:
+def build_pause(target: Path, folder: Path) -> None:
     source, built = folder / "pause.c", folder / "pause"
     source.write_text(PAUSE_SOURCE)
     done = subprocess.run(["gcc", "-static", "-Os", "-o", built, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NoCluster(f"The pause program could not be compiled (Debian: gcc libc6-dev): {done.stderr.strip()}")
+        raise ClusterUnavailable(f"The pause program does not compile. Install gcc and libc6-dev: {done.stderr.strip()}")
     write_archive(
         target, PAUSE, program_layer(folder, {"pause": built}), {"Entrypoint": ["/pause"], "User": "65535:65535"}
     )
 
 
-def make_coredns(target: Path, folder: Path) -> None:
+def build_coredns(target: Path, folder: Path) -> None:
     layer = program_layer(folder, {"coredns": Path(binaries.path_of("coredns"))})
     write_archive(target, COREDNS, layer, {"Entrypoint": ["/coredns"], "User": "65532:65532"})
 
 
 def debian_release() -> str:
-    """The release that this machine runs: a mounted interpreter needs the C library it was built for."""
+    """Return this machine's Debian release: a mounted interpreter needs the C library that it was built for."""
     lines = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     if lines.get("ID", "").strip('"') != "debian":
-        raise NoCluster("The base image is made from this machine's own release, and only Debian is supported here")
+        raise ClusterUnavailable("The base image uses the release of this machine, and only Debian is supported. Use RSTAR2_KUBECONFIG.")
     return lines["VERSION_CODENAME"].strip('"')
 
 
 def debian_mirror(release: str) -> list[str]:
-    """Where apt on this machine gets the release from, for mmdebstrap; empty leaves it the default mirror."""
+    """Return this machine's apt mirror of the release for mmdebstrap; empty selects the default mirror."""
     command = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)"]
-    listing = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout
+    listing = subprocess.run(command, capture_output=True, text=True, env=root_environment(), check=True).stdout
     sources = [line.split() for line in listing.splitlines()]
-    return [words[2] for words in sources if words[:2] == ["Debian", release]][:1]
+    return [source[2] for source in sources if source[:2] == ["Debian", release]][:1]
 
 
-def make_base(target: Path, folder: Path) -> None:
-    """A minimal Debian with Python, Redis and what vLLM loads; root's folder can be entered by everybody."""
+def build_base(target: Path, folder: Path) -> None:
+    """Write a minimal Debian with Python, Redis and the libraries of vLLM; any user can enter root's folder."""
     layer = folder / "base.tar"
     hooks = [
-        'chmod 755 "$1/root"',  # an interpreter that is mounted below it must be reachable for non-root pods
+        'chmod 755 "$1/root"',  # non-root pods must reach an interpreter that is mounted below it
         'echo rstar2:x:65532:65532::/tmp:/usr/sbin/nologin >> "$1/etc/passwd"; echo rstar2:x:65532: >> "$1/etc/group"',
         'rm -rf "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/usr/share/locale/* "$1"/var/cache/apt/*',
     ]
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES.replace(' ', ',')}"]
     command += ["--aptopt=Acquire::Languages none", *(f"--customize-hook={hook}" for hook in hooks)]
     command += [debian_release(), str(layer), *debian_mirror(debian_release())]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=root_environment(), check=False)
     if done.returncode != 0:
-        raise NoCluster(
-            f"mmdebstrap could not make the base image; is a Debian mirror in reach?\n{done.stderr.strip()}"
+        raise ClusterUnavailable(
+            f"mmdebstrap cannot build the base image. Check that a Debian mirror is reachable.\n{done.stderr.strip()}"
         )
     write_archive(target, BASE, layer, {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]})
 
 
-MAKERS = {
-    "pause": (make_pause, lambda: PAUSE_SOURCE),
-    "coredns": (make_coredns, lambda: binaries.path_of("coredns")),
-    "base": (make_base, lambda: f"{debian_release()} {PACKAGES} 1"),
+BUILDERS = {
+    "pause": (build_pause, lambda: PAUSE_SOURCE),
+    "coredns": (build_coredns, lambda: binaries.path_of("coredns")),
+    "base": (build_base, lambda: f"{debian_release()} {PACKAGES} 1"),
 }
 
 
 def archive(name: str) -> Path:
-    """The archive of one of the images, made when it is not in the cache."""
-    make, recipe = MAKERS[name]
+    """Return the archive of an image; build it if the cache does not have it."""
+    build, recipe = BUILDERS[name]
     target = CACHE / "cluster-images" / f"{name}-{hashlib.sha256(recipe().encode()).hexdigest()[:12]}.tar"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(CACHE / f"cluster-image-{name}.lock", f"making the image {name}"):
+        with only_one(CACHE / f"cluster-image-{name}.lock", f"building the image {name}"):
             if not target.exists():
                 with step(f"image {name}"), tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                    make(target, Path(folder))
+                    build(target, Path(folder))
     return target

@@ -1,9 +1,9 @@
-"""Process 1 of a cluster's namespaces: makes the private mounts, keeps services running, reaps what is orphaned.
+"""Process 1 of a cluster's namespaces: creates the private mounts, keeps services running, reaps orphans.
 
-`namespaces.py` starts it as `python -S -m`-less plain script: standard library only, since it stays for as long as the
-cluster does. It follows `services.json` in the cluster's folder: SIGHUP says that the file has changed; a service that
-ends is started again after a second, as systemd would; what runs is written to `running.json`. When this process is
-killed, the kernel kills all that is in its PID namespace and drops mounts and network: that is the teardown.
+namespaces.py starts it as a plain script with the standard library only, because it runs as long as the cluster. It
+follows `services.json` in the cluster's folder and reads it again on SIGHUP. A service that exits is restarted after
+one second, as systemd would do. `running.json` lists the running services. If this process is killed, the kernel kills
+every process in its PID namespace and drops mounts and network: that is the teardown.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ def mount(*arguments: str) -> None:
 
 
 def cgroup_hierarchies() -> dict[str, str]:
-    """Mount point under /sys/fs/cgroup -> mount options of each cgroup v1 hierarchy; empty on cgroup v2."""
-    found = {}
+    """Return mount point under /sys/fs/cgroup -> mount options of each cgroup v1 hierarchy; empty on cgroup v2."""
+    hierarchies = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, where, kind, options, *_ = line.split()
+        _, mount_point, kind, options, *_ = line.split()
         if kind == "cgroup":
             general = {"rw", "ro", "relatime", "nosuid", "nodev", "noexec"}
-            found[Path(where).name] = ",".join(option for option in options.split(",") if option not in general)
-    return found
+            specific = ",".join(option for option in options.split(",") if option not in general)
+            hierarchies[Path(mount_point).name] = specific
+    return hierarchies
 
 
-def make_mounts(folder: Path) -> None:
-    """A private /run, /var, /proc, /sys and cgroup tree; nothing of it is seen by the machine."""
+def create_mounts(folder: Path) -> None:
+    """Mount a private /run, /var, /proc, /sys and cgroup tree, which the machine does not see."""
     cgroups = cgroup_hierarchies()
     mount("--make-rprivate", "/")
     mount("-t", "tmpfs", "-o", "mode=755", "rstar2", "/run")
@@ -47,27 +48,27 @@ def make_mounts(folder: Path) -> None:
         (INSIDE / "var" / name).mkdir(parents=True, exist_ok=True)
     (INSIDE / "var/run").symlink_to("/run")
     mount("--bind", str(INSIDE / "var"), "/var")
-    for kept in ("/usr", "/opt", "/etc"):  # the machine's own: whatever would write there fails, and is seen
-        mount("--bind", kept, kept)
-        mount("-o", "remount,bind,ro", kept)
-    # The machine's name servers cannot be reached from here: none at all fails at once, they would after ten seconds.
+    for shared in ("/usr", "/opt", "/etc"):  # the machine's own folders, read-only: a write to them fails visibly
+        mount("--bind", shared, shared)
+        mount("-o", "remount,bind,ro", shared)
+    # The machine's name servers are unreachable from here. Without one, a lookup fails immediately, not after 10 s.
     mount("--bind", str(INSIDE / "resolv.conf"), "/etc/resolv.conf")
     mount("-t", "proc", "proc", "/proc")
     mount("-t", "sysfs", "sysfs", "/sys")
     if cgroups:
         mount("-t", "tmpfs", "-o", "mode=755", "cgroups", "/sys/fs/cgroup")
         for name, options in cgroups.items():
-            where = Path("/sys/fs/cgroup", name)
-            where.mkdir()
+            target = Path("/sys/fs/cgroup", name)
+            target.mkdir()
             chosen = f"none,{options}" if options.startswith("name=") else options
-            mount("-t", "cgroup", "-o", chosen, "cgroup", str(where))
+            mount("-t", "cgroup", "-o", chosen, "cgroup", str(target))
     else:
         mount("-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
-    mount("--make-rshared", "/")  # the kubelet wants to see mounts that its pods' runtimes make
+    mount("--make-rshared", "/")  # the kubelet must see the mounts of its container runtimes
 
 
 def leave_cgroup_root() -> None:
-    """Move to a leaf: the root of the namespace is where the kubelet makes its own (cgroup v2 insists on leaves)."""
+    """Move to a leaf group: the kubelet creates its own groups in the root, and cgroup v2 allows processes in leaves."""
     trees = (
         [Path("/sys/fs/cgroup")]
         if Path("/sys/fs/cgroup/cgroup.procs").exists()
@@ -83,34 +84,36 @@ def leave_cgroup_root() -> None:
 
 
 class Services:
-    """The services that should run, and those that do."""
+    """The services of `services.json` and their processes."""
 
     def __init__(self) -> None:
-        self.wanted: dict[str, dict] = {}
+        self.desired: dict[str, dict] = {}
         self.pids: dict[int, str] = {}
         self.due: dict[str, float] = {}
+        """Service -> time of its next start."""
         self.starts: dict[str, int] = {}
-        self.ended: dict[str, int] = {}
+        self.exit_codes: dict[str, int] = {}
 
     def read(self) -> None:
-        """Take in `services.json`: new ones start at once, those that are gone are ended."""
-        self.wanted = json.loads((INSIDE / "services.json").read_text())
-        for name in self.wanted:
+        """Read `services.json`: new services are due immediately, removed ones are killed."""
+        self.desired = json.loads((INSIDE / "services.json").read_text())
+        for name in self.desired:
             if name not in self.starts:
                 self.starts[name] = 0
                 self.due[name] = 0.0
-        for name in self.starts.keys() - self.wanted.keys():
+        for name in self.starts.keys() - self.desired.keys():
             for pid in [pid for pid, owner in self.pids.items() if owner == name]:
                 os.kill(pid, signal.SIGKILL)
-                del self.pids[pid]  # reaped like an orphan, and not started again
-            for table in (self.due, self.starts, self.ended):
+                del self.pids[pid]  # reaped like an orphan, and not restarted
+            for table in (self.due, self.starts, self.exit_codes):
                 table.pop(name, None)
             self.write()
 
     def start_due(self, now: float) -> None:
+        """Start each service whose time has come; its output is appended to its log."""
         for name in [name for name, when in self.due.items() if when <= now]:
             del self.due[name]
-            service = self.wanted[name]
+            service = self.desired[name]
             with (INSIDE / "logs" / f"{name}.log").open("ab") as log:
                 process = subprocess.Popen(
                     service["command"],
@@ -126,7 +129,7 @@ class Services:
             self.write()
 
     def reap(self, now: float) -> None:
-        """Collect whatever has ended: services are due again soon, orphans are forgotten."""
+        """Collect every exited process; a service is scheduled for a restart."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -134,25 +137,26 @@ class Services:
                     return
                 name = self.pids.pop(pid, None)
                 if name is not None:
-                    self.ended[name] = os.waitstatus_to_exitcode(status)
+                    self.exit_codes[name] = os.waitstatus_to_exitcode(status)
                     self.due[name] = now + RESTART_SECONDS
                     self.write()
 
     def write(self) -> None:
-        """Tell the machine's side what runs."""
+        """Write `running.json` for the machine's side."""
         running = {name: pid for pid, name in self.pids.items()}
         state = {
-            name: {"pid": running.get(name), "starts": self.starts[name], "lastExit": self.ended.get(name)}
+            name: {"pid": running.get(name), "starts": self.starts[name], "lastExit": self.exit_codes.get(name)}
             for name in self.starts
         }
-        fresh = INSIDE / "running.new"
-        fresh.write_text(json.dumps(state, indent=1))
-        fresh.replace(INSIDE / "running.json")
+        new = INSIDE / "running.new"
+        new.write_text(json.dumps(state, indent=1))
+        new.replace(INSIDE / "running.json")
 
 
 def main(folder: Path) -> None:
-    (folder / "init.pid").write_text(str(Path("/proc/self").readlink()))  # the machine's own /proc is still mounted
-    make_mounts(folder)
+    """Mount, then follow the services until the process is killed."""
+    (folder / "init.pid").write_text(str(Path("/proc/self").readlink()))  # before the mounts: the machine's own number
+    create_mounts(folder)
     leave_cgroup_root()
     signals = {signal.SIGHUP, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -1,8 +1,8 @@
-"""Names, addresses and folders of one cluster: pure, so that every other file agrees on them.
+"""Names, addresses and folders of one cluster. Pure: every other module takes them from here.
 
-A cluster is a folder under the cache, a cgroup, a veth pair and a set of namespaces, all derived from its name. Inside
-its namespaces every cluster looks the same: its folder is `/run/rstar2`, its pods are 10.244.0.0/16, its Services
-10.96.0.0/16. Only the veth pair's network (10.213.N.0/24) is seen by the machine, so only N must differ.
+A cluster is a folder in the cache, a cgroup, a veth pair and a set of namespaces, all named after the cluster. Inside
+its namespaces every cluster is the same: its folder is `/run/rstar2`, its pods are 10.244.0.0/16, its Services
+10.96.0.0/16. The machine sees only the network of the veth pair (10.213.N.0/24), so only N differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from scripts.setup import CACHE, ROOT
 
 CLUSTERS = CACHE / "clusters"
-INSIDE = Path("/run/rstar2")  # where a cluster's folder is seen from inside its namespaces
+INSIDE = Path("/run/rstar2")
+"""The folder of a cluster, as processes inside its namespaces see it."""
 
 NODE = "node"
 POD_CIDR = "10.244.0.0/16"
@@ -23,19 +24,20 @@ SERVICE_CIDR = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 DNS_SERVICE = "10.96.0.10"
 DOMAIN = "cluster.local"
-HOST_NAME = "host.rstar2.internal"  # resolves, in pods, to this machine's end of the veth pair
+HOST_NAME = "host.rstar2.internal"
+"""In pods, the name of this machine's end of the veth pair."""
 API_PORT = 6443
 SUBNETS = range(1, 255)
 
 
 def default_name() -> str:
-    """`RSTAR2_CLUSTER`, or a name that is this clone's own, so that two clones do not share a cluster by accident."""
+    """Return `RSTAR2_CLUSTER`, or a name that depends on the clone's path, so that two clones never share a cluster."""
     return os.environ.get("RSTAR2_CLUSTER") or "c" + hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One cluster's names; `subnet` is N of its addresses."""
+    """The names of one cluster. `subnet` is N in its addresses."""
 
     name: str
     subnet: int = 0
@@ -54,12 +56,12 @@ class Layout:
 
     @property
     def record(self) -> Path:
-        """What `up` noted: the subnet and the namespaces' first process."""
+        """The file in which `boot.up` stores the subnet."""
         return self.folder / "cluster.json"
 
     @property
     def veth(self) -> str:
-        """The machine's end of the veth pair; interface names have 15 characters."""
+        """The machine's end of the veth pair. The kernel allows 15 characters."""
         return "rs2-" + hashlib.sha256(self.name.encode()).hexdigest()[:10]
 
     @property

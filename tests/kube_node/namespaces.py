@@ -1,8 +1,8 @@
-"""The namespaces, the cgroup and the veth pair of a cluster: made, entered and ended here.
+"""Creates, enters and removes the namespaces, the cgroup and the veth pair of a cluster.
 
-`make` leaves a process (init.py) that is PID 1 of namespaces of its own, with an empty list of services, joined to the
-machine by one veth pair. `end` kills that process, which ends everything inside, then removes what outlives it: the
-cgroups. Between the two, `enter` prefixes a command so that it runs inside.
+`create` starts init.py as process 1 of new namespaces, with an empty list of services, and connects it to the machine
+by one veth pair. `remove` kills process 1, with which the kernel kills every process inside, then removes the cgroups,
+which outlive it. `enter` returns the prefix of a command that runs inside.
 """
 
 from __future__ import annotations
@@ -18,34 +18,39 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kube_node.layout import CLUSTERS, NODE, Layout
-from tests.kube_node.requirements import NAMESPACES, NoCluster, environment
+from tests.kube_node.requirements import NAMESPACES, ClusterUnavailable, root_environment
 
 CGROUPS = Path("/sys/fs/cgroup")
 INIT = Path(__file__).with_name("init.py")
-END_SECONDS = 30.0
+REMOVE_SECONDS = 30.0
 
 
-def wait_for(what: str, ready: Callable[[], bool], seconds: float, every: float = 0.05) -> None:
-    """Return as soon as `ready()`; raise NoCluster when it takes longer than `seconds`."""
+def wait_for(goal: str, ready: Callable[[], bool], seconds: float, every: float = 0.05) -> None:
+    """Return as soon as `ready()` is true.
+
+    Raises:
+        ClusterUnavailable: `ready()` was false for `seconds`; the message names the goal.
+    """
     deadline = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > deadline:
-            raise NoCluster(f"{what}: not within {seconds:.0f} s")
+            raise ClusterUnavailable(f"{goal}: not within {seconds:.0f} s")
         time.sleep(every)
 
 
 def ip(*arguments: str, prefix: list[str] | None = None) -> None:
+    """Run `ip`, by default on the machine."""
     command = [*(prefix or []), "ip", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=root_environment(), check=False)
     if done.returncode != 0:
-        raise NoCluster(f"`{' '.join(command)}`: {done.stderr.strip()}")
+        raise ClusterUnavailable(f"`{' '.join(command)}`: {done.stderr.strip()}")
 
 
 # ------------------------------------------------------------------------------------------------- cgroups
 
 
 def cgroup_folders(name: str) -> list[Path]:
-    """The cluster's folder in each cgroup v1 hierarchy, or its only one on cgroup v2."""
+    """Return the cluster's folder in each cgroup v1 hierarchy, or the single one of cgroup v2."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS / name]
     return [
@@ -53,25 +58,25 @@ def cgroup_folders(name: str) -> list[Path]:
     ]
 
 
-def make_cgroups(name: str) -> None:
+def create_cgroups(name: str) -> None:
     for folder in cgroup_folders(name):
         folder.mkdir(exist_ok=True)
-        for setting in ("cpuset.cpus", "cpuset.mems"):  # empty at first on v1, and nothing can join before they are set
+        for setting in ("cpuset.cpus", "cpuset.mems"):  # empty in a new v1 group, which no process can join then
             if (folder / "tasks").exists() and (folder / setting).exists():
                 (folder / setting).write_text((folder.parent / setting).read_text())
 
 
 def cgroup_processes(name: str) -> set[int]:
-    """Every process of the cluster that still runs, seen from the machine; zombies hold nothing."""
+    """Return the process ids of the cluster, as the machine sees them; zombies are excluded."""
     pids: set[int] = set()
     for folder in cgroup_folders(name):
         for procs in folder.rglob("cgroup.procs"):
             pids.update(int(line) for line in procs.read_text().split())
-    return {pid for pid in pids if alive(pid)}
+    return {pid for pid in pids if is_running(pid)}
 
 
 def remove_cgroups(name: str) -> bool:
-    """Remove the cluster's cgroups, deepest first; False when one is still busy with a process that is ending."""
+    """Remove the cluster's cgroups, deepest first; return False if a process in one of them still exits."""
     try:
         for folder in cgroup_folders(name):
             if folder.exists():
@@ -88,8 +93,8 @@ def remove_cgroups(name: str) -> bool:
 # ------------------------------------------------------------------------------------------------- processes
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not reaped yet does not."""
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -97,40 +102,40 @@ def alive(pid: int) -> bool:
 
 
 def init_pid(layout: Layout) -> int | None:
-    """The namespaces' first process, if it lives and is ours (a number may have been given to another)."""
+    """Return the process id of init.py; None if it does not run. The number may belong to another process by now."""
     try:
         pid = int((layout.folder / "init.pid").read_text())
         command = Path(f"/proc/{pid}/cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
-    return pid if str(layout.folder) in command and alive(pid) else None
+    return pid if str(layout.folder) in command and is_running(pid) else None
 
 
 def enter(layout: Layout) -> list[str]:
-    """What to put before a command so that it runs inside the cluster's namespaces."""
+    """Return the prefix of a command line that runs inside the cluster's namespaces."""
     pid = init_pid(layout)
     if pid is None:
-        raise NoCluster(f"Cluster {layout.name} does not run: make cluster-up")
+        raise ClusterUnavailable(f"Cluster {layout.name} does not run. Boot it with `make cluster-up`.")
     return ["nsenter", f"--target={pid}", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--wd=/"]
 
 
-# ------------------------------------------------------------------------------------------------- make and end
+# ------------------------------------------------------------------------------------------------- create and remove
 
 
 def free_subnet(taken: set[int], subnets: range) -> int:
-    """The lowest subnet that no cluster has."""
+    """Return the lowest subnet that is not taken."""
     for subnet in subnets:
         if subnet not in taken:
             return subnet
-    raise NoCluster(
-        f"All {len(subnets)} subnets are taken by clusters under {CLUSTERS}: make cluster-down in their clones"
+    raise ClusterUnavailable(
+        f"All {len(subnets)} subnets are taken by clusters under {CLUSTERS}. Run `make cluster-down` in their clones."
     )
 
 
 def taken_subnets() -> set[int]:
-    """Subnets that some interface of this machine, or a cluster's record, already has."""
+    """Return the subnets of this machine's interfaces."""
     listing = subprocess.run(
-        ["ip", "-json", "-4", "address"], capture_output=True, env=environment(), check=True
+        ["ip", "-json", "-4", "address"], capture_output=True, env=root_environment(), check=True
     ).stdout
     addresses = [
         item["local"].split(".") for link in json.loads(listing or b"[]") for item in link.get("addr_info", [])
@@ -138,15 +143,15 @@ def taken_subnets() -> set[int]:
     return {int(parts[2]) for parts in addresses if parts[:2] == ["10", "213"]}
 
 
-def make(layout: Layout) -> None:
-    """Make cgroups, namespaces and network; the folder is there, with an empty list of services."""
-    make_cgroups(layout.cgroup)
+def create(layout: Layout) -> None:
+    """Create cgroups, namespaces and network. The cluster's folder exists, with an empty list of services."""
+    create_cgroups(layout.cgroup)
     join = "; ".join(f"echo $$ > {folder}/cgroup.procs" for folder in cgroup_folders(layout.cgroup))
     init = f"{' '.join(NAMESPACES)} {sys.executable} -I -S {INIT} {layout.folder}"
     with (layout.folder / "init.log").open("wb") as log:
-        first = subprocess.Popen(
+        launcher = subprocess.Popen(
             ["sh", "-c", f"{join}; exec {init}"],
-            env=environment(),
+            env=root_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -154,8 +159,9 @@ def make(layout: Layout) -> None:
         )
 
     def ready() -> bool:
-        if first.poll() is not None:
-            raise NoCluster(f"The namespaces could not be set up: {(layout.folder / 'init.log').read_text().strip()}")
+        if launcher.poll() is not None:
+            log = (layout.folder / "init.log").read_text().strip()
+            raise ClusterUnavailable(f"The namespaces could not be created: {log}")
         return (layout.folder / "ready").exists()
 
     wait_for("namespaces", ready, 30)
@@ -168,19 +174,19 @@ def make(layout: Layout) -> None:
     ip("link", "set", "eth0", "up", prefix=inside)
     ip("route", "add", "default", "via", layout.host_address, prefix=inside)
     forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
-    subprocess.run([*inside, "sh", "-c", f"{forward}; hostname {NODE}"], env=environment(), check=True)
+    subprocess.run([*inside, "sh", "-c", f"{forward}; hostname {NODE}"], env=root_environment(), check=True)
 
 
-def end(layout: Layout) -> None:
-    """End all that runs inside and remove what the kernel does not remove by itself."""
+def remove(layout: Layout) -> None:
+    """Kill all processes of the cluster, then remove its veth pair and its cgroups."""
     pid = init_pid(layout)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
-    for straggler in cgroup_processes(layout.cgroup) - {pid}:  # there are some only when init was killed half-way
-        if alive(straggler):
+    for straggler in cgroup_processes(layout.cgroup) - {pid}:  # only if init.py was killed before it was ready
+        if is_running(straggler):
             os.kill(straggler, signal.SIGKILL)
-    wait_for("the end of the cluster's processes", lambda: not cgroup_processes(layout.cgroup), END_SECONDS)
+    wait_for("exit of the cluster's processes", lambda: not cgroup_processes(layout.cgroup), REMOVE_SECONDS)
     if Path("/sys/class/net", layout.veth).exists():
-        subprocess.run(["ip", "link", "delete", layout.veth], capture_output=True, env=environment(), check=False)
-    wait_for("the end of the veth pair", lambda: not Path("/sys/class/net", layout.veth).exists(), END_SECONDS)
-    wait_for("the removal of the cgroups", lambda: remove_cgroups(layout.cgroup), END_SECONDS)
+        subprocess.run(["ip", "link", "delete", layout.veth], capture_output=True, env=root_environment(), check=False)
+    wait_for("removal of the veth pair", lambda: not Path("/sys/class/net", layout.veth).exists(), REMOVE_SECONDS)
+    wait_for("removal of the cgroups", lambda: remove_cgroups(layout.cgroup), REMOVE_SECONDS)

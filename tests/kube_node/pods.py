@@ -1,4 +1,4 @@
-"""Pods for tests, as the restricted Pod Security level wants them: non-root, read-only root, no capabilities."""
+"""Manifests of pods for tests, which the restricted Pod Security level admits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.kube_node.images import BASE
 
 Object = dict[str, Any]
-FOREVER = ("sleep", "infinity")
+SLEEP = ("sleep", "infinity")
 
 
 def pod(
@@ -20,12 +20,15 @@ def pod(
     mounts: list[Object] | None = None,
     **spec: Any,
 ) -> Object:
-    """A pod with one container `main` that runs a command (default: sleeps until it is told to end)."""
+    """Return a pod with one container `main` that runs a command, by default an endless sleep.
+
+    It is non-root, with a read-only root, a writable /tmp and no capabilities. `spec` is merged into its spec.
+    """
     container = {
         "name": "main",
         "image": image,
         "imagePullPolicy": "Never",
-        "command": list(command or FOREVER),
+        "command": list(command or SLEEP),
         "env": [{"name": "HOME", "value": "/tmp"}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -57,13 +60,13 @@ def pod(
 
 
 def restricted(namespace: str) -> Object:
-    """A namespace that admits only pods of the restricted Pod Security level."""
+    """Return a namespace that admits only pods of the restricted Pod Security level."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
 
 
 def service(namespace: str, name: str, selector: dict[str, str], port: int, *, headless: bool = False) -> Object:
-    """A Service of one TCP port."""
+    """Return a Service with one TCP port."""
     spec: Object = {"selector": selector, "ports": [{"port": port, "protocol": "TCP"}]}
     if headless:
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}

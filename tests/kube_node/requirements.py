@@ -1,7 +1,7 @@
-"""What a machine must have for a cluster to boot on it, and how that is found out: by trying, never by guessing.
+"""Checks that a cluster can boot on this machine, by trying each kernel feature.
 
-First thing of `make cluster-up`. As root, missing Debian packages are installed (like `make setup` does); everything
-else that is missing is said in one message, with what to do. Nothing here changes the machine otherwise.
+First step of `make cluster-up`. As root it installs missing Debian packages, like `make setup`. All other missing
+features are listed in one message with the fix. The machine is not changed otherwise.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ CNI_PLUGINS = Path("/usr/lib/cni")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
 
 
-class NoCluster(Exception):
-    """A cluster cannot be had here; the message says why and what to do."""
+class ClusterUnavailable(Exception):
+    """No cluster can be booted or reached. The message has the cause and the fix."""
 
 
-def command(name: str) -> str | None:
-    """Where a command is, also when root's own folders are not on the PATH."""
+def find_command(name: str) -> str | None:
+    """Return the path of a command; the folders of root's commands are searched too."""
     return shutil.which(name, path=PATH)
 
 
-def need(package: str, name: str) -> SystemNeed:
-    return SystemNeed(package, lambda: command(name) is not None)
+def debian_need(package: str, name: str) -> SystemNeed:
+    """Return the need of a package that provides the command `name`."""
+    return SystemNeed(package, lambda: find_command(name) is not None)
 
 
 NEEDS = (
-    need("etcd-server", "etcd"),
-    need("containerd", "containerd"),
-    need("runc", "runc"),
+    debian_need("etcd-server", "etcd"),
+    debian_need("containerd", "containerd"),
+    debian_need("runc", "runc"),
     SystemNeed("containernetworking-plugins", lambda: (CNI_PLUGINS / "ptp").exists()),
-    need("nftables", "nft"),
-    need("conntrack", "conntrack"),
-    need("iproute2", "ip"),
-    need("util-linux", "nsenter"),
-    need("mmdebstrap", "mmdebstrap"),
-    need("buildah", "buildah"),
-    need("gcc", "gcc"),
+    debian_need("nftables", "nft"),
+    debian_need("conntrack", "conntrack"),
+    debian_need("iproute2", "ip"),
+    debian_need("util-linux", "nsenter"),
+    debian_need("mmdebstrap", "mmdebstrap"),
+    debian_need("buildah", "buildah"),
+    debian_need("gcc", "gcc"),
 )
 
-# One shell line for each thing the kernel must allow; all run inside namespaces of their own and leave nothing.
-KERNEL = {
+KERNEL_PROBES = {
     "a veth pair (CONFIG_VETH)": "ip link add probe0 type veth peer name probe1",
     "nftables with NAT (CONFIG_NF_TABLES, CONFIG_NFT_NAT, CONFIG_NFT_CT)": (
         "nft 'add table ip probe; add chain ip probe nat { type nat hook prerouting priority -100; };"
@@ -56,39 +56,46 @@ KERNEL = {
     "a private /sys": "mount -t sysfs sysfs /sys",
     "forwarding between interfaces": "echo 1 > /proc/sys/net/ipv4/ip_forward",
 }
+"""Kernel feature -> shell line that needs it. The lines run in temporary namespaces and leave nothing behind."""
 NAMESPACES = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
 
 
-def environment() -> dict[str, str]:
-    """This process's environment with root's folders on the PATH."""
+def root_environment() -> dict[str, str]:
+    """Return this process's environment with the folders of root's commands on the PATH."""
     return {**os.environ, "PATH": PATH}
 
 
-def kernel_lacks() -> list[str]:
-    """What the kernel refuses, by name, with its own words; empty when a cluster can boot."""
-    script = "\n".join(f"( {line} ) 2>&1 || echo '<- {what}'" for what, line in KERNEL.items())
+def missing_kernel_features() -> list[str]:
+    """Return the features that the kernel refuses, with its error messages; empty if a cluster can boot."""
+    script = "\n".join(f"( {line} ) 2>&1 || echo '<- {feature}'" for feature, line in KERNEL_PROBES.items())
     probe = [*NAMESPACES, "sh", "-c", script]
-    done = subprocess.run(probe, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(probe, capture_output=True, text=True, env=root_environment(), check=False)
     if done.returncode != 0:
-        return [f"namespaces of its own (mount, network, PID, UTS, IPC, cgroup): {done.stderr.strip()}"]
+        return [f"namespaces (mount, network, PID, UTS, IPC, cgroup): {done.stderr.strip()}"]
     return [done.stdout.strip()] if "<-" in done.stdout else []
 
 
 def check() -> None:
-    """Return when a cluster can boot here, missing packages installed; raise NoCluster otherwise."""
-    hint = "Or name a cluster that exists: RSTAR2_KUBECONFIG=/path/to/kubeconfig."
+    """Return if a cluster can boot here, after installing missing packages.
+
+    Raises:
+        ClusterUnavailable: no root, a package that cannot be installed, or a kernel feature that is missing.
+    """
+    hint = "Or use an existing cluster: RSTAR2_KUBECONFIG=/path/to/kubeconfig."
     if os.geteuid() != 0:
-        raise NoCluster(f"Booting a cluster needs root: it makes namespaces, mounts and a network. Use sudo.\n{hint}")
+        raise ClusterUnavailable(
+            f"A cluster needs root to boot: it creates namespaces, mounts and a network. Use sudo.\n{hint}"
+        )
     missing = [item.package for item in NEEDS if not item.present()]
     if missing:
         try:
             with step(f"system packages: {' '.join(missing)}"):
                 apt_install(missing)
         except CannotSetUp as problem:
-            raise NoCluster(f"{problem}\n{hint}") from None
-    lacks = kernel_lacks()
-    if lacks:
-        raise NoCluster(
-            "This kernel, or this container, does not allow what a node needs:\n  " + "\n  ".join(lacks) + f"\n{hint}"
+            raise ClusterUnavailable(f"{problem}\n{hint}") from None
+    refused = missing_kernel_features()
+    if refused:
+        raise ClusterUnavailable(
+            "This kernel or this container refuses features that a node needs:\n  " + "\n  ".join(refused) + f"\n{hint}"
         )
     CACHE.mkdir(parents=True, exist_ok=True)

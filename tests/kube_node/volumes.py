@@ -1,10 +1,10 @@
-"""Volumes: what the provisioner of the default StorageClass makes, and read-only views of this machine's folders.
+"""Volumes of the default StorageClass, and read-only volumes that show folders of this machine to pods.
 
-Pure: agent.py and cluster.py write the objects. The StorageClass `local` serves a claim once its pod has a node, with a
-`local:` volume (fsGroup applies to those, not to hostPath) that is deleted with its claim.
+Pure: agent.py and cluster.py write the objects. The StorageClass `local` binds a claim when its pod has a node, to a
+`local:` volume that is deleted with the claim. (fsGroup applies to `local:` volumes, not to hostPath.)
 
-Pods that need this machine's Python (torch and vLLM are too large for an image in every test run) claim a hostPath
-**PersistentVolume**: the restricted Pod Security level forbids hostPath volumes in pods, but admits claims.
+Pods that need this machine's Python claim a hostPath **PersistentVolume**: torch and vLLM are too large for an image in
+every test run. The restricted Pod Security level forbids hostPath volumes in pods, but it admits such claims.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from tests.kube_node.layout import NODE
 
 Object = dict[str, Any]
 STORAGE_CLASS = "local"
-HOST_CLASS = "machine"  # of the volumes that show this machine's folders; nobody provisions it
+HOST_CLASS = "machine"
+"""Class of the volumes that show this machine's folders. It has no provisioner."""
 PROVISIONER = "rstar2.dev/local"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 FOLDER = Path("/var/lib/rstar2-volumes")
 
 
-def claims_to_serve(claims: list[Object], volumes: list[Object]) -> list[Object]:
-    """Claims that wait for this provisioner and have no volume yet."""
-    made = {volume["metadata"]["name"] for volume in volumes}
+def pending_claims(claims: list[Object], volumes: list[Object]) -> list[Object]:
+    """Return the claims that wait for this provisioner and have no volume."""
+    existing = {volume["metadata"]["name"] for volume in volumes}
     return [
         claim
         for claim in claims
         if claim["spec"].get("storageClassName") == STORAGE_CLASS
         and "volume.kubernetes.io/selected-node" in (claim["metadata"].get("annotations") or {})
         and not claim["spec"].get("volumeName")
-        and volume_name(claim) not in made
+        and volume_name(claim) not in existing
     ]
 
 
@@ -42,13 +43,13 @@ def volume_name(claim: Object) -> str:
     return f"pvc-{claim['metadata']['uid']}"
 
 
-def on_node() -> Object:
+def node_affinity() -> Object:
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}
     return {"required": {"nodeSelectorTerms": [term]}}
 
 
 def volume_for(claim: Object) -> Object:
-    """The volume that serves a claim."""
+    """Return the volume for a claim."""
     metadata = claim["metadata"]
     return {
         "apiVersion": "v1",
@@ -67,13 +68,13 @@ def volume_for(claim: Object) -> Object:
                 "uid": metadata["uid"],
             },
             "local": {"path": str(FOLDER / volume_name(claim))},
-            "nodeAffinity": on_node(),
+            "nodeAffinity": node_affinity(),
         },
     }
 
 
-def volumes_to_remove(volumes: list[Object]) -> list[Object]:
-    """Volumes of ours whose claim is gone."""
+def released_volumes(volumes: list[Object]) -> list[Object]:
+    """Return the volumes of this provisioner whose claim was deleted."""
     return [
         volume
         for volume in volumes
@@ -87,29 +88,29 @@ def volumes_to_remove(volumes: list[Object]) -> list[Object]:
 
 
 def python_folders() -> dict[str, Path]:
-    """Claim name -> folder that a pod must mount, at the same path, to run this clone's Python.
+    """Return claim name -> folder that a pod mounts, at the same path, to run this clone's Python.
 
-    The clone with its environment, and the interpreter unless it is the distribution's own, which is in the base
-    image too.
+    The folders are the clone with its environment, and the interpreter, unless it is the distribution's: the base image
+    has that one.
     """
-    found = {"machine-clone": ROOT}
+    folders = {"machine-clone": ROOT}
     prefix = Path(sys.base_prefix)
     if prefix != Path("/usr"):
-        found["machine-python"] = prefix
-    return found
+        folders["machine-python"] = prefix
+    return folders
 
 
 def python_command() -> str:
-    """The interpreter to name in such a pod."""
+    """Return the path of the interpreter in such a pod."""
     return str(VENV / "bin" / "python")
 
 
-def machine_folder(namespace: str, name: str, folder: Path, *, writable: bool = False) -> list[Object]:
-    """A volume and a claim, bound to one another, that show a folder of this machine to a namespace's pods."""
+def host_folder(namespace: str, name: str, folder: Path, *, writable: bool = False) -> list[Object]:
+    """Return a volume and a claim bound to it, which show a folder of this machine to the pods of a namespace."""
     volume = f"{name}-{hashlib.sha256(f'{namespace}/{name}'.encode()).hexdigest()[:8]}"
     mode = "ReadWriteMany" if writable else "ReadOnlyMany"
     common = {"storageClassName": HOST_CLASS, "accessModes": [mode]}
-    size = {"storage": "1Gi"}  # nothing measures it
+    size = {"storage": "1Gi"}  # required, not enforced
     return [
         {
             "apiVersion": "v1",
@@ -133,6 +134,6 @@ def machine_folder(namespace: str, name: str, folder: Path, *, writable: bool = 
 
 
 def mounts(claims: dict[str, Path]) -> tuple[list[Object], list[Object]]:
-    """`volumes` and `volumeMounts` of a pod for claims made by `machine_folder`, each at its own path, read-only."""
+    """Return `volumes` and `volumeMounts` of a pod for claims of `host_folder`, each at its own path, read-only."""
     volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name, "readOnly": True}} for name in claims]
     return volumes, [{"name": name, "mountPath": str(path), "readOnly": True} for name, path in claims.items()]
