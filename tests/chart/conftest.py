@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scripts.setup import CannotSetUp
-from tests.kube_node.binaries import BINARIES, PROMTOOL, Binary, ready
+from tests.kube_node.binaries import BINARIES, PROMTOOL, Binary, ensure_binary
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
 
@@ -39,7 +39,7 @@ class Objects(list[dict]):
 def tool(binary: Binary) -> str:
     """The path of a binary; skips where it cannot be built."""
     try:
-        return ready(binary)
+        return ensure_binary(binary)
     except CannotSetUp as problem:
         pytest.skip(str(problem))
 

@@ -1,5 +1,25 @@
-"""The cluster's own tests use the fixtures that other tests of the cluster use."""
+"""Fixtures of the cluster tests: the cluster and namespaces of tests/kube_node, and a cluster with the operator."""
 
-from tests.kube_node.fixtures import cluster, namespace, operated
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import operator_release
+from tests.kube_node.cluster import Cluster
+from tests.kube_node.fixtures import cluster, namespace
 
 __all__ = ["cluster", "namespace", "operated"]
+
+
+@pytest.fixture(scope="session")
+def operated(cluster: Cluster) -> Iterator[Cluster]:
+    """Provide the cluster with the project's chart, for all tests of the session that need the operator.
+
+    The operator reconciles every job. Tests without an operator (of the CRD, of the chart) are in files whose names
+    sort first.
+    """
+    operator_release.install(cluster)
+    yield cluster
+    operator_release.uninstall(cluster)

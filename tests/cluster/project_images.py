@@ -1,8 +1,8 @@
-"""The project's own images for the test cluster: operator and judge, built from their Containerfiles with buildah.
+"""Builds the project's operator and judge images for the test cluster, from their Containerfiles with buildah.
 
-Their base is the Debian of images.py, not a registry's: nothing is pulled. Archives are kept in the cache, by a hash of
-everything that goes in. pip's settings (index, certificates) come from this machine's environment, as build arguments.
-`make images` runs this file: it prints the archives, and the commands that bring them and the chart onto the cluster.
+Their base is the Debian of tests/kube_node/images.py, so no registry is needed. The cache holds archives under a hash
+of all inputs. The settings of pip (index, certificates) are passed from this machine's environment as build arguments.
+`make images` runs this file. It prints the archives and the commands that install them and the chart.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from pathlib import Path
 
 from scripts.setup import CACHE, ROOT, only_one, step
 from tests.kube_node import images
-from tests.kube_node.requirements import NoCluster, environment
+from tests.kube_node.requirements import ClusterUnavailable, root_environment
 
 NAMES = ("operator", "judge")
 BUILD_BASE = "rstar2.test/build-base:2"
 BUILD_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev"
 CERTIFICATES = Path("/etc/ssl/certs")
 INPUTS = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "rstar2_train", "operator")
-KEPT = 4
-"""Builds of an image that the cache holds, the last ones used: two clones at work, and what each had before."""
-LAYERS_KEPT = 30
-"""Results of single steps that buildah keeps, so that the next build need not do them: all are forgotten beyond it."""
+MAX_ARCHIVES = 4
+"""Builds of one image in the cache, least recently used ones deleted first: enough for two clones with two each."""
+MAX_LAYERS = 30
+"""Intermediate layers that buildah keeps for the next build. Above this number all of them are deleted."""
 NEXT = """\
-The operator on the test cluster, after `make cluster-up`; the last three in the shell of `make cluster-shell`:
+To install the operator on the test cluster after `make cluster-up` (the last three commands in its shell):
 
   .venv/bin/python -m tests.kube_node load {archives}
   make cluster-shell
   helm upgrade --install rstar2 helm/rstar2 --namespace rstar2 --create-namespace --wait {values}
-  .venv/bin/python -m tests.kube_node job tiny.yaml | kubectl apply -f -
+  .venv/bin/python -m tests.cluster.jobs tiny.yaml | kubectl apply -f -
   kubectl get arl -w
 """
-OF_PIP = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+PIP_VARIABLES = ("PIP_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 def reference(name: str) -> str:
-    """How pods name the image."""
+    """Return the image reference for pods."""
     return f"rstar2.test/{name}:{_key(name)}"
 
 
 def archive(name: str) -> Path:
-    """The image as `ctr images import` takes it, built when the cache has none of these inputs."""
+    """Return the archive of an image for `ctr images import`; build it if the cache does not have these inputs."""
     tag = reference(name)
     target = CACHE / "cluster-images" / f"{name}-{tag.rpartition(':')[2]}.tar"
     if not target.exists():
@@ -55,16 +55,15 @@ def archive(name: str) -> Path:
             if not target.exists():
                 with step(f"image {name}"):
                     _build(name, tag, target)
-                    _forget_old(target.parent.glob(f"{name}-*.tar"))
+                    _delete_old(target.parent.glob(f"{name}-*.tar"))
     target.touch()
     return target
 
 
 def values() -> tuple[str, ...]:
-    """Values of the chart (`--set`) with which all that it starts is on the node: nothing is pulled.
+    """Return values of the chart (`--set`) that use only images on the node.
 
-    The images of trainer and engines are too large to build here; `python -m tests.kube_node job` gives their pods this
-    machine's Python.
+    The images of trainer and engines are too large to build here. jobs.py gives their pods this machine's Python.
     """
     operator, _, tag = reference("operator").rpartition(":")
     return (
@@ -78,49 +77,49 @@ def _key(name: str) -> str:
     digest = hashlib.sha256()
     for path in [ROOT / "images" / name / "Containerfile", *_sources()]:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return f"sha{digest.hexdigest()[:12]}"  # helm's --set takes a tag of digits alone for a number
+    return f"sha{digest.hexdigest()[:12]}"  # helm's --set reads a tag of digits as a number
 
 
 def _sources() -> list[Path]:
-    found = []
+    files = []
     for name in INPUTS:
         path = ROOT / name
-        found += [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+        files += [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sorted(file for file in files if "__pycache__" not in file.parts)
 
 
 def _build(name: str, tag: str, target: Path) -> None:
     _ensure_bases()
-    settings = [item for key in os.environ if key.startswith(OF_PIP) for item in ("--build-arg", key)]
-    folders = [CERTIFICATES, *(Path(one) for one in os.environ.get("PIP_FIND_LINKS", "").split())]
-    mounts = [item for one in folders if one.is_dir() for item in ("--volume", f"{one}:{one}:ro")]
+    settings = [item for key in os.environ if key.startswith(PIP_VARIABLES) for item in ("--build-arg", key)]
+    folders = [CERTIFICATES, *(Path(entry) for entry in os.environ.get("PIP_FIND_LINKS", "").split())]
+    mounts = [item for folder in folders if folder.is_dir() for item in ("--volume", f"{folder}:{folder}:ro")]
     _buildah(
         *("build", "--quiet", "--layers", "--pull-never", "--network=host", *settings, *mounts),
         *("--build-arg", f"BASE={images.BASE}", "--build-arg", f"BUILD_BASE={BUILD_BASE}"),
         *("--file", str(ROOT / "images" / name / "Containerfile"), "--tag", tag, str(ROOT)),
     )
-    fresh = target.with_suffix(f".{os.getpid()}")
-    _buildah("push", "--quiet", tag, f"docker-archive:{fresh}:{tag}")
-    fresh.replace(target)
+    new = target.with_suffix(f".{os.getpid()}")
+    _buildah("push", "--quiet", tag, f"docker-archive:{new}:{tag}")
+    new.replace(target)
 
 
-def _forget_old(archives: Iterable[Path]) -> None:
-    """Remove what has not been used for longest: each change of the sources leaves another half gigabyte."""
-    for old in sorted(archives, key=lambda one: one.stat().st_mtime)[:-KEPT]:
+def _delete_old(archives: Iterable[Path]) -> None:
+    """Delete the least recently used archives: each change of the sources adds half a gigabyte."""
+    for old in sorted(archives, key=lambda archive: archive.stat().st_mtime)[:-MAX_ARCHIVES]:
         old.unlink()
         name, _, key = old.stem.rpartition("-")
-        with contextlib.suppress(NoCluster):  # buildah's own copy may be gone already
+        with contextlib.suppress(ClusterUnavailable):  # buildah's own copy may be deleted already
             _buildah("rmi", f"rstar2.test/{name}:{key}")
-    if len(_buildah("images", "--quiet", "--filter", "dangling=true").split()) > LAYERS_KEPT:
+    if len(_buildah("images", "--quiet", "--filter", "dangling=true").split()) > MAX_LAYERS:
         _buildah("rmi", "--prune")
 
 
 def _ensure_bases() -> None:
-    """Give buildah the two bases, once."""
-    known = _buildah("images", "--format", "{{.Name}}:{{.Tag}}").split()
-    if images.BASE not in known:
+    """Load the two base images into buildah if it does not have them."""
+    existing = _buildah("images", "--format", "{{.Name}}:{{.Tag}}").split()
+    if images.BASE not in existing:
         _buildah("pull", "--quiet", f"docker-archive:{images.archive('base')}")
-    if BUILD_BASE in known:
+    if BUILD_BASE in existing:
         return
     with tempfile.TemporaryDirectory() as folder:
         layer = f"{folder}/root.tar"
@@ -139,15 +138,17 @@ def _buildah(*arguments: str) -> str:
 
 
 def _run(command: list[str]) -> str:
-    settings = {**environment(), "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
+    settings = {**root_environment(), "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, check=False)
     if done.returncode != 0:
-        raise NoCluster(f"`{' '.join(command[:6])} ...` ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise ClusterUnavailable(
+            f"`{' '.join(command[:6])} ...` failed with exit code {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     return done.stdout
 
 
 if __name__ == "__main__":
-    built = [str(archive(one)) for one in NAMES]
-    print(*built, sep="\n", flush=True)
+    archives = [str(archive(name)) for name in NAMES]
+    print(*archives, sep="\n", flush=True)
     sets = "".join(f" \\\n    --set {value}" for value in values())
-    print("\n" + NEXT.format(archives=" ".join(built), values=sets.lstrip(" ")), end="", file=sys.stderr)
+    print("\n" + NEXT.format(archives=" ".join(archives), values=sets.lstrip(" ")), end="", file=sys.stderr)

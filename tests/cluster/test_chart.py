@@ -1,6 +1,6 @@
-"""The chart on a real API server: install, upgrade, rollback, uninstall; and what its operator's account may do.
+"""The chart on a real API server: install, upgrade, rollback, uninstall, and the rights of the operator's account.
 
-Whether the operator's pods do their work is the end-to-end test's question; here no pod has to run.
+No pod has to run here; test_operator_e2e.py tests the operator.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ def helm(cluster: Cluster, verb: str, release: str, namespace: str, *arguments: 
 
 
 def sets(*values: str) -> list[str]:
-    return [word for value in values for word in ("--set", value)]
+    return [argument for value in values for argument in ("--set", value)]
 
 
 @pytest.fixture
 def release(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A name for a release; what it leaves in the cluster on purpose is removed, unless it was there before."""
-    before = cluster.run("kubectl", "get", DEFINITION, check=False).returncode == 0
+    """Provide a name for a release; the CRD, which an uninstall keeps, is deleted if the test created it."""
+    existed = cluster.run("kubectl", "get", DEFINITION, check=False).returncode == 0
     yield namespace.replace("t-", "r-")
     cluster.run("helm", "uninstall", namespace.replace("t-", "r-"), "--namespace", namespace, check=False)
-    if not before:
+    if not existed:
         cluster.kubectl("delete", DEFINITION, "--ignore-not-found")
 
 
-def there(cluster: Cluster, namespace: str, what: str) -> bool:
-    return cluster.run("kubectl", "get", what, "-n", namespace, check=False).returncode == 0
+def exists(cluster: Cluster, namespace: str, resource: str) -> bool:
+    return cluster.run("kubectl", "get", resource, "-n", namespace, check=False).returncode == 0
 
 
-def test_install_upgrade_rollback_uninstall(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_install_upgrade_rollback_uninstall(cluster: Cluster, namespace: str, release: str) -> None:
+    """Values follow each operation; MLflow's password, its claim and the CRD survive all of them."""
     full = f"{release}-rstar2"
     values = sets(*SWITCHES, f"runtimeClass.name={release}", "operator.workers=3")
     notes = helm(cluster, "install", release, namespace, CHART, "--take-ownership", *values)
@@ -53,50 +54,50 @@ def test_install_upgrade_rollback_uninstall(cluster: Cluster, namespace: str, re
 
     def workers() -> str:
         pod = cluster.get("deployment", f"{full}-operator", "-n", namespace)["spec"]["template"]["spec"]
-        return next(one["value"] for one in pod["containers"][0]["env"] if one["name"] == "RSTAR2_WORKERS")
+        return next(env["value"] for env in pod["containers"][0]["env"] if env["name"] == "RSTAR2_WORKERS")
 
     def password() -> str:
         data = cluster.get("secret", f"{full}-mlflow", "-n", namespace)["data"]
         return base64.b64decode(data["MLFLOW_TRACKING_PASSWORD"]).decode()
 
-    first = password()
+    original = password()
     assert workers() == "3"
     helm(
         cluster, "upgrade", release, namespace, CHART, "--reuse-values", "--take-ownership", "--set=operator.workers=9"
     )
     assert workers() == "9"
-    assert password() == first, "MLflow takes a password once: a new one would lock everyone out"
+    assert password() == original, "MLflow reads its password once: after a change no client could log in"
     helm(cluster, "rollback", release, namespace)
     assert workers() == "3"
-    assert password() == first
+    assert password() == original
 
     helm(cluster, "uninstall", release, namespace)
-    assert there(cluster, namespace, DEFINITION), "every job of the cluster would be gone"
+    assert exists(cluster, namespace, DEFINITION), "without the CRD every job of the cluster would be deleted"
     for kept in (f"pvc/{full}-mlflow", f"secret/{full}-mlflow"):
-        assert there(cluster, namespace, kept)
+        assert exists(cluster, namespace, kept)
     for gone in (f"deployment/{full}-operator", f"serviceaccount/{full}-operator", f"runtimeclass/{release}"):
-        assert not there(cluster, namespace, gone)
+        assert not exists(cluster, namespace, gone)
 
     helm(cluster, "install", release, namespace, CHART, "--take-ownership", *values)
-    assert password() == first
+    assert password() == original
 
 
-def test_monitoring_is_taken_where_its_definitions_are(cluster: Cluster, namespace: str, release: str) -> None:
-    """Prometheus Operator's kinds, in a cluster that has at least their names."""
-    made = [definition(plural, kind) for plural, kind in MONITORING.items()]
-    missing = [one for one in made if not there(cluster, namespace, f"crd/{one['metadata']['name']}")]
+def test_chart_monitoring_objects_are_accepted(cluster: Cluster, namespace: str, release: str) -> None:
+    """With the CRDs of Prometheus Operator, the chart installs its ServiceMonitor and PrometheusRule."""
+    definitions = [definition(plural, kind) for plural, kind in MONITORING.items()]
+    missing = [crd for crd in definitions if not exists(cluster, namespace, f"crd/{crd['metadata']['name']}")]
     cluster.apply(missing)
     try:
-        for one in made:
-            cluster.kubectl("wait", f"crd/{one['metadata']['name']}", "--for=condition=Established", "--timeout=60s")
+        for crd in definitions:
+            cluster.kubectl("wait", f"crd/{crd['metadata']['name']}", "--for=condition=Established", "--timeout=60s")
         on = sets(*(f"monitoring.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")))
         helm(cluster, "install", release, namespace, CHART, "--set=crds.install=false", *on)
         groups = cluster.get("prometheusrule", f"{release}-rstar2-operator", "-n", namespace)["spec"]["groups"]
         assert {rule["alert"] for group in groups for rule in group["rules"]} >= {"RStar2NobodyLeads"}
         helm(cluster, "uninstall", release, namespace)
     finally:
-        for one in missing:
-            cluster.kubectl("delete", f"crd/{one['metadata']['name']}")
+        for crd in missing:
+            cluster.kubectl("delete", f"crd/{crd['metadata']['name']}")
 
 
 def definition(plural: str, kind: str) -> dict[str, Any]:
@@ -114,30 +115,31 @@ def definition(plural: str, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["cluster", "namespace"])
-def test_what_the_operators_account_may_do(cluster: Cluster, namespace: str, release: str, everywhere: bool) -> None:
+def test_chart_operator_rights_are_minimal(cluster: Cluster, namespace: str, release: str, everywhere: bool) -> None:
+    """The account has the rights that the operator uses, in the watched namespaces, and no others."""
     scope = [] if everywhere else sets(f"watchNamespaces={{{namespace}}}")
     helm(cluster, "install", release, namespace, CHART, "--take-ownership", *scope)
     account = f"system:serviceaccount:{namespace}:{release}-rstar2-operator"
 
-    def may(verb: str, what: str, where: str = namespace) -> bool:
-        resource, _, part = what.partition("/")
-        asked = [verb, resource, f"--subresource={part}", "-n", where, "--as", account]
-        done = cluster.run("kubectl", "auth", "can-i", *asked, check=False)
+    def may(verb: str, target: str, scope: str = namespace) -> bool:
+        resource, _, part = target.partition("/")
+        arguments = [verb, resource, f"--subresource={part}", "-n", scope, "--as", account]
+        done = cluster.run("kubectl", "auth", "can-i", *arguments, check=False)
         return done.stdout.strip() == "yes"
 
-    # The authoriser hears of a new binding a moment later.
+    # The authoriser reads a new binding after a short delay.
     wait_for("the rights", lambda: may("patch", "agenticrljobs.rstar2.dev/status"), 10)
     assert may("create", "jobs.batch")
     assert may("create", "secrets")
     assert may("create", "leases.coordination.k8s.io")
-    for verb, what in (
+    for verb, target in (
         *(("get", "secrets"), ("list", "secrets"), ("update", "agenticrljobs.rstar2.dev"), ("create", "pods")),
         *(("create", "pods/exec"), ("delete", "pods"), ("get", "pods/log"), ("escalate", "roles")),
     ):
-        assert not may(verb, what), f"{verb} {what}"
+        assert not may(verb, target), f"{verb} {target}"
     assert may("create", "jobs.batch", "default") is everywhere
-    for verb, what in (("create", "clusterroles"), ("get", "nodes"), ("delete", "namespaces")):
-        assert not may(verb, what, "")
+    for verb, target in (("create", "clusterroles"), ("get", "nodes"), ("delete", "namespaces")):
+        assert not may(verb, target, "")
 
     grant(cluster, namespace, account, {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]})
     with pytest.raises(CommandFailed, match="attempting to grant RBAC permissions not currently held"):
@@ -145,19 +147,20 @@ def test_what_the_operators_account_may_do(cluster: Cluster, namespace: str, rel
 
 
 def grant(cluster: Cluster, namespace: str, account: str, rule: dict[str, list[str]]) -> None:
-    """Make a Role as the operator does for the trainer's account."""
+    """Create a Role as the operator does for the trainer's account."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
-        "metadata": {"name": "made", "namespace": namespace},
+        "metadata": {"name": "granted", "namespace": namespace},
         "rules": [rule],
     }
     cluster.kubectl("apply", "--server-side", "--as", account, "-f", "-", stdin=json.dumps(role))
 
 
-def test_jobs_are_everyones_business_who_may_edit(cluster: Cluster, namespace: str, release: str) -> None:
+def test_chart_job_rights_aggregate_to_default_roles(cluster: Cluster, namespace: str, release: str) -> None:
+    """The roles view, edit and admin include the matching rights on jobs."""
     helm(cluster, "install", release, namespace, CHART, "--take-ownership")
     for role, verb in (("view", "get"), ("edit", "create"), ("admin", "delete")):
         rule = cluster.get("clusterrole", f"{namespace}-{release}-rstar2-{'view' if role == 'view' else 'edit'}")
         assert rule["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{role}"] == "true"
-        assert any(verb in one["verbs"] and "agenticrljobs" in one["resources"] for one in rule["rules"])
+        assert any(verb in item["verbs"] and "agenticrljobs" in item["resources"] for item in rule["rules"])

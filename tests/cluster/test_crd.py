@@ -1,6 +1,6 @@
-"""The CRD on a real API server: it is taken, its rules refuse what they should in words, kubectl shows what it should.
+"""The CRD on a real API server: it is accepted, its rules reject faults with a message, kubectl prints its columns.
 
-The faults are those that the offline rules are tested with (tests/support/manifests.py), so that the two cannot drift.
+The faults are those of the offline rules (tests/support/manifests.py), so that both sets of rules stay equal.
 """
 
 from __future__ import annotations
@@ -24,52 +24,56 @@ JOB = GOOD["metadata"]["name"]
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with the definition in it; as long as these tests last, if it was not there before."""
+    """Provide the cluster with the CRD, which is deleted after these tests if they created it."""
     name = "crd/agenticrljobs.rstar2.dev"
-    before = cluster.run("kubectl", "get", name, check=False).returncode == 0
+    existed = cluster.run("kubectl", "get", name, check=False).returncode == 0
     cluster.apply(CRD_FILE.read_text())
     cluster.kubectl("wait", name, "--for=condition=Established", "--timeout=60s")
     yield cluster
-    if not before:
+    if not existed:
         cluster.kubectl("delete", name)
 
 
-def answer(cluster: Cluster, namespace: str, job: dict[str, Any], *arguments: str) -> str:
-    """What kubectl says when it creates (or is told to do something else with) a job."""
+def response(cluster: Cluster, namespace: str, job: dict[str, Any], *arguments: str) -> str:
+    """Return the output of kubectl for a job, by default of a creation as a dry run; errors start with "rejected:"."""
     command = arguments or ("create", "--dry-run=server")
     done = cluster.run("kubectl", *command, "-n", namespace, "-f", "-", stdin=json.dumps(job), check=False)
-    return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
+    return done.stdout if done.returncode == 0 else f"rejected: {done.stderr}"
 
 
-def test_good_jobs_are_taken(served: Cluster, namespace: str) -> None:
+def test_crd_valid_jobs_are_accepted(served: Cluster, namespace: str) -> None:
+    """The valid manifest and all valid changes of it are accepted."""
     for job in (GOOD, *(changed(path, value) for path, value in FINE)):
-        assert "created" in answer(served, namespace, job), job
+        assert "created" in response(served, namespace, job), job
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_examples_are_taken(served: Cluster, namespace: str, path: Path) -> None:
-    assert "created" in answer(served, namespace, read_manifest(path))
+def test_crd_examples_are_accepted(served: Cluster, namespace: str, path: Path) -> None:
+    """Each manifest of examples/ is accepted."""
+    assert "created" in response(served, namespace, read_manifest(path))
 
 
 @pytest.mark.parametrize(("path", "value", "_offline", "expected"), FAULTS)
-def test_each_fault(
+def test_crd_fault_is_rejected_with_its_message(
     served: Cluster, namespace: str, path: str, value: object, _offline: str, expected: str | None
 ) -> None:
-    said = answer(served, namespace, changed(path, value))
+    """A fault is rejected with the expected message; one that only the operator can detect is accepted."""
+    output = response(served, namespace, changed(path, value))
     if expected is None:
-        assert "created" in said  # what only the operator can see: it says so in a condition
+        assert "created" in output  # the operator reports it in a condition
     else:
-        assert said.startswith("refused:")
-        assert expected in said
+        assert output.startswith("rejected:")
+        assert expected in output
 
 
-@pytest.mark.parametrize(("path", "first", "then", "expected"), CHANGES)
-def test_what_cannot_change(
-    served: Cluster, namespace: str, path: str, first: object, then: object, expected: str | None
+@pytest.mark.parametrize(("path", "before", "after", "expected"), CHANGES)
+def test_crd_immutable_field_change_is_rejected(
+    served: Cluster, namespace: str, path: str, before: object, after: object, expected: str | None
 ) -> None:
-    assert "created" in answer(served, namespace, changed(path, first), "create")
-    said = answer(served, namespace, changed(path, then), "replace")
-    assert ("replaced" in said) if expected is None else (said.startswith("refused:") and expected in said)
+    """An update of an immutable field is rejected with the expected message; other updates are accepted."""
+    assert "created" in response(served, namespace, changed(path, before), "create")
+    output = response(served, namespace, changed(path, after), "replace")
+    assert ("replaced" in output) if expected is None else (output.startswith("rejected:") and expected in output)
 
 
 def report(cluster: Cluster, namespace: str, **fields: object) -> None:
@@ -78,8 +82,9 @@ def report(cluster: Cluster, namespace: str, **fields: object) -> None:
     cluster.kubectl("patch", f"arl/{JOB}", "-n", namespace, "--subresource=status", "--type=merge", "-p", body)
 
 
-def test_columns_scale_and_categories(served: Cluster, namespace: str) -> None:
-    answer(served, namespace, GOOD, "create")
+def test_crd_columns_scale_and_categories(served: Cluster, namespace: str) -> None:
+    """`kubectl get` prints the columns, `kubectl scale` sets the engines, and the categories contain the job."""
+    response(served, namespace, GOOD, "create")
     report(
         served,
         namespace,
@@ -108,34 +113,36 @@ def test_columns_scale_and_categories(served: Cluster, namespace: str) -> None:
     assert served.get("arl", JOB, "-n", namespace)["spec"]["rollout"]["replicas"] == 3
 
 
-def test_a_status_that_is_none_is_refused(served: Cluster, namespace: str) -> None:
-    answer(served, namespace, GOOD, "create")
+def test_crd_malformed_status_is_rejected(served: Cluster, namespace: str) -> None:
+    """A status with a wrong bound, phase or condition is rejected."""
+    response(served, namespace, GOOD, "create")
     for wrong in ({"progressPercentage": 101}, {"phase": "two words"}, {"conditions": [{"type": "A"}]}):
         with pytest.raises(CommandFailed, match="is invalid"):
             report(served, namespace, **wrong)
 
 
-def test_metrics_may_be_left_out_but_not_emptied(served: Cluster, namespace: str) -> None:
-    """Why the operator leaves them out where an attempt has none: server-side apply makes null of an emptied map."""
-    answer(served, namespace, GOOD, "create")
+def test_crd_empty_metrics_are_rejected(served: Cluster, namespace: str) -> None:
+    """Metrics may be absent, not empty: server-side apply turns an emptied map into null, so the operator omits it."""
+    response(served, namespace, GOOD, "create")
     row = {"name": "rl", "type": "GRPO", "phase": "Running", "attempts": 1}
     job = {key: GOOD[key] for key in ("apiVersion", "kind")} | {"metadata": {"name": JOB}}
     apply = ("apply", "--server-side", "--subresource=status", "--field-manager=test")
-    for metrics, taken in (({"metrics": {"loss": "0.5"}}, True), ({"metrics": {}}, False), ({}, True)):
-        said = answer(served, namespace, {**job, "status": {"phase": "Running", "stages": [row | metrics]}}, *apply)
-        assert ("refused" not in said) == taken, said
+    for metrics, accepted in (({"metrics": {"loss": "0.5"}}, True), ({"metrics": {}}, False), ({}, True)):
+        output = response(served, namespace, {**job, "status": {"phase": "Running", "stages": [row | metrics]}}, *apply)
+        assert ("rejected" not in output) == accepted, output
 
 
-def test_what_is_left_out_is_filled_in(served: Cluster, namespace: str) -> None:
-    answer(served, namespace, GOOD, "create")
+def test_crd_stored_job_has_defaults(served: Cluster, namespace: str) -> None:
+    """The API server fills in defaults, except in spec.grpo, whose unset fields a stage may set."""
+    response(served, namespace, GOOD, "create")
     spec = served.get("arl", JOB, "-n", namespace)["spec"]
     assert spec["rollout"]["replicas"] == 1
     assert spec["judge"]["limits"]["wallSeconds"] == 4
-    wanted = copy.deepcopy(GOOD["spec"]["grpo"])
-    assert spec["grpo"] == wanted  # a stage's settings lie over these: what is not set must stay so
+    assert spec["grpo"] == copy.deepcopy(GOOD["spec"]["grpo"])  # no default hides the settings of a stage
 
 
-def test_it_explains_itself(served: Cluster) -> None:
+def test_crd_explain_prints_descriptions(served: Cluster) -> None:
+    """`kubectl explain` prints the docstrings of the models."""
     text = " ".join(served.kubectl("explain", "arl.spec.grpo").split())
     assert "group-relative policy optimisation with Resample-on-Correct" in text
     assert "Upper clip range of the probability ratio, 1 + clipHigh (eq. 6). Default: 0.28." in text

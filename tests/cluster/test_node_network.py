@@ -1,4 +1,4 @@
-"""The cluster's network: names, Services, and NetworkPolicies that deny and allow, from both runtimes."""
+"""The network of the node: names, Services, and NetworkPolicies that deny and allow, from both runtimes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT = 8080
 
 
 def reaches(cluster: Cluster, namespace: str, source: str, host: str, port: int = PORT) -> bool:
-    """Whether a TCP connection from a pod comes about within two seconds."""
+    """Return whether a pod opens a TCP connection within two seconds."""
     return cluster.exec(namespace, source, "nc", "-z", "-w", "2", host, str(port), check=False).returncode == 0
 
 
@@ -25,7 +25,7 @@ def policy(namespace: str, name: str, **spec: object) -> dict:
 
 @pytest.fixture
 def served(cluster: Cluster, namespace: str) -> str:
-    """A namespace with a server behind a Service and a headless one, and a client on each runtime."""
+    """Provide a namespace with a server behind a Service and a headless one, and a client on each runtime."""
     labels = {"role": "server"}
     server = pod(namespace, "server", *SERVE, labels=labels, hostname="server", subdomain="each")
     server["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": PORT}, "periodSeconds": 1}
@@ -44,18 +44,20 @@ def served(cluster: Cluster, namespace: str) -> str:
 
 
 @pytest.mark.parametrize("client", ["client", "sandboxed"])
-def test_names_and_services(cluster: Cluster, served: str, client: str) -> None:
+def test_node_dns_resolves_services_and_pods(cluster: Cluster, served: str, client: str) -> None:
+    """Services, headless Services, pod names and this machine resolve; names of the internet do not."""
     for host in ("web", f"web.{served}", f"web.{served}.svc.{DOMAIN}", "each", "server.each"):
         wait_for(f"{host} from {client}", lambda host=host: reaches(cluster, served, client, host), 30)  # type: ignore[misc]
     if cluster.layout:
-        answer = cluster.exec(served, client, "getent", "hosts", HOST_NAME)
-        assert answer.stdout.split()[0] == cluster.layout.host_address
-    lookup = "import socket; print(socket.getaddrinfo('nowhere.example', 80))"
-    answer = cluster.exec(served, client, "python3", "-c", lookup, check=False)
-    assert "Name or service not known" in answer.stderr
+        lookup = cluster.exec(served, client, "getent", "hosts", HOST_NAME)
+        assert lookup.stdout.split()[0] == cluster.layout.host_address
+    script = "import socket; print(socket.getaddrinfo('nowhere.example', 80))"
+    lookup = cluster.exec(served, client, "python3", "-c", script, check=False)
+    assert "Name or service not known" in lookup.stderr
 
 
-def test_a_policy_denies_and_another_allows(cluster: Cluster, served: str) -> None:
+def test_node_policies_deny_then_allow_ingress(cluster: Cluster, served: str) -> None:
+    """One policy denies all ingress, a second one allows one client; probes always pass."""
     selector = {"podSelector": {"matchLabels": {"role": "server"}}}
     wait_for("the server", lambda: reaches(cluster, served, "client", "web"), 30)
     cluster.apply([policy(served, "deny", **selector, policyTypes=["Ingress"])])
@@ -65,10 +67,11 @@ def test_a_policy_denies_and_another_allows(cluster: Cluster, served: str) -> No
     cluster.apply([policy(served, "allow", **selector, policyTypes=["Ingress"], ingress=allowed)])
     wait_for("the permission", lambda: reaches(cluster, served, "client", "web"), 30)
     assert not reaches(cluster, served, "sandboxed", "web")
-    assert cluster.get("pod", "-n", served, "server")["status"]["containerStatuses"][0]["ready"], "probes pass always"
+    assert cluster.get("pod", "-n", served, "server")["status"]["containerStatuses"][0]["ready"], "a probe was denied"
 
 
-def test_no_egress_means_no_names_no_node_and_no_machine(cluster: Cluster, served: str) -> None:
+def test_node_policy_without_egress_blocks_everything(cluster: Cluster, served: str) -> None:
+    """A pod without egress reaches no pod, no Service and not the API server."""
     node = cluster.get("node")["items"][0]["status"]["addresses"][0]["address"]
     wait_for("the API server", lambda: reaches(cluster, served, "sandboxed", "kubernetes.default", 443), 30)
     selector = {"podSelector": {"matchLabels": {"role": "sandboxed"}}}
@@ -80,7 +83,8 @@ def test_no_egress_means_no_names_no_node_and_no_machine(cluster: Cluster, serve
     assert reaches(cluster, served, "client", address)
 
 
-def test_names_can_be_allowed_alone(cluster: Cluster, served: str) -> None:
+def test_node_policy_can_allow_only_dns(cluster: Cluster, served: str) -> None:
+    """With egress to DNS only, a name resolves and a connection is denied."""
     dns = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
     rule = {"to": [dns], "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}
     selector = {"podSelector": {"matchLabels": {"role": "client"}}}

@@ -1,4 +1,4 @@
-"""Pods on the booted cluster: both runtimes, volumes that come and go, this machine's Python in a restricted pod."""
+"""Pods on the node: both runtimes, volumes, fake nodes, this machine's Python in a restricted pod."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from tests.kube_node.namespaces import wait_for
 from tests.kube_node.pods import pod
 
 
-def test_a_runc_pod_runs_and_its_log_can_be_read(cluster: Cluster, namespace: str) -> None:
+def test_pod_runc_runs_and_logs(cluster: Cluster, namespace: str) -> None:
+    """A pod runs as the non-root user and kubectl reads its log."""
     cluster.apply([pod(namespace, "plain", "sh", "-c", "echo hello from $(id -u)")])
     cluster.wait(namespace, "pod/plain", "jsonpath={.status.phase}=Succeeded")
     assert cluster.kubectl("logs", "-n", namespace, "plain").strip() == "hello from 65532"
 
 
-def test_a_gvisor_pod_runs_on_gvisors_kernel_and_a_runc_pod_does_not(cluster: Cluster, namespace: str) -> None:
+def test_pod_gvisor_has_its_own_kernel(cluster: Cluster, namespace: str) -> None:
+    """A gVisor pod sees the kernel of gVisor, a runc pod does not."""
     cluster.apply([pod(namespace, "sandboxed", runtimeClassName="gvisor"), pod(namespace, "plain")])
     for name in ("sandboxed", "plain"):
         cluster.wait(namespace, f"pod/{name}", "condition=Ready")
@@ -26,19 +28,21 @@ def test_a_gvisor_pod_runs_on_gvisors_kernel_and_a_runc_pod_does_not(cluster: Cl
     assert "gVisor" not in cluster.exec(namespace, "plain", "dmesg", check=False).stdout
 
 
-def test_a_runtime_that_the_cluster_does_not_have_is_refused(cluster: Cluster, namespace: str) -> None:
+def test_pod_missing_runtime_class_is_rejected(cluster: Cluster, namespace: str) -> None:
+    """Admission rejects a pod of a RuntimeClass that does not exist."""
     with pytest.raises(CommandFailed, match='RuntimeClass "none-such" not found'):
         cluster.apply([pod(namespace, "refused", runtimeClassName="none-such")])
 
 
-def test_fake_nodes_hold_many_pods_and_leave_the_real_one_alone(cluster: Cluster, namespace: str) -> None:
-    cluster.own()
+def test_fake_nodes_take_pods_of_their_own(cluster: Cluster, namespace: str) -> None:
+    """Forty pods become Ready on two fake nodes, one of them with GPUs, and none on the real node."""
+    cluster.node_layout()
     fake_nodes.start(cluster, nodes=2, **{"amd.com/gpu": "8"})
     try:
         for node in ("fake-0", "fake-1"):
             cluster.wait("default", f"node/{node}", "condition=Ready")
-        where: dict[str, Any] = {"nodeSelector": fake_nodes.LABELS, "tolerations": [fake_nodes.TOLERATION]}
-        pods = [pod(namespace, f"p-{number}", **where) for number in range(40)]
+        placement: dict[str, Any] = {"nodeSelector": fake_nodes.LABELS, "tolerations": [fake_nodes.TOLERATION]}
+        pods = [pod(namespace, f"p-{number}", **placement) for number in range(40)]
         pods[0]["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "8"}}
         cluster.apply(pods)
         cluster.wait(namespace, "pod/p-0", "condition=Ready")
@@ -48,7 +52,7 @@ def test_fake_nodes_hold_many_pods_and_leave_the_real_one_alone(cluster: Cluster
     finally:
         cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=0", "--force")
         cluster.kubectl("delete", "node", "fake-0", "fake-1")
-        cluster.stop("kwok")
+        cluster.stop_service("kwok")
 
 
 def claim(namespace: str, name: str) -> dict:
@@ -57,7 +61,8 @@ def claim(namespace: str, name: str) -> dict:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
-def test_a_claim_keeps_what_a_non_root_pod_wrote_and_goes_with_its_volume(cluster: Cluster, namespace: str) -> None:
+def test_claim_keeps_data_until_it_is_deleted(cluster: Cluster, namespace: str) -> None:
+    """A second non-root pod reads the file of the first; deleting the claim deletes volume and folder."""
     volume = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     mount = [{"name": "data", "mountPath": "/data"}]
     write = ("sh", "-c", "echo kept > /data/file")
@@ -72,15 +77,18 @@ def test_a_claim_keeps_what_a_non_root_pod_wrote_and_goes_with_its_volume(cluste
     cluster.kubectl("delete", "pod/reader", "pvc/data", "-n", namespace)
     cluster.kubectl("wait", "--for=delete", f"pv/{bound}", "--timeout=60s")
     if cluster.layout:
-        wait_for("the folder to go", lambda: not cluster.inside("ls", str(volumes.FOLDER)).stdout.count(bound), 10)
+        wait_for(
+            "deletion of the folder", lambda: not cluster.run_on_node("ls", str(volumes.FOLDER)).stdout.count(bound), 10
+        )
 
 
-def test_this_machines_python_runs_in_a_restricted_pod(cluster: Cluster, namespace: str) -> None:
-    cluster.own()
-    shown, mounts = cluster.show_python(namespace)
+def test_pod_restricted_runs_machine_python(cluster: Cluster, namespace: str) -> None:
+    """A restricted pod imports pydantic and rstar2_train from the mounted clone."""
+    cluster.node_layout()
+    python_volumes, mounts = cluster.mount_python(namespace)
     script = "import pydantic, sys, rstar2_train; print(sys.prefix, rstar2_train.__file__)"
     command = (volumes.python_command(), "-c", script)
-    cluster.apply([pod(namespace, "python", *command, volumes=shown, mounts=mounts)])
+    cluster.apply([pod(namespace, "python", *command, volumes=python_volumes, mounts=mounts)])
     cluster.wait(namespace, "pod/python", "jsonpath={.status.phase}=Succeeded")
     assert cluster.kubectl("logs", "-n", namespace, "python").split() == [
         str(volumes.VENV),

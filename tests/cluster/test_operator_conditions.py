@@ -1,15 +1,16 @@
-"""What is wrong with a job: told within seconds, in the cluster's own words, with what to do. And a driver's rights."""
+"""Conditions of faulty jobs: reported within seconds, with the message of the cluster and the fix; driver rights."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.cluster import training
+from tests.cluster import jobs
 from tests.kube_node.cluster import Cluster
 
 Object = dict[str, Any]
@@ -17,42 +18,44 @@ SECONDS = 10
 """From the first report of kubelet, scheduler or controller to the job's condition."""
 
 
-def told(cluster: Cluster, namespace: str, kind: str, words: str, *, within: float = 300) -> Object:
-    """The job's condition of a kind, once its message holds `words`."""
+def wait_for_condition(cluster: Cluster, namespace: str, kind: str, text: str, *, within: float = 300) -> Object:
+    """Return the job's condition of a type as soon as its message contains `text`."""
     deadline = time.monotonic() + within
     while True:
         status = cluster.get("arl", "smoke", "-n", namespace).get("status") or {}
-        for one in status.get("conditions") or ():
-            if one["type"] == kind and words in one["message"]:
-                return one
-        assert time.monotonic() < deadline, f"{kind} never said {words!r}: {status}{cluster.story(namespace)}"
+        for condition in status.get("conditions") or ():
+            if condition["type"] == kind and text in condition["message"]:
+                return condition
+        assert time.monotonic() < deadline, (
+            f"{kind} has no message with {text!r}: {status}{cluster.describe(namespace)}"
+        )
         time.sleep(0.5)
 
 
-def when(timestamp: str) -> float:
+def seconds(timestamp: str) -> float:
     return datetime.datetime.fromisoformat(timestamp).timestamp()
 
 
 def event_time(cluster: Cluster, namespace: str, reason: str, kind: str) -> float:
-    """When an event was first seen."""
+    """Return the time of the first event of a reason."""
     events = cluster.get("events", "-n", namespace, f"--field-selector=reason={reason},involvedObject.kind={kind}")
-    return min(when(one.get("firstTimestamp") or one["eventTime"]) for one in events["items"])
+    return min(seconds(event.get("firstTimestamp") or event["eventTime"]) for event in events["items"])
 
 
-def condition_time(cluster: Cluster, namespace: str, what: str, selector: str, kind: str) -> float:
-    """When a condition of an object first stood."""
-    found = cluster.get(what, "-n", namespace, "-l", selector)["items"]
-    conditions = [one for thing in found for one in thing["status"].get("conditions") or () if one["type"] == kind]
-    return min(when(one["lastTransitionTime"]) for one in conditions)
+def condition_time(cluster: Cluster, namespace: str, resource: str, selector: str, kind: str) -> float:
+    """Return the time of the first transition of a condition among the selected objects."""
+    items = cluster.get(resource, "-n", namespace, "-l", selector)["items"]
+    conditions = [condition for item in items for condition in item["status"].get("conditions") or ()]
+    return min(seconds(condition["lastTransitionTime"]) for condition in conditions if condition["type"] == kind)
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind", "words", "advice", "reported"),
+    ("spec", "kind", "text", "advice", "reported"),
     [
         pytest.param(
-            {"trainer": {"image": "127.0.0.1:9/nobody/nothing:1", "gpusPerReplica": 0}},
+            {"trainer": {"image": "127.0.0.1:9/no/image:1", "gpusPerReplica": 0}},
             "StorageReady",
-            "127.0.0.1:9/nobody/nothing:1",
+            "127.0.0.1:9/no/image:1",
             "bring the image onto the node",
             lambda cluster, namespace: event_time(cluster, namespace, "Failed", "Pod"),
             id="image",
@@ -67,26 +70,28 @@ def condition_time(cluster: Cluster, namespace: str, what: str, selector: str, k
         ),
     ],
 )
-def test_before_the_first_stage(
+def test_condition_missing_image_or_class_names_the_fix(
     operated: Cluster,
     namespace: str,
     spec: Object,
     kind: str,
-    words: str,
+    text: str,
     advice: str,
     reported: Callable[[Cluster, str], float],
 ) -> None:
-    operated.apply([training.job(operated, namespace, "smoke.yaml", **spec)])
-    found = told(operated, namespace, kind, words)
-    assert found["status"] == "False" and advice in found["message"], found
-    assert when(found["lastTransitionTime"]) - reported(operated, namespace) <= SECONDS
-    assert advice in told(operated, namespace, "Degraded", words)["message"]
+    """Before the first stage, an image or storage class that does not exist is reported with the fix."""
+    operated.apply([jobs.example_job(operated, namespace, "smoke.yaml", **spec)])
+    condition = wait_for_condition(operated, namespace, kind, text)
+    assert condition["status"] == "False" and advice in condition["message"], condition
+    assert seconds(condition["lastTransitionTime"]) - reported(operated, namespace) <= SECONDS
+    assert advice in wait_for_condition(operated, namespace, "Degraded", text)["message"]
     described = operated.kubectl("describe", "arl", "smoke", "-n", namespace)
-    assert words in described.partition("Events:")[2], described
+    assert text in described.partition("Events:")[2], described
 
 
-def test_no_such_accelerator_and_no_such_sandbox(operated: Cluster, namespace: str) -> None:
-    job = training.job(operated, namespace, "smoke.yaml")
+def test_condition_missing_gpu_and_sandbox_are_both_named(operated: Cluster, namespace: str) -> None:
+    """A lack of GPUs and a missing RuntimeClass appear in the conditions of their roles and in Degraded."""
+    job = jobs.example_job(operated, namespace, "smoke.yaml")
     spec = job["spec"]
     spec["model"]["assumeInstructionTuned"] = True
     spec["accelerator"] = {"vendor": "AMD", "resource": "amd.com/gpu"}
@@ -95,67 +100,70 @@ def test_no_such_accelerator_and_no_such_sandbox(operated: Cluster, namespace: s
     spec["stages"] = [stage for stage in spec["stages"] if stage["name"] == "rl-1"]
     operated.apply([job])
 
-    lacking = "Insufficient amd.com/gpu"
-    found = told(operated, namespace, "RolloutReady", lacking)
-    assert "free or add nodes" in found["message"]
+    shortage = "Insufficient amd.com/gpu"
+    condition = wait_for_condition(operated, namespace, "RolloutReady", shortage)
+    assert "free or add nodes" in condition["message"]
     selector = "rstar2.dev/role in (trainer,rollout)"
     scheduled = condition_time(operated, namespace, "pods", selector, "PodScheduled")
-    assert when(found["lastTransitionTime"]) - scheduled <= SECONDS
-    found = told(operated, namespace, "JudgeReady", 'RuntimeClass "no-such-sandbox" not found')
-    assert "see to the quota, the RuntimeClass" in found["message"]
+    assert seconds(condition["lastTransitionTime"]) - scheduled <= SECONDS
+    condition = wait_for_condition(operated, namespace, "JudgeReady", 'RuntimeClass "no-such-sandbox" not found')
+    assert "see to the quota, the RuntimeClass" in condition["message"]
     refused = condition_time(operated, namespace, "deployments", "rstar2.dev/role=executor", "ReplicaFailure")
-    assert when(found["lastTransitionTime"]) - refused <= SECONDS
-    told(operated, namespace, "Training", lacking)
-    told(operated, namespace, "Degraded", lacking)
-    found = told(operated, namespace, "Degraded", 'RuntimeClass "no-such-sandbox" not found')
-    assert when(found["lastTransitionTime"]) - max(scheduled, refused) <= SECONDS, found
-    assert found["reason"] == "ReplicaFailure,Unschedulable", found
+    assert seconds(condition["lastTransitionTime"]) - refused <= SECONDS
+    wait_for_condition(operated, namespace, "Training", shortage)
+    wait_for_condition(operated, namespace, "Degraded", shortage)
+    condition = wait_for_condition(operated, namespace, "Degraded", 'RuntimeClass "no-such-sandbox" not found')
+    assert seconds(condition["lastTransitionTime"]) - max(scheduled, refused) <= SECONDS, condition
+    assert condition["reason"] == "ReplicaFailure,Unschedulable", condition
 
-    assert_the_driver_may_tell_its_progress_and_nothing_else(operated, namespace)
+    assert_driver_may_only_report_progress(operated, namespace)
 
 
-def assert_the_driver_may_tell_its_progress_and_nothing_else(cluster: Cluster, namespace: str) -> None:
-    """Asked of the cluster's own authoriser."""
+def assert_driver_may_only_report_progress(cluster: Cluster, namespace: str) -> None:
+    """Check the rights of the trainer's account with the authoriser of the cluster."""
     account = f"system:serviceaccount:{namespace}:smoke-trainer"
 
-    def may(verb: str, what: str) -> bool:
-        command = ("kubectl", "auth", "can-i", verb, what, "-n", namespace, "--as", account)
+    def may(verb: str, target: str) -> bool:
+        command = ("kubectl", "auth", "can-i", verb, target, "-n", namespace, "--as", account)
         return cluster.run(*command, check=False).stdout.strip() == "yes"
 
     assert may("patch", "configmaps/smoke-progress")
     assert not may("patch", "configmaps/smoke-job")
     assert not may("patch", "configmaps")
     listed = cluster.kubectl("auth", "can-i", "--list", "-n", namespace, "--as", account).splitlines()[1:]
-    rights = [line for line in listed if "[/" not in line and "selfsubject" not in line]  # what everyone may
+    rights = [
+        line for line in listed if "[/" not in line and "selfsubject" not in line
+    ]  # without the rights of every account
     assert [line.split() for line in rights] == [["configmaps", "[]", "[smoke-progress]", "[patch]"]], listed
     others = f"system:serviceaccount:{namespace}:smoke-pods"
     listed = cluster.kubectl("auth", "can-i", "--list", "-n", namespace, "--as", others).splitlines()[1:]
     assert [line for line in listed if "[/" not in line and "selfsubject" not in line] == []
 
 
-def test_a_wrong_manifest_is_refused_with_every_reason(operated: Cluster, namespace: str) -> None:
-    job = training.job(operated, namespace, "smoke.yaml")
+def test_apply_invalid_manifest_lists_every_error(operated: Cluster, namespace: str) -> None:
+    """The API server rejects the manifest with all messages, and no job exists."""
+    job = jobs.example_job(operated, namespace, "smoke.yaml")
     job["spec"]["grpo"] |= {"keepPerPrompt": 32}
     job["spec"]["stages"][1]["name"] = "sft"
-    done = operated.run("kubectl", "apply", "-f", "-", stdin=training.as_json(job), check=False)
+    done = operated.run("kubectl", "apply", "-f", "-", stdin=json.dumps(job), check=False)
     assert done.returncode != 0
     assert "keepPerPrompt (default 16) is at most rolloutsPerPrompt" in done.stderr
     assert "names of stages are unique" in done.stderr
     assert operated.kubectl("get", "arl", "-n", namespace) == ""
 
 
-def test_what_only_the_operator_sees_becomes_a_condition(operated: Cluster, namespace: str) -> None:
-    job = training.job(operated, namespace, "smoke.yaml")
+def test_condition_missing_data_file_names_the_fix(operated: Cluster, namespace: str) -> None:
+    """A fault that only the operator can detect becomes a condition within seconds."""
+    job = jobs.example_job(operated, namespace, "smoke.yaml")
     job["spec"]["validation"]["data"] = "report.jsonl"
     operated.apply([job])
-    began = time.time()
-    deadline = began + 60
-    while training.phase(operated, namespace, "smoke") != "Invalid":
+    deadline = time.time() + 60
+    while jobs.phase(operated, namespace, "smoke") != "Invalid":
         assert time.time() < deadline
         time.sleep(0.2)
     status = operated.get("arl", "smoke", "-n", namespace)["status"]
     assert "spec.validation.data is 'report.jsonl'" in status["message"]
     assert "put the file on a claim" in status["message"]
-    told_at = min(when(one["lastTransitionTime"]) for one in status["conditions"])
+    reported_at = min(seconds(condition["lastTransitionTime"]) for condition in status["conditions"])
     created = operated.get("arl", "smoke", "-n", namespace)["metadata"]["creationTimestamp"]
-    assert told_at - when(created) <= SECONDS
+    assert reported_at - seconds(created) <= SECONDS

@@ -1,11 +1,12 @@
-"""The tiny job on a real cluster, by helm and kubectl alone: every stage in pods, and every part killed on the way.
+"""The smoke job on a real cluster by helm and kubectl: every stage runs in pods, and every part is killed once.
 
-The operator is ended in every phase, which no pod may notice; a pod of each role is deleted while it is needed, and one
-of the trainer's evicted, which costs one step at most each time and no trajectory its score.
+The operator is killed in every phase, without an effect on pods. A pod of each role is deleted while it is needed, and
+a trainer pod is evicted. Each time the job loses at most one step, and every trajectory keeps its score.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections import Counter
@@ -18,13 +19,13 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.state_dir import JobState
-from tests.cluster import training
+from tests.cluster import jobs, mlflow_server, operator_release
 from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_whole, steps_done_twice
 
 SECONDS = 2400
 STEPS = {"rl-1": 8, "rl-2": 4, "rl-3": 5}
-"""Enough for what is done to each stage to happen before it ends."""
+"""Stage -> number of steps, enough for all disturbances of the stage."""
 FINAL = ("Complete", "Failed", "Invalid")
 COLUMNS = (
     "{.metadata.uid} {.metadata.labels.rstar2\\.dev/role} {.metadata.name}"
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 600)
 
 @contextmanager
 def recorded(cluster: Cluster, namespace: str, file: Path) -> Iterator[Callable[[], dict[str, list[str]]]]:
-    """Every pod that the namespace ever had: uid -> role, name, Job and index of it."""
+    """Watch pods; the result returns every pod since then: uid -> role, name, Job, completion index."""
     with file.open("w") as out:
         command = ["kubectl", "get", "pods", "-n", namespace, "--watch", "-o", f"jsonpath={COLUMNS}"]
         watch = subprocess.Popen(command, stdout=out, env=cluster.environment())
@@ -48,36 +49,35 @@ def recorded(cluster: Cluster, namespace: str, file: Path) -> Iterator[Callable[
             watch.wait()
 
 
-class Run:
-    """The job as it runs; disturbs it."""
+class JobRun:
+    """The running job, with methods that disturb it."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.deleted: Counter[str] = Counter()
-        """Role -> pods deleted."""
-        self.ended_in: list[str] = []
-        """Phases in which the operator was ended."""
+        """Role -> number of deleted pods."""
         self._deadline = time.monotonic() + SECONDS
 
     def status(self) -> dict[str, Any]:
         return self.cluster.get("arl", "smoke", "-n", self.namespace).get("status") or {}
 
-    def story(self) -> str:
-        return self.cluster.kubectl("describe", "arl", "smoke", "-n", self.namespace) + self.cluster.story(
+    def describe(self) -> str:
+        """Return the description of the job, its pods and events."""
+        return self.cluster.kubectl("describe", "arl", "smoke", "-n", self.namespace) + self.cluster.describe(
             self.namespace
         )
 
-    def until(self, what: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The status once it is so; fails when the job ends otherwise, or never gets there."""
+    def until(self, goal: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the status when `reached` is true for it; fail if the job finishes or the time is over before."""
         while not reached(status := self.status()):
-            assert status.get("phase") not in FINAL, f"ended before {what}:\n{self.story()}"
-            assert time.monotonic() < self._deadline, f"never saw {what}:\n{self.story()}"
+            assert status.get("phase") not in FINAL, f"finished before {goal}:\n{self.describe()}"
+            assert time.monotonic() < self._deadline, f"not reached: {goal}:\n{self.describe()}"
             time.sleep(0.5)
         return status
 
     def at(self, stage: str, step: int = 0) -> None:
-        """Wait until a stage's driver has done a step, as its own file says: the status may be some seconds behind."""
+        """Wait until a stage has done a step, according to its progress file: the status is some seconds older."""
         self.until(f"stage {stage}", lambda status: status.get("stage") == stage and status["phase"] == "Running")
         state = self.state()
 
@@ -88,37 +88,36 @@ class Run:
         self.until(f"step {step} of {stage}", reached)
 
     def state(self) -> JobState:
-        return JobState(training.state_folder(self.cluster, self.namespace, "smoke"))
+        return JobState(jobs.state_folder(self.cluster, self.namespace, "smoke"))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
-        found = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
-        return [pod for pod in found if pod["status"]["phase"] == "Running"]
+        items = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
+        return [pod for pod in items if pod["status"]["phase"] == "Running"]
 
     def delete(self, role: str, index: int = 0) -> None:
-        """Delete a pod of a role without a warning."""
+        """Delete a pod of a role without a grace period."""
         name = self.pods(role)[index]["metadata"]["name"]
         self.cluster.kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
         self.deleted[role] += 1
 
     def evict(self, role: str, index: int = 0) -> None:
-        """Ask a pod of a role to go as who drains a node does."""
+        """Evict a pod of a role, as `kubectl drain` does."""
         name = self.pods(role)[index]["metadata"]["name"]
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": self.namespace}}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
-        self.cluster.run("kubectl", "create", "--raw", path, "-f", "-", stdin=training.as_json(body))
+        self.cluster.run("kubectl", "create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
-    def end_operator(self, phase: str) -> None:
-        training.kill_operator(self.cluster)
-        self.ended_in.append(phase)
+    def kill_operator(self) -> None:
+        operator_release.kill_operator(self.cluster)
 
     def reaches(self, pod: str, host: str, port: int) -> bool:
-        asked = self.cluster.exec(self.namespace, pod, "python3", "-c", REACH, host, str(port), check=False)
-        assert asked.returncode == 0 or "Error" in asked.stderr, asked.stderr
-        return asked.returncode == 0
+        done = self.cluster.exec(self.namespace, pod, "python3", "-c", REACH, host, str(port), check=False)
+        assert done.returncode == 0 or "Error" in done.stderr, done.stderr
+        return done.returncode == 0
 
 
-def assert_flows(run: Run) -> None:
-    """What the design's arrows allow works, or the job would not; what it does not is denied."""
+def assert_flows(run: JobRun) -> None:
+    """Check that the network allows the flow that the job needs and denies the others."""
     trainer, executor = (run.pods(role)[0]["metadata"]["name"] for role in ("trainer", "executor"))
     addresses = {role: run.pods(role)[0]["status"]["podIP"] for role in ("judge", "redis", "rollout")}
     flows = {
@@ -129,95 +128,104 @@ def assert_flows(run: Run) -> None:
         (executor, addresses["redis"], 6379): False,
         (executor, addresses["rollout"], 8000): False,
     }
-    with ThreadPoolExecutor(len(flows)) as threads:  # a denied one takes its whole time limit
-        seen = dict(zip(flows, threads.map(lambda flow: run.reaches(*flow), flows), strict=True))
-    assert seen == flows
+    with ThreadPoolExecutor(len(flows)) as threads:  # a denied flow takes its whole timeout
+        reached = dict(zip(flows, threads.map(lambda flow: run.reaches(*flow), flows), strict=True))
+    assert reached == flows
 
 
-def assert_gvisor(run: Run) -> None:
+def assert_gvisor(run: JobRun) -> None:
     executor = run.pods("executor")[0]["metadata"]["name"]
     assert "gVisor" in run.cluster.exec(run.namespace, executor, "dmesg").stdout
 
 
-def test_the_smoke_job_completes_whatever_is_killed(operated: Cluster, namespace: str, tmp_path: Path) -> None:
-    training.wait_until_alone(operated)
-    uri = training.start_mlflow(operated, namespace)
-    manifest = training.job(
+def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: str, tmp_path: Path) -> None:
+    """The job succeeds with the expected attempts, no pod is created twice, and its results are complete."""
+    jobs.wait_until_alone(operated)
+    uri = mlflow_server.start(operated, namespace)
+    manifest = jobs.example_job(
         operated, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},
         tracking={"mlflow": {"uri": uri}},
     )  # fmt: skip
     for stage in manifest["spec"]["stages"]:
         if stage["name"] in STEPS:
             stage["grpo"]["steps"] = STEPS[stage["name"]]
-    run = Run(operated, namespace)
+    run = JobRun(operated, namespace)
     with recorded(operated, namespace, tmp_path / "pods") as pods:
-        began = time.time()
+        start = time.time()
         operated.apply([manifest])
-        run.until("its start", lambda status: status.get("phase") == "Preparing")
-        run.end_operator("Preparing")
+        run.until("the start", lambda status: status.get("phase") == "Preparing")
+        run.kill_operator()
         run.at("sft")
-        run.until("training", lambda status: has(status, "Training"))
-        assert_start_was_cheap(run, since=began)
-        run.end_operator("sft")
+        run.until("training", lambda status: is_true(status, "Training"))
+        assert_few_writes_at_start(run, since=start)
+        run.kill_operator()
         run.at("rl-1", step=1)
         assert_flows(run)
         assert_gvisor(run)
         run.delete("judge")
         run.delete("executor")
-        run.end_operator("rl-1")
+        run.kill_operator()
         run.at("rl-2", step=1)
         run.delete("redis")
         run.at("rl-2", step=2)
-        # Before the operator is ended: while nobody leads an eviction is not seen as one, and its restart is counted.
+        # Before the kill of the operator: without a leader the eviction is not recorded, and its restart is counted.
         run.evict("trainer", index=-1)
         run.until("the attempt after the eviction", lambda status: status.get("restarts") == 1)
-        run.end_operator("rl-2")
+        run.kill_operator()
         run.at("hard")
-        run.end_operator("hard")
+        run.kill_operator()
         run.delete("rollout")
         run.at("rl-3", step=2)
         run.delete("trainer", index=-1)
-        run.end_operator("rl-3")
+        run.kill_operator()
         run.at("eval")
-        run.end_operator("eval")
-        run.until("its report", lambda status: status.get("phase") == "Finishing")
-        run.end_operator("Finishing")
+        run.kill_operator()
+        run.until("the report", lambda status: status.get("phase") == "Finishing")
+        run.kill_operator()
         run.until("the end", lambda status: status.get("phase") in FINAL)
         status = run.status()
         print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
         print(operated.kubectl("describe", "arl", "smoke", "-n", namespace))
-        assert status["phase"] == "Complete", run.story()
+        assert status["phase"] == "Complete", run.describe()
         assert_no_pod_twice(run, pods())
     stages = {stage["name"]: stage for stage in status["stages"]}
     assert {stage["phase"] for stage in stages.values()} == {"Done"}
     twice = {"rl-2": 2, "rl-3": 2}
     assert {name: stage["attempts"] for name, stage in stages.items()} == {name: 1 for name in stages} | twice
-    assert (status["restarts"], status["restartsCountedTowardsMax"]) == (2, 1), "who drains a node counts nothing"
+    assert (status["restarts"], status["restartsCountedTowardsMax"]) == (2, 1), (
+        "an eviction must not count towards maxRestarts"
+    )
     state = run.state()
     assert_whole(state)
     assert len(steps_done_twice(state)) <= 2
     assert_mlflow(operated, namespace, list(stages))
 
 
-def has(status: dict[str, Any], kind: str) -> bool:
-    return any(one["type"] == kind and one["status"] == "True" for one in status.get("conditions") or ())
+def is_true(status: dict[str, Any], kind: str) -> bool:
+    """Return whether a condition of the type is true."""
+    conditions = status.get("conditions") or ()
+    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
 
 
-def assert_start_was_cheap(run: Run, *, since: float) -> None:
-    """One write an object, at most three of status until training runs. (The operator was ended once meanwhile.)"""
-    written = [what for _, what in training.writes(run.cluster, since=since) if what.startswith(f"{run.namespace}/")]
-    own = Counter(what for what in written if "/events/" not in what)
+def assert_few_writes_at_start(run: JobRun, *, since: float) -> None:
+    """Check one write per object and at most three of the status before training, with one kill of the operator."""
+    written = [
+        path for _, path in operator_release.writes(run.cluster, since=since) if path.startswith(f"{run.namespace}/")
+    ]
+    own = Counter(path for path in written if "/events/" not in path)
     own.pop(f"{run.namespace}/agenticrljobs/smoke/status")
-    assert own.pop(f"{run.namespace}/secrets/smoke-secrets") <= 2  # nobody may read it: the successor writes it anew
-    assert {what: times for what, times in own.items() if times > 1} == {}
-    said = training.statuses(run.cluster, run.namespace)
-    starting = next(count for count, status in enumerate(said, start=1) if has(status, "Training"))
+    assert (
+        own.pop(f"{run.namespace}/secrets/smoke-secrets") <= 2
+    )  # unreadable for the operator: the new leader writes it again
+    assert {path: count for path, count in own.items() if count > 1} == {}
+    statuses = operator_release.statuses(run.cluster, run.namespace)
+    starting = next(count for count, status in enumerate(statuses, start=1) if is_true(status, "Training"))
     print(f"starting the job: {own.total()} writes of {len(own)} objects, {starting} of status")
-    assert starting <= 3, said[:starting]
+    assert starting <= 3, statuses[:starting]
 
 
-def assert_no_pod_twice(run: Run, pods: dict[str, list[str]]) -> None:
-    """Each pod of a Job was made once, whoever reconciled; the others once, and once more for each that was deleted."""
+def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:
+    """Check that each pod was created once, and once more per deletion of its role, across all operators."""
     indexes = Counter((row[2], row[3]) for row in pods.values() if len(row) == 4)
     assert indexes and set(indexes.values()) == {1}, indexes
     roles = Counter(row[0] for row in pods.values() if len(row) == 2)
@@ -226,7 +234,7 @@ def assert_no_pod_twice(run: Run, pods: dict[str, list[str]]) -> None:
 
 
 def assert_mlflow(cluster: Cluster, namespace: str, stages: list[str]) -> None:
-    runs = training.mlflow_runs(cluster, namespace)
+    runs = mlflow_server.runs(cluster, namespace)
     names = ["smoke", *(f"smoke / {stage}" for stage in stages)]
-    assert {name: ended for name, (ended, _) in runs.items()} == dict.fromkeys(names, "FINISHED")
+    assert {name: status for name, (status, _) in runs.items()} == dict.fromkeys(names, "FINISHED")
     assert all(metrics for name, (_, metrics) in runs.items() if name != "smoke")

@@ -1,4 +1,4 @@
-"""A job's judge and executors in pods: hostile snippets, those that local sandboxes are held to; and scaling."""
+"""A job's judge and executors in pods: the hostile snippets of the local sandbox tests, and scaling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from rstar2_operator import names
 from scripts.setup import ROOT
-from tests.cluster import training
+from tests.cluster import jobs
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import restricted
 from tests.support.hostile import CLEAN, HOSTILE, PROBE, SESSIONS, targets
@@ -28,28 +28,28 @@ from rstar2_train.utils.auth import secret
 SHORT = JudgeLimits(wall_seconds=2)
 
 async def main():
-    given = json.load(sys.stdin)
-    async with JudgeClient(given["url"], secret("RSTAR2_JUDGE_TOKEN")) as client:
-        for attack in given["attacks"]:
+    request = json.load(sys.stdin)
+    async with JudgeClient(request["url"], secret("RSTAR2_JUDGE_TOKEN")) as client:
+        for attack in request["attacks"]:
             if attack["before"]:
                 await client.run(attack["before"])
             result = await client.run(attack["code"], limits=JudgeLimits(**attack["limits"]))
-            began = time.perf_counter()
-            probe = await client.run(given["probe"])
-            seen = [attack["name"], result.to_dict(), probe.to_dict(), time.perf_counter() - began]
-            print(json.dumps(seen), flush=True)
-        for name, code in given["sessions"].items():
+            start = time.perf_counter()
+            probe = await client.run(request["probe"])
+            row = [attack["name"], result.to_dict(), probe.to_dict(), time.perf_counter() - start]
+            print(json.dumps(row), flush=True)
+        for name, code in request["sessions"].items():
             async with client.session() as good, client.session() as bad:
                 await good.run("kept = 'here'")
                 await bad.run(code, limits=SHORT)
                 for _ in range(3):
                     await bad.run("print('again')", limits=SHORT)
-                    others = await client.run(given["probe"]), await good.run("kept")
-                    print(json.dumps([name, *(one.to_dict() for one in others)]), flush=True)
+                    results = await client.run(request["probe"]), await good.run("kept")
+                    print(json.dumps([name, *(result.to_dict() for result in results)]), flush=True)
 
 asyncio.run(main())
 """
-"""Runs in the judge's pod, beside its API."""
+"""Sends the attacks and sessions of its standard input to the judge; runs in the judge's pod."""
 STATUS = f"""
 import asyncio, json
 from rstar2_train.judge.client.client import JudgeClient
@@ -61,28 +61,29 @@ async def main():
 
 asyncio.run(main())
 """
-"""The same."""
+"""Prints the status of the judge; runs in the judge's pod."""
 
 
 @pytest.fixture(scope="module")
 def judged(operated: Cluster) -> Iterator[str]:
-    """A namespace with a job that never gets beyond its start, for want of an engine: only its judge is needed."""
+    """Provide a namespace with a ready judge; the job waits for an engine image that does not exist."""
     namespace = f"t-{uuid.uuid4().hex[:8]}"
     operated.apply([restricted(namespace)])
-    job = training.job(operated, namespace, "smoke.yaml")
+    job = jobs.example_job(operated, namespace, "smoke.yaml")
     job["spec"]["stages"] = [stage for stage in job["spec"]["stages"] if stage["name"] == "rl-1"]
-    job["spec"]["executor"] = {"replicas": 1, "cpu": "500m"}  # room for a second one
+    job["spec"]["executor"] = {"replicas": 1, "cpu": "500m"}  # leaves capacity for a second one
     job["spec"]["rollout"]["image"] = "rstar2.test/no-such-engine:1"
     operated.apply([job])
     deadline = time.monotonic() + READY_SECONDS
     while not ready(operated, namespace):
-        assert time.monotonic() < deadline, operated.story(namespace)
+        assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)
     yield namespace
     operated.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, judged: str) -> None:
+def test_executor_pod_contains_hostile_snippets(operated: Cluster, judged: str) -> None:
+    """No attack succeeds, each ends as expected, and the next call and other sessions are unharmed."""
     namespace = judged
     judge, executor = (pod(operated, namespace, role) for role in ("judge", "executor"))
     files = ["/etc/resolv.conf", "/usr", "/root", "/var/run/secrets", "/opt/rstar2", names.WORKER_KEYS, "/dev/shm"]
@@ -95,60 +96,62 @@ def test_no_snippet_gets_out_of_an_executors_pod(operated: Cluster, judged: str)
     ]
     values = targets(files, addresses)
     attacks = [
-        {"name": one.name, "before": one.before, "code": one.program(values), "limits": one.limits} for one in HOSTILE
+        {"name": attack.name, "before": attack.before, "code": attack.program(values), "limits": attack.limits}
+        for attack in HOSTILE
     ]
     url = f"http://127.0.0.1:{names.JUDGE_PORT}"
-    given = {"url": url, "probe": PROBE, "attacks": attacks, "sessions": SESSIONS}
+    request = {"url": url, "probe": PROBE, "attacks": attacks, "sessions": SESSIONS}
     command = ["exec", "-i", "-n", namespace, judge["metadata"]["name"], "-c", "api", "--", "python", "-c", SCRIPT]
-    rows = [json.loads(line) for line in operated.kubectl(*command, stdin=json.dumps(given), seconds=600).splitlines()]
-    seen, beside = rows[: len(HOSTILE)], rows[len(HOSTILE) :]
-    assert [name for name, *_ in seen] == [one.name for one in HOSTILE]
-    seconds = [row[3] for row in seen]
-    print(f"ready again after {len(seen)} attacks: p50 {statistics.median(seconds):.3f} s, max {max(seconds):.2f} s")
-    by_name = {one.name: one for one in HOSTILE}
+    output = operated.kubectl(*command, stdin=json.dumps(request), seconds=600)
+    rows = [json.loads(line) for line in output.splitlines()]
+    attack_rows, session_rows = rows[: len(HOSTILE)], rows[len(HOSTILE) :]
+    assert [name for name, *_ in attack_rows] == [attack.name for attack in HOSTILE]
+    seconds = [row[3] for row in attack_rows]
+    print(f"seconds until the next result: p50 {statistics.median(seconds):.3f}, max {max(seconds):.2f}")
+    by_name = {attack.name: attack for attack in HOSTILE}
     problems = {
-        name: by_name[name].problem(result["status"], result["stdout"], result["stderr"]) for name, result, *_ in seen
+        name: by_name[name].problem(result["status"], result["stdout"], result["stderr"])
+        for name, result, *_ in attack_rows
     }
     assert {name: problem for name, problem in problems.items() if problem} == {}
-    harmed = {name: probe for name, _, probe, _ in seen if (probe["status"], probe["stdout"]) != ("ok", CLEAN)}
+    harmed = {name: probe for name, _, probe, _ in attack_rows if (probe["status"], probe["stdout"]) != ("ok", CLEAN)}
     assert harmed == {}
-    assert [name for name, *_ in beside] == [name for name in SESSIONS for _ in range(3)]
-    for name, probe, kept in beside:
+    assert [name for name, *_ in session_rows] == [name for name in SESSIONS for _ in range(3)]
+    for name, probe, kept in session_rows:
         assert (probe["stdout"], kept["stdout"]) == (CLEAN, "'here'\n"), name
 
 
-def test_executors_are_scaled_from_outside(operated: Cluster, judged: str) -> None:
-    """As an autoscaler does: the operator leaves the number alone, and the worker finds whoever comes."""
+def test_executors_scaled_by_autoscaler_are_used(operated: Cluster, judged: str) -> None:
+    """An external change of the replicas stays, and the worker connects to the new executor."""
     example = (ROOT / "examples" / "cluster" / "judge-scaling.yaml").read_text().replace("JOB", "smoke")
-    known = [body for body in yaml.safe_load_all(example) if body["kind"] != "PodMonitor"]  # of Prometheus Operator
+    supported = [body for body in yaml.safe_load_all(example) if body["kind"] != "PodMonitor"]  # has no CRD here
     operated.kubectl("apply", "--dry-run=server", "-n", judged, "-f", "-", stdin=json.dumps({
-        "apiVersion": "v1", "kind": "List", "items": known}))  # fmt: skip
-    scaled = next(body["spec"]["scaleTargetRef"] for body in known if body["kind"] == "HorizontalPodAutoscaler")
+        "apiVersion": "v1", "kind": "List", "items": supported}))  # fmt: skip
+    scaled = next(body["spec"]["scaleTargetRef"] for body in supported if body["kind"] == "HorizontalPodAutoscaler")
     assert scaled["name"] == names.executor("smoke")
     operated.kubectl("scale", "-n", judged, f"deployment/{scaled['name']}", "--replicas=2")
     judge = pod(operated, judged, "judge")["metadata"]["name"]
-    question = ["exec", "-n", judged, judge, "-c", "api", "--", "python", "-c", STATUS]
+    command = ["exec", "-n", judged, judge, "-c", "api", "--", "python", "-c", STATUS]
     deadline = time.monotonic() + READY_SECONDS
-    while (status := json.loads(operated.kubectl(*question)))["executors"]["ready"] != 2:
-        assert time.monotonic() < deadline, f"{status}\n{operated.story(judged)}"
+    while (status := json.loads(operated.kubectl(*command)))["executors"]["ready"] != 2:
+        assert time.monotonic() < deadline, f"{status}\n{operated.describe(judged)}"
         time.sleep(1)
     assert operated.get("deployment", scaled["name"], "-n", judged)["spec"]["replicas"] == 2
 
 
 def ready(cluster: Cluster, namespace: str) -> bool:
     conditions = (cluster.get("arl", "smoke", "-n", namespace).get("status") or {}).get("conditions", ())
-    return any(one["type"] == "JudgeReady" and one["status"] == "True" for one in conditions)
+    return any(item["type"] == "JudgeReady" and item["status"] == "True" for item in conditions)
 
 
 def pod(cluster: Cluster, namespace: str, role: str) -> dict:
-    (found,) = cluster.get("pods", "-n", namespace, "-l", f"rstar2.dev/role={role}")["items"]
-    return found
+    (item,) = cluster.get("pods", "-n", namespace, "-l", f"rstar2.dev/role={role}")["items"]
+    return item
 
 
 def service(cluster: Cluster, namespace: str, name: str) -> str:
-    found = cluster.get("service", name, "-n", namespace)["spec"]["clusterIP"]
-    return (
-        found
-        if found != "None"
-        else cluster.get("endpoints", name, "-n", namespace)["subsets"][0]["addresses"][0]["ip"]
-    )
+    """Return the address of a Service, or of the only endpoint of a headless one."""
+    address = cluster.get("service", name, "-n", namespace)["spec"]["clusterIP"]
+    if address != "None":
+        return address
+    return cluster.get("endpoints", name, "-n", namespace)["subsets"][0]["addresses"][0]["ip"]

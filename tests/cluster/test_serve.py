@@ -1,6 +1,6 @@
-"""A trained model served on the cluster as examples/serve.yaml's head says: secret, apply, port-forward, `rstar2 chat`.
+"""A trained model served on the cluster by the steps of examples/serve.yaml: Secret, apply, port-forward, chat.
 
-The model knows one conversation by heart, with calls for the judge's sandbox; it lies in a claim as a job leaves it.
+The model has memorised one conversation with tool calls. It is in a claim, as a job would have left it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,19 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.serving.text import outputs_text
-from tests.cluster import project_images, training
+from tests.cluster import jobs, project_images
 from tests.kube_node import images, volumes
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import pod, restricted
-from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, memorising_model, random_model, missing_packages
+from tests.support.engine import (
+    FIRST_REPLY,
+    FIRST_TURN,
+    LAST_TURN,
+    QUESTION,
+    memorising_model,
+    missing_packages,
+    random_model,
+)
 
 JOB = "smoke"
 STAGE = "rl-3"
@@ -53,7 +61,7 @@ SITE = {
 
 @dataclass(frozen=True)
 class Served:
-    """What was applied."""
+    """The applied objects and the token of the endpoint."""
 
     cluster: Cluster
     namespace: str
@@ -71,7 +79,7 @@ class Served:
 
     @contextmanager
     def forwarded(self) -> Iterator[str]:
-        """The endpoint's URL on this machine."""
+        """Forward a port to the endpoint; provide its URL on this machine."""
         command = [
             "kubectl",
             "port-forward",
@@ -83,27 +91,27 @@ class Served:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.cluster.environment()) as process:
             try:
                 assert process.stdout is not None
-                found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-                assert found, "port-forward has ended"
-                yield f"http://{found[0]}"
+                address = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+                assert address, "port-forward failed"
+                yield f"http://{address[0]}"
             finally:
                 process.terminate()
 
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The objects of `python -m rstar2_operator.serving_manifests`, applied, and the endpoint ready."""
+    """Apply the objects of `python -m rstar2_operator.serving_manifests` and wait for the endpoint."""
     if reason := missing_packages():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("served")
     namespace = f"t-{folder.name.lower()}-{os.getpid()}"
     cluster.apply([restricted(namespace)])
-    cluster.load(project_images.archive("judge"))
-    data = training.job(cluster, namespace, "smoke.yaml", executor={"replicas": 1, "cpu": "500m"})
+    cluster.load_image(project_images.archive("judge"))
+    data = jobs.example_job(cluster, namespace, "smoke.yaml", executor={"replicas": 1, "cpu": "500m"})
     manifest, file = folder / "job.yaml", folder / "serve.yaml"
     manifest.write_text(yaml.safe_dump(data))
-    leave_model(cluster, data, folder)
-    training.wait_until_alone(cluster)
+    copy_model(cluster, data, folder)
+    jobs.wait_until_alone(cluster)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SITE, "RSTAR2_JUDGE_IMAGE": project_images.reference("judge")}.items():
             patch.setenv(name, value)
@@ -113,14 +121,14 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cluster.kubectl("create", "-f", str(secret))
     cluster.kubectl("apply", "--server-side", "-f", str(file))
     token = yaml.safe_load(secret.read_text())["data"]["serve-token"]
-    one = Served(cluster, namespace, file, base64.b64decode(token).decode())
+    applied = Served(cluster, namespace, file, base64.b64decode(token).decode())
     cluster.wait(namespace, f"deployment/{names.endpoint(NAME)}", "condition=Available", READY_SECONDS)
-    yield one
+    yield applied
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def leave_model(cluster: Cluster, data: dict[str, Any], folder: Path) -> None:
-    """A model in the job's claim, where its stage hands it on."""
+def copy_model(cluster: Cluster, data: dict[str, Any], folder: Path) -> None:
+    """Copy a model to the path in the job's claim where its stage would have exported it."""
     namespace = data["metadata"]["namespace"]
     state = JobState(folder / JOB)
     model = state.stage(STAGE).model
@@ -147,16 +155,17 @@ def leave_model(cluster: Cluster, data: dict[str, Any], folder: Path) -> None:
     cluster.kubectl("delete", "pod", "-n", namespace, "writer")
 
 
-def test_a_conversation_by_port_forward(served: Served) -> None:
+def test_serve_port_forward_answers_chat(served: Served) -> None:
+    """`rstar2 chat` and the OpenAI client get the memorised conversation; a wrong token is rejected."""
     with served.forwarded() as url:
         chat = [sys.executable, "-m", "rstar2_train.cli", "chat", "--url", url, "--temperature", "0", QUESTION]
         env = os.environ | {"RSTAR2_SERVE_TOKEN": served.token, "COLUMNS": "100"}
-        asked = subprocess.run(chat, env=env, capture_output=True, text=True, timeout=120)
-        assert asked.returncode == 0, asked.stderr
-        print(asked.stdout)
-        lines = [line.strip("│ ") for line in asked.stdout.splitlines()]
-        shown = [line for line in lines if line in ("print(12+30)", "print(6*7)", *FIRST_REPLY, "\\boxed{42}")]
-        assert shown == ["print(12+30)", "print(6*7)", *FIRST_REPLY, "\\boxed{42}"]
+        done = subprocess.run(chat, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        print(done.stdout)
+        lines = [line.strip("│ ") for line in done.stdout.splitlines()]
+        printed = [line for line in lines if line in ("print(12+30)", "print(6*7)", *FIRST_REPLY, "\\boxed{42}")]
+        assert printed == ["print(12+30)", "print(6*7)", *FIRST_REPLY, "\\boxed{42}"]
         with openai.OpenAI(base_url=f"{url}/v1", api_key=served.token, max_retries=0) as client:
             (model,) = client.models.list()
             assert model.id == f"{JOB}/{STAGE}"
@@ -171,7 +180,8 @@ def test_a_conversation_by_port_forward(served: Served) -> None:
                 stranger.chat.completions.create(model=model.id, messages=[question])
 
 
-def test_nothing_but_the_flows_of_an_answer(served: Served) -> None:
+def test_serve_policies_allow_only_needed_flows(served: Served) -> None:
+    """The endpoint reaches engine and judge; no other flow between the pods is allowed."""
     served.cluster.apply([pod(served.namespace, "stranger")])
     served.cluster.wait(served.namespace, "pod/stranger", "condition=Ready")
     endpoint, engine = served.pod("endpoint"), served.pod("rollout")
@@ -196,20 +206,21 @@ def test_nothing_but_the_flows_of_an_answer(served: Served) -> None:
         assert done.returncode == 0 or "Error" in done.stderr, done.stderr
         return done.returncode == 0
 
-    with ThreadPoolExecutor(len(flows)) as threads:  # a denied one takes its whole time limit
+    with ThreadPoolExecutor(len(flows)) as threads:  # a denied flow takes its whole timeout
         assert dict(zip(flows, threads.map(reaches, flows), strict=True)) == flows
     served.kubectl("delete", "pod/stranger")
 
 
-def test_applied_again_it_keeps_its_tokens_and_deleted_it_leaves_the_jobs_claim(served: Served) -> None:
+def test_serve_reapply_keeps_token_delete_keeps_claim(served: Served) -> None:
+    """A second apply does not change the token; `kubectl delete` leaves only the claims of the job and of the test."""
     served.kubectl("apply", "--server-side", "-f", str(served.file))
     kept = json.loads(served.kubectl("get", "secret", names.secrets(NAME), "-o", "json"))["data"]["serve-token"]
     assert base64.b64decode(kept).decode() == served.token
     served.kubectl("delete", "-f", str(served.file), "--wait=true")
     own = f"{names.MANAGED_BY}={names.SERVE_MANAGER}"
     deadline = time.monotonic() + 180
-    while left := served.kubectl("get", KINDS, "-l", own, "-o", "name").split():
-        assert time.monotonic() < deadline, left
+    while remaining := served.kubectl("get", KINDS, "-l", own, "-o", "name").split():
+        assert time.monotonic() < deadline, remaining
         time.sleep(1)
     rest = set(served.kubectl("get", KINDS, "-o", "name").split())
     machine = {f"persistentvolumeclaim/{name}" for name in volumes.python_folders()}

@@ -16,7 +16,7 @@ import pytest
 
 from rstar2_train.evaluation.records import JobReport
 from scripts.setup import ROOT
-from tests.cluster import training
+from tests.cluster import jobs
 from tests.kube_node.cluster import Cluster
 
 SECONDS = 7200
@@ -28,15 +28,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
 
 def test_tiny_job_on_cluster_learns_like_locally(operated: Cluster, namespace: str, tmp_path: Path) -> None:
     """Both runs do the same steps; each pass@1 agrees within three standard errors; the last one is at least 0.70."""
-    operated.apply([training.job(operated, namespace, "tiny.yaml")])
+    operated.apply([jobs.example_job(operated, namespace, "tiny.yaml")])
     deadline = time.monotonic() + SECONDS
-    while (phase := training.phase(operated, namespace, "tiny")) not in ("Complete", "Failed", "Invalid"):
-        assert time.monotonic() < deadline, operated.story(namespace)
+    while (phase := jobs.phase(operated, namespace, "tiny")) not in ("Complete", "Failed", "Invalid"):
+        assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(5)
     print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
     print(operated.kubectl("describe", "arl", "tiny", "-n", namespace))
-    assert phase == "Complete", operated.story(namespace)
-    file = training.state_folder(operated, namespace, "tiny") / "report.json"
+    assert phase == "Complete", operated.describe(namespace)
+    file = jobs.state_folder(operated, namespace, "tiny") / "report.json"
     on_cluster = JobReport.model_validate_json(file.read_text())
 
     command = [sys.executable, "-m", "rstar2_train.cli", "run", "examples/tiny.yaml", "--state", str(tmp_path)]

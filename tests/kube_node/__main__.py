@@ -64,7 +64,9 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--name", help="name of the cluster (default: RSTAR2_CLUSTER, else one per clone)")
-    parser.add_argument("action", choices=("up", "down", "status", "shell", "node", "kubectl", "load"), metavar="ACTION")
+    parser.add_argument(
+        "action", choices=("up", "down", "status", "shell", "node", "kubectl", "load"), metavar="ACTION"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     options = parser.parse_args(arguments)
     name = options.name or default_name()

@@ -97,7 +97,9 @@ class Agent:
     async def enforce(self) -> None:
         """Load the rules of all policies in one transaction, if any rule has changed."""
         follower = self.follower
-        rules = network_policies.ruleset(follower.items("policies"), follower.items("pods"), follower.items("namespaces"))
+        rules = network_policies.ruleset(
+            follower.items("policies"), follower.items("pods"), follower.items("namespaces")
+        )
         if rules != self.applied:
             await asyncio.to_thread(subprocess.run, ["nft", "-f", "-"], input=rules.encode(), check=True)
             self.applied = rules

@@ -28,7 +28,11 @@ from tests.kube_node.requirements import CNI_PLUGINS, PATH
 PAUSE = "rstar2.test/pause:1"
 CONTAINERD = "/run/containerd/containerd.sock"
 PKI = INSIDE / "pki"
-CONTROL_PLANE = ("etcd", "kube-apiserver", "containerd")  # started first; the others follow when the API server is ready
+CONTROL_PLANE = (
+    "etcd",
+    "kube-apiserver",
+    "containerd",
+)  # started first; the others follow when the API server is ready
 
 
 def kubeconfig(client: str) -> str:

@@ -84,7 +84,9 @@ def build_pause(target: Path, folder: Path) -> None:
     source.write_text(PAUSE_SOURCE)
     done = subprocess.run(["gcc", "-static", "-Os", "-o", built, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ClusterUnavailable(f"The pause program does not compile. Install gcc and libc6-dev: {done.stderr.strip()}")
+        raise ClusterUnavailable(
+            f"The pause program does not compile. Install gcc and libc6-dev: {done.stderr.strip()}"
+        )
     write_archive(
         target, PAUSE, program_layer(folder, {"pause": built}), {"Entrypoint": ["/pause"], "User": "65535:65535"}
     )
@@ -99,7 +101,9 @@ def debian_release() -> str:
     """Return this machine's Debian release: a mounted interpreter needs the C library that it was built for."""
     lines = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     if lines.get("ID", "").strip('"') != "debian":
-        raise ClusterUnavailable("The base image uses the release of this machine, and only Debian is supported. Use RSTAR2_KUBECONFIG.")
+        raise ClusterUnavailable(
+            "The base image uses the release of this machine, and only Debian is supported. Use RSTAR2_KUBECONFIG."
+        )
     return lines["VERSION_CODENAME"].strip('"')
 
 

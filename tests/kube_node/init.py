@@ -68,7 +68,7 @@ def create_mounts(folder: Path) -> None:
 
 
 def leave_cgroup_root() -> None:
-    """Move to a leaf group: the kubelet creates its own groups in the root, and cgroup v2 allows processes in leaves."""
+    """Move to a leaf group: the kubelet creates its own groups in the root, and cgroup v2 wants processes in leaves."""
     trees = (
         [Path("/sys/fs/cgroup")]
         if Path("/sys/fs/cgroup/cgroup.procs").exists()

@@ -1,4 +1,4 @@
-"""The provisioner's decisions: which claims it serves, with what, and which volumes it removes."""
+"""The decisions of the volume provisioner: which claims get which volumes, and which volumes are deleted."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ CLAIM = {
 }
 
 
-def test_a_claim_is_served_once_and_only_when_its_pod_has_a_node() -> None:
+def test_pending_claims_need_a_node_and_no_volume() -> None:
+    """A claim is pending once: after its pod has a node and before it has a volume."""
     unscheduled = {**CLAIM, "metadata": {**CLAIM["metadata"], "annotations": {}}}
-    elsewhere = {**CLAIM, "spec": {**CLAIM["spec"], "storageClassName": "other"}}
+    other_class = {**CLAIM, "spec": {**CLAIM["spec"], "storageClassName": "other"}}
     bound = {**CLAIM, "spec": {**CLAIM["spec"], "volumeName": "pvc-u1"}}
-    assert volumes.claims_to_serve([unscheduled, elsewhere, bound, CLAIM], []) == [CLAIM]
-    assert volumes.claims_to_serve([CLAIM], [volumes.volume_for(CLAIM)]) == []
+    assert volumes.pending_claims([unscheduled, other_class, bound, CLAIM], []) == [CLAIM]
+    assert volumes.pending_claims([CLAIM], [volumes.volume_for(CLAIM)]) == []
 
 
-def test_the_volume_is_the_claims_own() -> None:
+def test_volume_for_claim_is_bound_to_it() -> None:
+    """The volume names the claim and has its size, access modes and a folder of its own."""
     spec = volumes.volume_for(CLAIM)["spec"]
     assert spec["claimRef"]["uid"] == "u1" and spec["capacity"] == {"storage": "5Gi"}
     assert spec["local"]["path"].startswith(f"{volumes.FOLDER}/") and spec["accessModes"] == ["ReadWriteMany"]
 
 
-def test_only_released_volumes_of_ours_are_removed() -> None:
-    ours = {**volumes.volume_for(CLAIM), "status": {"phase": "Released"}}
-    held = {**volumes.volume_for(CLAIM), "status": {"phase": "Bound"}}
-    other = {**ours, "metadata": {"name": "x", "annotations": {}}}
-    assert volumes.volumes_to_remove([ours, held, other]) == [ours]
+def test_released_volumes_excludes_bound_and_foreign() -> None:
+    """Only released volumes of this provisioner are deleted."""
+    released = {**volumes.volume_for(CLAIM), "status": {"phase": "Released"}}
+    bound = {**volumes.volume_for(CLAIM), "status": {"phase": "Bound"}}
+    foreign = {**released, "metadata": {"name": "x", "annotations": {}}}
+    assert volumes.released_volumes([released, bound, foreign]) == [released]
 
 
-def test_a_folder_of_this_machine_has_a_volume_of_its_own_in_each_namespace(tmp_path) -> None:
-    first, claim = volumes.machine_folder("a", "code", tmp_path)
-    second, _ = volumes.machine_folder("b", "code", tmp_path)
+def test_host_folder_has_one_volume_per_namespace(tmp_path) -> None:
+    """Two namespaces get two read-only volumes of one folder, each bound to its claim."""
+    first, claim = volumes.host_folder("a", "code", tmp_path)
+    second, _ = volumes.host_folder("b", "code", tmp_path)
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert claim["spec"]["volumeName"] == first["metadata"]["name"]
     assert first["spec"]["claimRef"] == {"namespace": "a", "name": "code"}

@@ -1,0 +1,86 @@
+"""Jobs for the test cluster: an example manifest, changed so that its pods use this machine's Python.
+
+Operator, judge and executors run the project's images. The images of trainer and engines are too large for every test
+run: their pods run a small Debian that mounts the clone and its environment by spec.runtimePatches.
+
+`python -m tests.cluster.jobs EXAMPLE [NAMESPACE]` creates the claims in the running cluster and prints the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.loader import read_manifest
+from scripts.setup import ROOT, VENV
+from tests.kube_node import volumes
+from tests.kube_node.cluster import Cluster, Object, attach
+from tests.kube_node.requirements import ClusterUnavailable
+from tests.support.example_manifests import MANIFESTS
+
+
+def example_job(cluster: Cluster, namespace: str, example: str, **spec: Any) -> Object:
+    """Return the manifest of an example for a namespace, with `spec` merged in; creates the claims that it mounts."""
+    job = read_manifest(ROOT / "examples" / example)
+    job["metadata"]["namespace"] = namespace
+    python_volumes, python_mounts = cluster.mount_python(namespace)
+    path = f"{VENV / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    patch = {
+        "manager": "tests",
+        "roles": ["trainer", "rollout"],
+        "env": [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(ROOT)}],
+        "volumes": python_volumes,
+        "volumeMounts": python_mounts,
+    }
+    job["spec"] |= {
+        "storage": {"size": "5Gi", "storageClassName": volumes.STORAGE_CLASS, "accessModes": ["ReadWriteMany"]},
+        "runtimePatches": [patch],
+        **spec,
+    }
+    return job
+
+
+def state_folder(cluster: Cluster, namespace: str, job: str) -> Path:
+    """Return the state directory of a job, as a path of this machine."""
+    claim = cluster.get("pvc", "-n", namespace, f"{job}-state")
+    volume = volumes.FOLDER / volumes.volume_name(claim)
+    return cluster.node_layout().folder / "var" / volume.relative_to("/var") / job
+
+
+def phase(cluster: Cluster, namespace: str, name: str) -> str:
+    """Return the phase of a job; empty before its first status."""
+    status = cluster.get("agenticrljob", "-n", namespace, name).get("status") or {}
+    return str(status.get("phase", ""))
+
+
+def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
+    """Wait until the pods of earlier jobs are gone: a lack of capacity would be an extra write of the status."""
+    deadline = time.monotonic() + seconds
+    while pods := cluster.get("pods", "-A", "-l", "rstar2.dev/job")["items"]:
+        assert time.monotonic() < deadline, [pod["metadata"]["name"] for pod in pods]
+        time.sleep(1)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the manifest of an example for the running cluster; return 1 with the reason if there is no cluster."""
+    examples = [path.name for path in MANIFESTS]
+    if not 1 <= len(arguments) <= 2 or arguments[0] not in examples:
+        print(
+            f"usage: python -m tests.cluster.jobs EXAMPLE [NAMESPACE]\nexamples: {', '.join(examples)}", file=sys.stderr
+        )
+        return 2
+    try:
+        job = example_job(attach(), (*arguments, "default")[1], arguments[0])
+    except ClusterUnavailable as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    job["spec"]["executor"] = {**job["spec"].get("executor", {}), "cpu": "500m"}  # so that two cores have all its pods
+    print(json.dumps(job))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
