@@ -21,7 +21,7 @@ import pytest
 from rstar2_train.api.state_dir import JobState
 from tests.cluster import jobs, mlflow_server, operator_release
 from tests.kube_node.cluster import Cluster
-from tests.support.state_assertions import assert_whole, steps_done_twice
+from tests.support.state_assertions import assert_complete, steps_done_twice
 
 SECONDS = 2400
 STEPS = {"rl-1": 8, "rl-2": 4, "rl-3": 5}
@@ -196,7 +196,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         "an eviction must not count towards maxRestarts"
     )
     state = run.state()
-    assert_whole(state)
+    assert_complete(state)
     assert len(steps_done_twice(state)) <= 2
     assert_mlflow(operated, namespace, list(stages))
 

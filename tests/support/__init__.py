@@ -1,1 +1,1 @@
-"""What several test rooms share: fixtures' helpers, servers started for a test. Nothing here is a test."""
+"""Helpers and fixtures that several test folders share: fakes, simulated parts, servers for one test. No tests."""

@@ -1,4 +1,4 @@
-"""The manifests among the examples; what else lies there is objects of Kubernetes."""
+"""The job manifests of examples/, without its other Kubernetes objects."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""The one request that pods make of a Kubernetes API server, answered over HTTPS: a merge patch of a ConfigMap.
+"""An HTTPS server for the only request of pods to a Kubernetes API server: a merge patch of a ConfigMap.
 
-Enough to test what a pod does when the server takes it, refuses it, or is away; tests/cluster has the real one.
+It accepts or rejects patches on request, and it can be stopped. tests/cluster uses a real API server.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TOKEN = "the-account's-token"
 ADDRESS = "127.0.0.1"
 
 
-class ApiServer:
-    """Use as a context manager; `env` and `account` are what the kubelet gives to a pod."""
+class FakeConfigMapServer:
+    """The server, as a context manager. `env` and `account` are the variables and files that a kubelet provides."""
 
     def __init__(self, folder: Path, *, name: str) -> None:
         self.account = folder / "account"
@@ -31,7 +31,7 @@ class ApiServer:
         self.data: dict[str, str] = {}
         self.writes: list[dict[str, str]] = []
         self.refusals = 0
-        """How many of the next requests get a 503."""
+        """Number of next requests that get a 503."""
         _write_certificate(self.account / "ca.crt", folder / "server.pem")
         (self.account / "token").write_text(TOKEN)
         self._path = f"/api/v1/namespaces/team/configmaps/{name}"
@@ -45,7 +45,7 @@ class ApiServer:
             "POD_NAMESPACE": "team",
         }
 
-    def __enter__(self) -> ApiServer:
+    def __enter__(self) -> FakeConfigMapServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
@@ -54,28 +54,28 @@ class ApiServer:
         self._server.server_close()
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
-        api = self
+        server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_PATCH(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._answer(*self._judge(body))
+                self._respond(*self._process(body))
 
-            def _judge(self, body: dict) -> tuple[int, dict]:
+            def _process(self, body: dict) -> tuple[int, dict]:
                 if self.headers["Authorization"] != f"Bearer {TOKEN}":
                     return 401, {"message": "Unauthorized"}
-                if self.path != api._path:
+                if self.path != server._path:
                     return 403, {"message": f"cannot patch {self.path}"}
                 if self.headers["Content-Type"] != "application/merge-patch+json" or set(body) != {"data"}:
                     return 415, {"message": "not a merge patch of data"}
-                if api.refusals:
-                    api.refusals -= 1
-                    return 503, {"message": "not now"}
-                api.data |= body["data"]
-                api.writes.append(body["data"])
-                return 200, {"data": api.data}
+                if server.refusals:
+                    server.refusals -= 1
+                    return 503, {"message": "overloaded"}
+                server.data |= body["data"]
+                server.writes.append(body["data"])
+                return 200, {"data": server.data}
 
-            def _answer(self, status: int, body: dict) -> None:
+            def _respond(self, status: int, body: dict) -> None:
                 text = json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
@@ -89,7 +89,7 @@ class ApiServer:
 
 
 def _write_certificate(ca: Path, server: Path) -> None:
-    """A certificate for the address that is its own authority, and with its key."""
+    """Write a self-signed certificate for the address, and a copy with its key for the server."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
     now = datetime.datetime.now(datetime.UTC)

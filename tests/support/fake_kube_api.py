@@ -1,7 +1,7 @@
-"""An API server in memory, for what a real one cannot be made to answer in a unit test: refusals and lost objects.
+"""An API server in memory for unit tests: it rejects writes and loses objects on request.
 
-It takes what client.py sends (server-side apply of whole objects, one controller each), and tells the store and the
-queue as the watches would.
+It accepts the requests of client.py (server-side apply of whole objects, one controller each) and updates the watch
+cache and the queue as the watches would.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ Body = dict[str, Any]
 NAMESPACE = "lab"
 
 
-def answer(status: int, reason: str, message: str) -> ApiException:
-    """An error as the API server sends it."""
+def api_error(status: int, reason: str, message: str) -> ApiException:
+    """Return an error in the form of the API server."""
     error = ApiException(status=status, reason=reason)
     error.body = json.dumps({"kind": "Status", "reason": reason, "message": message})
     return error
 
 
-class Api:
-    """Objects by (kind, name), in one namespace; stands in for client.Client."""
+class FakeKubeApi:
+    """Objects by (kind, name) in one namespace. It replaces client.Client."""
 
     def __init__(self) -> None:
         self.store = WatchCache()
         self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
         self.objects: dict[tuple[str, str], Body] = {}
-        self.refuses: dict[str, ApiException] = {}
-        """Kind -> what each write of it is answered."""
-        self.written: list[tuple[str, str, str]] = []
+        self.rejected_kinds: dict[str, ApiException] = {}
+        """Kind -> error of each write to it."""
+        self.requests: list[tuple[str, str, str]] = []
         """(verb, kind, name) of every request that is not a read."""
         self.events: list[Body] = []
         self._count = 0
 
     def put(self, body: Body) -> Body:
-        """Somebody else writes an object."""
+        """Write an object as another client would."""
         body = copy.deepcopy(body)
         self._count += 1
         meta = body["metadata"]
@@ -56,20 +56,20 @@ class Api:
         meta.setdefault("uid", f"uid-{self._count}")
         meta.setdefault("creationTimestamp", timestamp(time.time()))
         self.objects[body["kind"], meta["name"]] = body
-        self._tell(body)
+        self._notify(body)
         return copy.deepcopy(body)
 
     def edit(self, kind: str, name: str, **fields: Any) -> None:
-        """Somebody else changes top-level fields of an object."""
+        """Change top-level fields of an object as another client would."""
         self.put({**self.objects[kind, name], **fields})
 
-    def lose(self, kind: str, name: str) -> Body:
-        """Somebody else deletes an object."""
+    def drop(self, kind: str, name: str) -> Body:
+        """Delete an object as another client would."""
         body = self.objects.pop((kind, name))
-        self._tell(body, gone=True)
+        self._notify(body, gone=True)
         return body
 
-    def _tell(self, body: Body, *, gone: bool = False) -> None:
+    def _notify(self, body: Body, *, gone: bool = False) -> None:
         body = copy.deepcopy(body)
         if body["kind"] == "AgenticRLJob":
             self.queue.add(self.store.saw_job(body, gone=gone))
@@ -81,54 +81,54 @@ class Api:
     # -- client.Client ----------------------------------------------------------------------------------------------
 
     async def apply(self, body: Body, *, subresource: str = "") -> Body:
-        """As Client.apply."""
+        """Replace Client.apply."""
         kind, name = body["kind"], body["metadata"]["name"]
-        self.written.append(("status" if subresource else "apply", kind, name))
+        self.requests.append(("status" if subresource else "apply", kind, name))
         old = self.objects.get((kind, name), {})
         if subresource:
             return self.put({**old, "status": body["status"]})
-        if kind in self.refuses:
-            raise self.refuses[kind]
+        if kind in self.rejected_kinds:
+            raise self.rejected_kinds[kind]
         meta = {**old.get("metadata", {}), **body["metadata"]}
         return self.put({**old, **body, "metadata": meta})
 
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
-        """As Client.find; Secrets cannot be read."""
+        """Replace Client.find; Secrets are unreadable."""
         assert kind != "Secret"
         return copy.deepcopy(self.objects.get((kind, name)))
 
     async def create(self, body: Body, *, dry_run: bool = False) -> Body:
-        """As Client.create."""
+        """Replace Client.create."""
         kind, name = body["kind"], body["metadata"]["name"]
         if kind == "Event":
             self.events.append(body)
             return body
-        self.written.append(("dry-run" if dry_run else "create", kind, name))
-        if kind in self.refuses:
-            raise self.refuses[kind]
+        self.requests.append(("dry-run" if dry_run else "create", kind, name))
+        if kind in self.rejected_kinds:
+            raise self.rejected_kinds[kind]
         if (kind, name) in self.objects:
-            raise answer(409, "AlreadyExists", f"{name} already exists")
+            raise api_error(409, "AlreadyExists", f"{name} already exists")
         return body if dry_run else self.put(body)
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
-        """As Client.delete."""
-        self.written.append(("delete", kind, name))
+        """Replace Client.delete."""
+        self.requests.append(("delete", kind, name))
         if self.objects.get((kind, name), {}).get("metadata", {}).get("uid") != uid:
-            raise answer(404, "NotFound", name)
-        self.lose(kind, name)
+            raise api_error(404, "NotFound", name)
+        self.drop(kind, name)
 
 
 class Operator:
-    """A Reconciler on an Api, round by round."""
+    """A Reconciler on a FakeKubeApi, which runs when the test asks for it."""
 
     def __init__(self, job: Body) -> None:
-        self.api = Api()
+        self.api = FakeKubeApi()
         self.name = job["metadata"]["name"]
         self.api.put(job)
         self.restart()
 
     def restart(self) -> None:
-        """Another process, which remembers nothing."""
+        """Replace the Reconciler by a new one without state, as a restart of the process does."""
         self._reconciler = Reconciler(
             store=self.api.store,
             queue=self.api.queue,
@@ -139,46 +139,46 @@ class Operator:
         self.api.queue.add((NAMESPACE, self.name))
 
     async def run(self, seconds: float = 0.3) -> None:
-        """Reconcile for a while."""
+        """Reconcile for a number of seconds."""
         work = asyncio.create_task(self._reconciler.work())
         await asyncio.sleep(seconds)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 
     async def until(self, reached: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Reconcile until it is so."""
+        """Reconcile until `reached` is true."""
         deadline = time.monotonic() + seconds
         while not reached():
             assert time.monotonic() < deadline, self.status
             await self.run()
 
-    async def prepared(self) -> None:
-        """The storage is prepared."""
+    async def finish_preparation(self) -> None:
+        """Finish the preparation of the storage successfully."""
         await self.run()
-        ended = {"type": "Complete", "status": "True", "lastTransitionTime": timestamp(time.time())}
-        self.api.edit("Job", f"{self.name}-prepare", status={"conditions": [ended]})
+        condition = {"type": "Complete", "status": "True", "lastTransitionTime": timestamp(time.time())}
+        self.api.edit("Job", f"{self.name}-prepare", status={"conditions": [condition]})
         await self.run()
 
-    async def at_stage(self, stage: str) -> None:
-        """The storage is prepared, and the first stage runs."""
-        await self.prepared()
+    async def start_stage(self, stage: str) -> None:
+        """Finish the preparation; the first stage, `stage`, starts."""
+        await self.finish_preparation()
         assert ("Job", f"{self.name}-{stage}-1") in self.api.objects
 
     def change(self, **spec: Any) -> None:
-        """The user edits the job."""
+        """Change the spec of the job as a user would."""
         old = self.api.objects["AgenticRLJob", self.name]
         self.api.edit("AgenticRLJob", self.name, spec={**old["spec"], **spec})
 
     @property
     def status(self) -> Body:
-        """The job's status."""
+        """The status of the job."""
         status: Body = self.api.objects["AgenticRLJob", self.name].get("status", {})
         return status
 
     def condition(self, kind: str) -> Body:
-        """A condition of the job."""
-        return next(one for one in self.status["conditions"] if one["type"] == kind)
+        """Return a condition of the job."""
+        return next(condition for condition in self.status["conditions"] if condition["type"] == kind)
 
-    def have(self, kind: str) -> list[str]:
-        """Names of the objects of a kind."""
-        return sorted(name for one, name in self.api.objects if one == kind)
+    def names(self, kind: str) -> list[str]:
+        """Return the names of the objects of a kind."""
+        return sorted(name for object_kind, name in self.api.objects if object_kind == kind)

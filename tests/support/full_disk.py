@@ -1,4 +1,4 @@
-"""A small file system for a test, which can be filled."""
+"""A small file system that a test can fill."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, *, mebibytes: int) -> Iterator[Path]:
-    """Mounts one at `folder` and takes it off at the end; skips where that is not allowed."""
+    """Mount a tmpfs of a size at `folder` and unmount it at the end; skip the test if mounts are not allowed."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
     mount = subprocess.run(command, capture_output=True, text=True, check=False)
     if mount.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mount.stderr.strip()}")
+        pytest.skip(f"cannot mount a tmpfs: {mount.stderr.strip()}")
     try:
         yield folder
     finally:

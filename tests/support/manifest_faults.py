@@ -1,16 +1,16 @@
-"""Faults of spec.runtimePatches: the part of manifests.py that is about what a job asks of its pods."""
+"""Faults of spec.runtimePatches, as a part of manifests.py."""
 
 from __future__ import annotations
 
 
 def patch(**fields: object) -> list[dict[str, object]]:
-    """spec.runtimePatches with one patch of the trainer."""
+    """Return spec.runtimePatches with one patch of the trainer."""
     return [{"manager": "m", "roles": ["trainer"], **fields}]
 
 
-def two(one: dict[str, object], other: dict[str, object]) -> list[dict[str, object]]:
-    """spec.runtimePatches with two patches that share a role."""
-    return [{"manager": "a", "roles": ["trainer"], **one}, {"manager": "b", "roles": ["judge", "trainer"], **other}]
+def two_patches(first: dict[str, object], second: dict[str, object]) -> list[dict[str, object]]:
+    """Return spec.runtimePatches with two patches that share a role."""
+    return [{"manager": "a", "roles": ["trainer"], **first}, {"manager": "b", "roles": ["judge", "trainer"], **second}]
 
 
 CACHE = {"name": "cache", "persistentVolumeClaim": {"claimName": "site.cache"}}
@@ -105,11 +105,11 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     *(
         (
             "spec.runtimePatches",
-            two(one, other),
-            f"{field}: spec.runtimePatches[0] (a) already sets {what} of trainer pods",
+            two_patches(first, second),
+            f"{field}: spec.runtimePatches[0] (a) already sets {setting} of trainer pods",
             None,
         )
-        for one, other, field, what in (
+        for first, second, field, setting in (
             (
                 {"env": [{"name": "A", "value": "1"}]},
                 {"env": [{"name": "A", "value": "2"}]},
@@ -198,4 +198,4 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
         )
     ),
 ]
-"""As `manifests.FAULTS`."""
+"""Path, value, message of the offline rules, message of the API server, as in `manifests.FAULTS`."""

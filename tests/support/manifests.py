@@ -1,7 +1,7 @@
-"""A good manifest, and manifests with one fault each: the same for the offline rules and for a real API server.
+"""A valid manifest, and manifests with one fault each, for the offline rules and for a real API server.
 
-`FAULTS` says of each fault what `rstar2 validate` answers and what the API server's schema or CEL answers; None where
-only the offline rules can see it.
+`FAULTS` has for each fault the message of `rstar2 validate` and the message of the API server's schema or CEL rule;
+None if only the offline rules detect it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, patch, two
+from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, patch, two_patches
 
 GOOD: dict[str, Any] = {
     "apiVersion": "rstar2.dev/v1alpha1",
@@ -30,13 +30,13 @@ GOOD: dict[str, Any] = {
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """GOOD with one value set at a dotted path (numbers index lists)."""
+    """Return GOOD with one value set at a dotted path (numbers index lists)."""
     data = copy.deepcopy(GOOD)
     *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
-    at: Any = data
+    parent: Any = data
     for key in parents:
-        at = at.setdefault(key, {}) if isinstance(at, dict) else at[key]
-    at[last] = value
+        parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[key]
+    parent[last] = value
     return data
 
 
@@ -70,7 +70,7 @@ FINE: list[tuple[str, object]] = [
         ),
     ),
     ("spec.runtimePatches", [{"manager": "m", "roles": ["executor"], "nodeSelector": {"gvisor": "yes"}}]),
-    ("spec.runtimePatches", two({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1", "b": "2"}})),
+    ("spec.runtimePatches", two_patches({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1", "b": "2"}})),
     ("spec.trainer", {"resources": {"limits": {"amd.com/gpu": "8"}}}),
     (
         "spec.runtimePatches",
@@ -84,7 +84,7 @@ FINE: list[tuple[str, object]] = [
     ),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
-"""Changes that GOOD stays good with: path, value."""
+"""Changes with which GOOD stays valid: path, value."""
 
 FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.model.source", "s3://bucket/model", "spec.model.source is 's3://bucket/model': allowed: pvc://CLAIM", None),
@@ -326,7 +326,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     ),
     *PATCH_FAULTS,
 ]
-"""Path, value, what the offline rules say, what the API server says (None: it cannot know)."""
+"""Path, value, message of the offline rules, message of the API server (None: it accepts the value)."""
 
 CHANGES: list[tuple[str, object, object, str | None]] = [
     ("spec.model.source", "pvc://models/base", "pvc://models/other", "checkpoints come from this model"),
@@ -353,4 +353,4 @@ CHANGES: list[tuple[str, object, object, str | None]] = [
     ),
     ("spec.suspend", False, True, None),
 ]
-"""Path, value at first, value then, why the API server refuses the change (None: it takes it)."""
+"""Path, value before, value after, message of the API server (None: it accepts the change)."""

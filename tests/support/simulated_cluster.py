@@ -1,6 +1,6 @@
-"""A cluster in memory for the policy's tests: it does what controllers, kubelet and drivers would, step by step.
+"""A cluster in memory for the tests of the policy: controllers, kubelet and drivers act when the test calls them.
 
-Objects come from the real builders, so that what decide() reads is what build() writes; time is a number.
+Objects come from the real builders, so decide() reads the objects that the operator writes. Time is a number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECRET = "Secret", "demo-secrets"
 
 
 def manifest(stages: str = "sgfe", **spec: Any) -> dict[str, Any]:
-    """A job whose stages are given by letters: s(ft), g(rpo), f(ilter), e(valuate)."""
+    """Return a job whose stages are given by letters: s(ft), g(rpo), f(ilter), e(valuate)."""
     members = {
         "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl"}},
         "g": {"type": "GRPO", "grpo": {"data": "/data/rl.jsonl", "steps": 4}},
@@ -52,7 +52,7 @@ def manifest(stages: str = "sgfe", **spec: Any) -> dict[str, Any]:
     }
 
 
-class Cluster:
+class SimulatedCluster:
     """One job, its objects, and the time."""
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -60,67 +60,67 @@ class Cluster:
         self.children: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.now = 1_000_000.0
-        self.made: list[str] = []
-        """Names of all Jobs ever made, in order."""
-        self.started: list[str] = []
-        """Names of those that ever had pods."""
+        self.created_jobs: list[str] = []
+        """Names of all created Jobs, in order."""
+        self.started_jobs: list[str] = []
+        """Names of the Jobs that have had pods."""
         self.writes = 0
-        self.passwords: dict[tuple[str, str], str] = {}
-        """UID of the Secret that was there when an object was made."""
+        self.secret_uids: dict[tuple[str, str], str] = {}
+        """Object -> UID of the Secret that existed when the object was created."""
         self.disrupted: set[str] = set()
-        """Jobs of which a pod was seen that somebody evicted."""
-        self.refuses: set[str] = set()
-        """Kinds that the API server does not take, new or changed."""
+        """Jobs with an evicted pod."""
+        self.rejected_kinds: set[str] = set()
+        """Kinds whose writes the API server rejects."""
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
     def observed(self) -> ObservedJob:
-        """What the operator would see."""
+        """Return the facts that the operator observes."""
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
-        seen = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
+        facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
                         disrupted=frozenset(self.disrupted))  # fmt: skip
-        return replace(seen, secret_missing=SECRET not in self.children and secret_consumers(seen))
+        return replace(facts, secret_missing=SECRET not in self.children and secret_consumers(facts))
 
     def plan(self) -> Plan:
-        """What the operator would decide."""
+        """Return the operator's decision."""
         return decide(self.spec(), self.observed(), now=self.now)
 
     def spec(self) -> AgenticRLJob:
-        """The validated job."""
+        """Return the validated job."""
         job, problems = check(self.job)
         assert job is not None, problems
         return job
 
     def reconcile(self, *, dies_after: int | None = None) -> Plan:
-        """One round of the operator; with `dies_after` it is killed after so many writes."""
+        """Run one round of the operator; with `dies_after` it is killed after that number of writes."""
         job, observed = self.spec(), self.observed()
         plan = decide(job, observed, now=self.now)
-        left = dies_after if dies_after is not None else 10**9
-        wanted = objects(
+        writes_left = dies_after if dies_after is not None else 10**9
+        desired = objects(
             build_context(job, OperatorSettings()),
             plan,
             has_secret=SECRET in self.children or secret_consumers(observed),
         )
-        bodies = [owned(body, observed.job, keep_claims=True) for body in wanted]
-        refused, lacking = [], False
+        bodies = [owned(body, observed.job, keep_claims=True) for body in desired]
+        refused, is_missing = [], False
         for body in changed(bodies, observed):
-            if left == 0:
+            if writes_left == 0:
                 return plan
-            if body["kind"] in self.refuses:
+            if body["kind"] in self.rejected_kinds:
                 error = ApiException(status=403, reason="Forbidden")
                 error.body = json.dumps({"reason": "Forbidden", "message": "exceeded quota: q"})
                 refused.append(refusal(body["kind"], body, error))
-                lacking = lacking or (body["kind"], body["metadata"]["name"]) not in self.children
-            elif not (lacking and must_wait(body, observed)):
+                is_missing = is_missing or (body["kind"], body["metadata"]["name"]) not in self.children
+            elif not (is_missing and must_wait(body, observed)):
                 self._apply(body)
-                left -= 1
-        for kind, child in prunable(observed, wanted):
-            if left == 0:
+                writes_left -= 1
+        for kind, child in prunable(observed, desired):
+            if writes_left == 0:
                 return plan
             self._delete(kind, child["metadata"]["name"])
-            left -= 1
-        if left:
+            writes_left -= 1
+        if writes_left:
             plan = plan_after_refusals(plan, self.observed(), refused)
             status = status_of(job, self.observed(), plan, now=self.now, refused=refused)
             if status != self.job.get("status"):
@@ -131,18 +131,19 @@ class Cluster:
     def _apply(self, body: dict[str, Any]) -> None:
         key = body["kind"], body["metadata"]["name"]
         self.writes += 1
-        there = self.children.get(key)
-        if there is not None and body["kind"] in ("Job", "Secret"):
+        existing = self.children.get(key)
+        if existing is not None and body["kind"] in ("Job", "Secret"):
             return  # 409
-        if there is None and SECRET in self.children:
-            self.passwords[key] = self.children[SECRET]["metadata"]["uid"]
-        made = there["metadata"]["creationTimestamp"] if there else timestamp(self.now)
+        if existing is None and SECRET in self.children:
+            self.secret_uids[key] = self.children[SECRET]["metadata"]["uid"]
+        created = existing["metadata"]["creationTimestamp"] if existing else timestamp(self.now)
         body = copy.deepcopy(body)
-        body["metadata"] |= {"creationTimestamp": made, "uid": f"{key}-{self.writes}"}
-        kept = {name: there[name] for name in ("status", "data") if there and name in there and name not in body}
+        body["metadata"] |= {"creationTimestamp": created, "uid": f"{key}-{self.writes}"}
+        old = existing or {}
+        kept = {name: old[name] for name in ("status", "data") if name in old and name not in body}
         self.children[key] = body | kept
-        if body["kind"] == "Job" and there is None:
-            self.made.append(key[1])
+        if body["kind"] == "Job" and existing is None:
+            self.created_jobs.append(key[1])
 
     def _delete(self, kind: str, name: str) -> None:
         self.writes += 1
@@ -151,10 +152,10 @@ class Cluster:
                 if labels(pod)["batch.kubernetes.io/job-name"] == name:
                     pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
 
-    # -- what the rest of the cluster does ---------------------------------------------------------------------------
+    # -- the rest of the cluster -------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Controllers and kubelet: pods of new Jobs run, deployments are ready."""
+        """Act as controllers and kubelet: start the pods of new Jobs, make Deployments ready."""
         for (kind, name), child in self.children.items():
             if kind == "Job" and not child.get("status") and not self._has_pods(name):
                 self._start(name, child)
@@ -162,33 +163,33 @@ class Cluster:
                 child["status"] = {"readyReplicas": child["spec"]["replicas"], "currentReplicas": 1}
 
     def _has_pods(self, job: str) -> bool:
-        """Of this Job, not of an earlier one of that name."""
-        mine = (pod for pod in self.pods.values() if labels(pod)["batch.kubernetes.io/job-name"] == job)
-        return any("deletionTimestamp" not in pod["metadata"] for pod in mine)
+        """Return whether the Job has pods; those of an earlier Job of the same name do not count."""
+        own = (pod for pod in self.pods.values() if labels(pod)["batch.kubernetes.io/job-name"] == job)
+        return any("deletionTimestamp" not in pod["metadata"] for pod in own)
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
-        self.started.append(name)
+        self.started_jobs.append(name)
         job["status"] = {"active": job["spec"].get("completions", 1)}
         for index in range(job["spec"].get("completions", 1)):
-            told = job["spec"]["template"]["metadata"]["labels"] | {
+            pod_labels = job["spec"]["template"]["metadata"]["labels"] | {
                 "batch.kubernetes.io/job-name": name,
                 "batch.kubernetes.io/job-completion-index": str(index),
             }
             self.pods[f"{name}-{index}"] = {
-                "metadata": {"name": f"{name}-{index}", "labels": told, "creationTimestamp": timestamp(self.now)},
+                "metadata": {"name": f"{name}-{index}", "labels": pod_labels, "creationTimestamp": timestamp(self.now)},
                 "spec": {"nodeName": "node-1"},
                 "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             }
 
     def running(self) -> list[str]:
-        """Names of Jobs with a pod that runs."""
+        """Return the names of the Jobs with a running pod."""
         alive = (pod for pod in self.pods.values() if pod["status"]["phase"] == "Running")
         return sorted({labels(pod)["batch.kubernetes.io/job-name"] for pod in alive})
 
-    def end(self, job: str, code: int, *, outcome: Outcome | None = None) -> None:
-        """The pods of a Job end with an exit code; its driver told `outcome` before."""
+    def finish_job(self, job: str, code: int, *, outcome: Outcome | None = None) -> None:
+        """Finish the pods of a Job with an exit code, after its driver has reported `outcome`."""
         if outcome is not None:
-            self.tell(outcome_key(outcome.stage), outcome.model_dump(mode="json", exclude_none=True))
+            self.patch_progress(outcome_key(outcome.stage), outcome.model_dump(mode="json", exclude_none=True))
         for pod in self.pods.values():
             if labels(pod)["batch.kubernetes.io/job-name"] == job and pod["status"]["phase"] == "Running":
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
@@ -196,34 +197,34 @@ class Cluster:
         child = self.children.get(("Job", job))
         if child is not None:
             kind = FINAL[code != 0]
-            ended = {"type": kind, "status": "True", "lastTransitionTime": timestamp(self.now), "reason": "x"}
-            child["status"] = {"conditions": [ended]}
+            condition = {"type": kind, "status": "True", "lastTransitionTime": timestamp(self.now), "reason": "x"}
+            child["status"] = {"conditions": [condition]}
 
-    def tell(self, key: str, value: dict[str, Any]) -> None:
-        """The driver patches the progress ConfigMap."""
+    def patch_progress(self, key: str, value: dict[str, Any]) -> None:
+        """Act as the driver: patch the progress ConfigMap."""
         config = self.children["ConfigMap", "demo-progress"]
         config.setdefault("data", {})[key] = json.dumps(value)
 
     def progress(
         self, stage: str, attempt: int, step: int, *, phase: Literal["Starting", "Training"] = "Training"
     ) -> None:
-        """The driver reports a step."""
-        told = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4, metrics={"reward": 0.5})
-        self.tell(PROGRESS_KEY, told.model_dump(mode="json", exclude_none=True))
+        """Act as the driver: report a step."""
+        report = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4, metrics={"reward": 0.5})
+        self.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))
 
-    def prepared(self) -> None:
-        """The preparation ends well."""
+    def finish_preparation(self) -> None:
+        """Finish the preparation of the storage successfully."""
         self.reconcile()
         self.settle()
-        self.end("demo-prepare", 0)
+        self.finish_job("demo-prepare", 0)
 
     def finish_stage(self, stage: str, attempt: int = 1) -> None:
-        """The driver of an attempt ends well."""
-        done = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
-        self.end(f"demo-{stage}-{attempt}", 0, outcome=done)
+        """Finish an attempt successfully."""
+        outcome = Outcome(stage=stage, attempt=attempt, outcome="completed", reason="StepsReached")
+        self.finish_job(f"demo-{stage}-{attempt}", 0, outcome=outcome)
 
     def round(self, times: int = 3) -> Plan:
-        """A few rounds of operator and cluster."""
+        """Run a few rounds of operator and cluster; return the last plan."""
         plan = self.reconcile()
         for _ in range(times):
             self.settle()
@@ -231,14 +232,14 @@ class Cluster:
         return plan
 
 
-def at_first_stage(stages: str = "sgfe", **spec: Any) -> Cluster:
-    """A job whose storage is prepared."""
-    cluster = Cluster(manifest(stages, **spec))
-    cluster.prepared()
+def at_first_stage(stages: str = "sgfe", **spec: Any) -> SimulatedCluster:
+    """Return the cluster of a job whose first stage has started."""
+    cluster = SimulatedCluster(manifest(stages, **spec))
+    cluster.finish_preparation()
     cluster.round()
     return cluster
 
 
-def kinds(cluster: Cluster, kind: str) -> list[str]:
-    """Names of the objects of a kind."""
-    return sorted(name for one, name in cluster.children if one == kind)
+def kinds(cluster: SimulatedCluster, kind: str) -> list[str]:
+    """Return the names of the objects of a kind."""
+    return sorted(name for child_kind, name in cluster.children if child_kind == kind)

@@ -7,11 +7,11 @@ import pytest
 from rstar2_operator.decide.diagnostics import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
-from tests.support.simulated_cluster import Cluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
 
 
 def test_a_job_begins_with_its_storage_and_nothing_else_runs() -> None:
-    cluster = Cluster(manifest())
+    cluster = SimulatedCluster(manifest())
     assert cluster.round().phase == "Preparing"
     assert cluster.running() == ["demo-prepare"]
     assert kinds(cluster, "Deployment") == []
@@ -34,7 +34,7 @@ def test_each_stage_has_only_the_roles_that_it_needs() -> None:
 def test_a_stage_whose_driver_is_done_keeps_its_job_and_its_log() -> None:
     cluster = at_first_stage("sg")
     done = Outcome(stage="s0", attempt=1, outcome="completed", reason="StepsReached")
-    cluster.tell("outcome-s0.json", done.model_dump(mode="json"))  # its pods are still ending
+    cluster.patch_progress("outcome-s0.json", done.model_dump(mode="json"))  # its pods are still ending
     cluster.round()
     assert ("Job", "demo-s0-1") in cluster.children and ("Job", "demo-g1-1") in cluster.children
 
@@ -46,13 +46,13 @@ def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
         cluster.round()
     assert cluster.running() == ["demo-report"]
     assert cluster.job["status"]["phase"] == "Finishing"
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     assert cluster.round().phase == "Complete"
     assert kinds(cluster, "Deployment") == []
     assert ("PersistentVolumeClaim", "demo-state") in cluster.children
     assert [row["phase"] for row in cluster.job["status"]["stages"]] == ["Done"] * 3
     assert cluster.job["status"]["progressPercentage"] == 100
-    assert cluster.made == ["demo-prepare", "demo-s0-1", "demo-g1-1", "demo-e2-1", "demo-report"]
+    assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-g1-1", "demo-e2-1", "demo-report"]
 
 
 def test_a_report_that_hangs_does_not_hold_the_end_up() -> None:
@@ -74,7 +74,7 @@ def test_nothing_is_written_when_nothing_changes() -> None:
 
 def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
     cluster = at_first_stage("g")
-    cluster.end("demo-g0-1", 137)
+    cluster.finish_job("demo-g0-1", 137)
     plan = cluster.round()
     assert (plan.phase, plan.why) == ("Restarting", "BackOff")
     assert plan.wake_at is not None and "137" in plan.message
@@ -89,9 +89,9 @@ def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
 def test_configuration_errors_fail_at_once_with_the_drivers_words() -> None:
     cluster = at_first_stage("s")
     failed = Outcome(stage="s0", attempt=1, outcome="failed", reason="BadData", message="row 3 has no messages")
-    cluster.end("demo-s0-1", 78, outcome=failed)
+    cluster.finish_job("demo-s0-1", 78, outcome=failed)
     assert cluster.round().phase == "Finishing"
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     plan = cluster.round()
     assert plan.phase == "Failed" and "row 3 has no messages" in plan.message
     assert cluster.job["status"]["stages"][0]["phase"] == "Failed"
@@ -102,7 +102,7 @@ def test_restarts_end_at_the_maximum() -> None:
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
     for attempt in (1, 2, 3):
         assert cluster.running() == [f"demo-g0-{attempt}"]
-        cluster.end(f"demo-g0-{attempt}", 1)
+        cluster.finish_job(f"demo-g0-{attempt}", 1)
         plan = cluster.round()
         cluster.now = plan.wake_at or cluster.now
         cluster.round()
@@ -112,13 +112,13 @@ def test_restarts_end_at_the_maximum() -> None:
 
 def test_a_new_attempt_waits_for_the_last_pod_of_the_old_one() -> None:
     cluster = at_first_stage("g")
-    cluster.end("demo-g0-1", 1)
+    cluster.finish_job("demo-g0-1", 1)
     cluster.pods["demo-g0-1-1"]["status"]["phase"] = "Running"  # on a node that does not answer
     plan = cluster.round()
     cluster.now += 3600
     plan = cluster.round()
     assert (plan.phase, plan.why) == ("Restarting", "OldPodsEnding")
-    assert "demo-g0-2" not in cluster.made
+    assert "demo-g0-2" not in cluster.created_jobs
 
 
 def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
@@ -129,7 +129,7 @@ def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
     assert ("Job", "demo-g0-1") not in cluster.children
     assert kinds(cluster, "Deployment") != []  # the driver may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
-    cluster.end("demo-g0-1", 75, outcome=stopped)
+    cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     plan = cluster.round()
     assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" not in plan.message
     assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
@@ -144,7 +144,7 @@ def test_a_suspension_that_left_no_time_for_a_checkpoint_says_so() -> None:
     cluster.progress("g0", 1, 2)
     cluster.job["spec"]["suspend"] = True
     cluster.round()
-    cluster.end("demo-g0-1", 137)
+    cluster.finish_job("demo-g0-1", 137)
     plan = cluster.round()
     assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" in plan.message
 
@@ -155,7 +155,7 @@ def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() ->
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     for pod in cluster.pods.values():
         pod["status"]["conditions"] = [*pod["status"].get("conditions", []), evicted]
-    cluster.end("demo-g0-1", 75, outcome=stopped)
+    cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     cluster.now += 10
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
@@ -171,7 +171,7 @@ def test_a_drained_node_counts_nothing_though_its_pod_is_gone_or_had_no_time(gon
     if gone:
         del cluster.pods["demo-g0-1-1"]
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
-    cluster.end("demo-g0-1", code, outcome=stopped if code == 75 else None)
+    cluster.finish_job("demo-g0-1", code, outcome=stopped if code == 75 else None)
     cluster.now += 10
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
@@ -181,7 +181,7 @@ def test_a_drained_node_counts_nothing_though_its_pod_is_gone_or_had_no_time(gon
 def test_a_drained_node_excuses_no_mistake_in_the_manifest() -> None:
     cluster = at_first_stage("g")
     cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
-    cluster.end("demo-g0-1", 78)
+    cluster.finish_job("demo-g0-1", 78)
     cluster.round()
     assert cluster.running() == ["demo-report"]
 
@@ -191,7 +191,7 @@ def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_a
     for attempt in (1, 2, 3):
         assert cluster.running() == [f"demo-g0-{attempt}"]
         stopped = Outcome(stage="g0", attempt=attempt, outcome="suspended", reason="Suspended")
-        cluster.end(f"demo-g0-{attempt}", 75, outcome=stopped)
+        cluster.finish_job(f"demo-g0-{attempt}", 75, outcome=stopped)
         cluster.now += 600
         plan = cluster.round()
     assert cluster.running() == ["demo-report"]
@@ -307,7 +307,7 @@ def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
     assert degraded(cluster) is None and overdue_at(cluster.observed(), now=cluster.now) is None
 
 
-def degraded(cluster: Cluster) -> dict[str, str] | None:
+def degraded(cluster: SimulatedCluster) -> dict[str, str] | None:
     """The condition, when it is true."""
     one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
     return one if one["status"] == "True" else None
@@ -336,7 +336,7 @@ def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported(
     assert plan.phase == "Finishing"
     cluster.now += 601
     cluster.round()
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     assert cluster.round().phase == "Complete"
 
 
@@ -346,7 +346,7 @@ def test_the_active_deadline_fails_the_job() -> None:
     assert plan.wake_at is not None
     cluster.now = plan.wake_at
     cluster.round()
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     plan = cluster.round()
     assert (plan.phase, plan.why) == ("Failed", "DeadlineExceeded")
 
@@ -370,7 +370,7 @@ def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
     cluster = at_first_stage("s", ttlSecondsAfterFinished=100)
     cluster.finish_stage("s0")
     cluster.round()
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     plan = cluster.round()
     assert plan.phase == "Complete" and not plan.remove and plan.wake_at is not None
     cluster.now = plan.wake_at
@@ -378,12 +378,12 @@ def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
 
 
 def test_wrong_data_is_told_by_the_preparation() -> None:
-    cluster = Cluster(manifest())
+    cluster = SimulatedCluster(manifest())
     cluster.round()
     failed = Outcome(
         stage="prepare", attempt=1, outcome="failed", reason="BadData", message="/data/rl.jsonl: no such file"
     )
-    cluster.tell("prepare.json", failed.model_dump(mode="json", exclude_none=True))
-    cluster.end("demo-prepare", 78)
+    cluster.patch_progress("prepare.json", failed.model_dump(mode="json", exclude_none=True))
+    cluster.finish_job("demo-prepare", 78)
     plan = cluster.round()
     assert plan.phase == "Failed" and "no such file" in plan.message

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rstar2_operator import names
 from rstar2_train.api.contracts import Outcome
-from tests.support.simulated_cluster import SECRET, Cluster, at_first_stage, kinds, manifest
+from tests.support.simulated_cluster import SECRET, SimulatedCluster, at_first_stage, kinds, manifest
 
 
 @pytest.mark.parametrize("lost", ["status", "progress"])
@@ -41,7 +41,7 @@ def test_deleting_the_finished_preparation_stops_nothing(known_by: str) -> None:
     assert cluster.running() == ["demo-report"]
 
 
-def degraded(cluster: Cluster) -> str:
+def degraded(cluster: SimulatedCluster) -> str:
     one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
     return str(one["message"]) if one["status"] == "True" else ""
 
@@ -50,7 +50,7 @@ def test_what_a_newer_trainer_tells_besides_is_left_aside() -> None:
     cluster = at_first_stage("s")
     checkpoint = {"path": "stages/s0/checkpoints/2", "step": 2, "bytes": 7}
     told = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4, "new": 1}
-    cluster.tell("progress.json", {**told, "checkpoint": checkpoint})
+    cluster.patch_progress("progress.json", {**told, "checkpoint": checkpoint})
     cluster.round()
     assert cluster.job["status"]["step"] == 2 and degraded(cluster) == ""
 
@@ -58,19 +58,21 @@ def test_what_a_newer_trainer_tells_besides_is_left_aside() -> None:
 def test_an_attempt_without_metrics_yet_keeps_those_of_the_last_one() -> None:
     cluster = at_first_stage("s")
     told = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4}
-    cluster.tell("progress.json", {**told, "metrics": {"loss": 0.5}})
+    cluster.patch_progress("progress.json", {**told, "metrics": {"loss": 0.5}})
     cluster.round()
-    cluster.tell("progress.json", told)  # server-side apply would make null of an empty map, which the schema refuses
+    cluster.patch_progress(
+        "progress.json", told
+    )  # server-side apply would make null of an empty map, which the schema refuses
     cluster.round()
     assert cluster.job["status"]["stages"][0]["metrics"] == {"loss": "0.5"}
     fresh = at_first_stage("s")
-    fresh.tell("progress.json", told)
+    fresh.patch_progress("progress.json", told)
     fresh.round()
     assert "metrics" not in fresh.job["status"]["stages"][0]
 
 
 def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> None:
-    cluster = Cluster(manifest("s"))
+    cluster = SimulatedCluster(manifest("s"))
     cluster.round()
     labels = {**names.labels("demo", "prepare"), "batch.kubernetes.io/job-name": "demo-prepare"}
     ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": 'exec: "python": not found'}}
@@ -78,13 +80,13 @@ def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> Non
     cluster.pods["one"] = {"kind": "Pod", "metadata": {"name": "one", "labels": labels}, "status": status}
     cluster.round()
     assert degraded(cluster).startswith('Pod/one: StartError: exec: "python": not found -> is it the image')
-    cluster.prepared()
+    cluster.finish_preparation()
     cluster.round()
     assert degraded(cluster) == ""
 
 
 def test_an_image_that_is_tried_again_and_again_is_one_trouble() -> None:
-    cluster = Cluster(manifest("s"))
+    cluster = SimulatedCluster(manifest("s"))
     cluster.round()
     pod = {"kind": "Pod", "metadata": {"name": "one", "labels": names.labels("demo", "prepare")}}
     for reason in ("ErrImagePull", "ImagePullBackOff"):
@@ -102,14 +104,14 @@ def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
     assert all(key in degraded(cluster) for key in data) and "spec.trainer.image" in degraded(cluster)
     cluster.finish_stage("s0")
     cluster.round()
-    cluster.end("demo-report", 0)
+    cluster.finish_job("demo-report", 0)
     assert cluster.round().phase == "Complete"
 
 
 def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
     cluster = at_first_stage("g")
-    cluster.end("demo-g0-1", 137)
-    cluster.refuses = {"Job"}
+    cluster.finish_job("demo-g0-1", 137)
+    cluster.rejected_kinds = {"Job"}
     cluster.now += 3600
     for _ in range(3):
         plan = cluster.round()
@@ -119,14 +121,14 @@ def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
     before = cluster.writes
     cluster.round()
     assert cluster.writes == before
-    cluster.refuses.clear()
+    cluster.rejected_kinds.clear()
     assert cluster.round().phase == "Running"
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restarts"] == 1
 
 
 def test_no_pod_runs_without_what_protects_it() -> None:
-    cluster = Cluster(manifest("g"))
-    cluster.refuses = {"NetworkPolicy"}
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.rejected_kinds = {"NetworkPolicy"}
     cluster.round()
     assert kinds(cluster, "Job") == [] and kinds(cluster, "ConfigMap") != []
     assert "NetworkPolicy/demo-deny: Refused" in degraded(cluster)
@@ -135,20 +137,20 @@ def test_no_pod_runs_without_what_protects_it() -> None:
 def test_a_report_that_is_refused_does_not_hold_the_end_up() -> None:
     cluster = at_first_stage("s")
     cluster.finish_stage("s0")
-    cluster.refuses = {"Job"}
+    cluster.rejected_kinds = {"Job"}
     cluster.round()
     cluster.now += 301
     assert cluster.round().phase == "Complete"
 
 
-def assert_same_passwords(cluster: Cluster) -> None:
+def assert_same_passwords(cluster: SimulatedCluster) -> None:
     """Whatever may run was started with the Secret that is there."""
     if SECRET not in cluster.children:
         return
     there = cluster.children[SECRET]["metadata"]["uid"]
     for (kind, name), child in cluster.children.items():
         if kind in ("Deployment", "StatefulSet") or (kind == "Job" and name[5] in "sge" and not child.get("status")):
-            assert cluster.passwords[kind, name] == there, name
+            assert cluster.secret_uids[kind, name] == there, name
 
 
 def test_a_lost_secret_is_made_again_when_nothing_holds_its_passwords_any_more() -> None:
@@ -158,7 +160,7 @@ def test_a_lost_secret_is_made_again_when_nothing_holds_its_passwords_any_more()
     assert (plan.phase, plan.why) == ("Restarting", "SecretMissing")
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the driver may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
-    cluster.end("demo-g0-1", 75, outcome=stopped)
+    cluster.finish_job("demo-g0-1", 75, outcome=stopped)
     cluster.reconcile()
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") == []
     assert cluster.round().phase == "Running"
@@ -195,27 +197,27 @@ ACTIONS = st.lists(
 @settings(max_examples=20, deadline=None)
 def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str, int | None]]) -> None:
     """Killed after any write: no attempt twice, never two at once, and in the end the job is complete."""
-    cluster = Cluster(manifest("sge", failurePolicy={"maxRestarts": 1000}))
+    cluster = SimulatedCluster(manifest("sge", failurePolicy={"maxRestarts": 1000}))
     for action, dies_after in actions:
         stage_jobs = [name for name in cluster.running() if name[5] in "sge"]
         assert len(stage_jobs) <= 1
         stage, attempt = (stage_jobs[0][5:].rsplit("-", 1)) if stage_jobs else ("", "0")
         if action == "finish":
             if "demo-prepare" in cluster.running():
-                cluster.end("demo-prepare", 0)
+                cluster.finish_job("demo-prepare", 0)
             elif stage:
                 cluster.finish_stage(stage, int(attempt))
         elif action == "crash" and stage:
-            cluster.end(stage_jobs[0], 137)
+            cluster.finish_job(stage_jobs[0], 137)
         elif action == "evict" and stage:
             stopped = Outcome(stage=stage, attempt=int(attempt), outcome="suspended", reason="Suspended")
-            cluster.end(stage_jobs[0], 75, outcome=stopped)
+            cluster.finish_job(stage_jobs[0], 75, outcome=stopped)
         elif action == "progress" and stage:
             cluster.progress(stage, int(attempt), 1)
         elif action in ("suspend", "resume"):
             cluster.job["spec"]["suspend"] = action == "suspend"
         elif action in ("refuse", "allow"):
-            cluster.refuses = {"Job", "StatefulSet"} if action == "refuse" else set()
+            cluster.rejected_kinds = {"Job", "StatefulSet"} if action == "refuse" else set()
         elif action == "lose":
             cluster.children.pop(SECRET, None)
         elif action == "wait":
@@ -227,7 +229,7 @@ def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str
         cluster.reconcile(dies_after=dies_after)
         assert_same_passwords(cluster)
     cluster.job["spec"]["suspend"] = False
-    cluster.refuses = set()
+    cluster.rejected_kinds = set()
     for _ in range(14):
         cluster.now += 400
         cluster.round(1)
@@ -236,10 +238,10 @@ def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str
                 stage, attempt = name[5:].rsplit("-", 1)
                 cluster.finish_stage(stage, int(attempt))
             else:
-                cluster.end(name, 0)
+                cluster.finish_job(name, 0)
     assert cluster.job["status"]["phase"] == "Complete"
-    assert cluster.made.count("demo-prepare") <= 1 + sum(action == "suspend" for action, _ in actions)
+    assert cluster.created_jobs.count("demo-prepare") <= 1 + sum(action == "suspend" for action, _ in actions)
     for row in cluster.job["status"]["stages"]:
-        assert f"demo-{row['name']}-{row['attempts']}" in cluster.made
-    attempts = [name for name in cluster.started if name[5] in "sge"]
+        assert f"demo-{row['name']}-{row['attempts']}" in cluster.created_jobs
+    attempts = [name for name in cluster.started_jobs if name[5] in "sge"]
     assert len(attempts) == len(set(attempts))

@@ -18,7 +18,7 @@ from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.preflight import LOW_BYTES
 from tests.support.full_disk import small_disk
-from tests.support.state_assertions import assert_whole
+from tests.support.state_assertions import assert_complete
 
 ROOT = Path(__file__).parents[4]
 SMOKE = ROOT / "examples" / "smoke.yaml"
@@ -134,7 +134,7 @@ def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
 def test_with_every_part_killed_it_runs_to_its_end_and_leaves_nothing_running(smoke) -> None:
     state, output = smoke
     report = assert_report(state)
-    assert_whole(state)
+    assert_complete(state)
     assert_nothing_left(state)
     assert "report " in output and "mlflow ui" in output
     attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}

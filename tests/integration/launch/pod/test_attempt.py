@@ -23,7 +23,7 @@ from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Progres
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
-from tests.support.fake_configmap_server import ApiServer
+from tests.support.fake_configmap_server import FakeConfigMapServer
 
 pytestmark = pytest.mark.timeout(3000)
 UID = "11111111-2222-3333-4444-555555555555"
@@ -52,7 +52,7 @@ def source_job() -> AgenticRLJob:
 class Pods:
     """Starts the programs of one job."""
 
-    def __init__(self, folder: Path, api: ApiServer) -> None:
+    def __init__(self, folder: Path, api: FakeConfigMapServer) -> None:
         self.state = JobState(folder / "state" / "pods")
         self.api = api
         self.words = folder / "termination-log"
@@ -114,7 +114,7 @@ def pods() -> Iterator[Pods]:
     with (
         # Ray's sockets lie below it, and a socket's path may have 107 characters.
         tempfile.TemporaryDirectory(prefix="rstar2-pods-", dir="/tmp") as folder,
-        ApiServer(Path(folder), name="pods-progress") as api,
+        FakeConfigMapServer(Path(folder), name="pods-progress") as api,
     ):
         pods = Pods(Path(folder), api)
         yield pods
