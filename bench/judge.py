@@ -24,8 +24,9 @@ from rich.table import Table
 
 from bench.judge_soak import soak
 from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
+from rstar2_train.utils.auth import REDIS_PASSWORD, secret_env
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "judge.json"
@@ -37,12 +38,13 @@ BASELINE_CALLS = {**CALLS, "sympy": (40, 200)}
 """A thousand sympy programs keep the baseline busy for five minutes, at the rate that it has with 64 callers."""
 
 
-class Baseline(LocalJudge):
+class Baseline(UnsupervisedJudge):
     """The same judge with the other worker."""
 
     def start_worker(self, name: str = "worker") -> None:
         """Eight processes without sandboxes."""
-        self._spawn(name, [sys.executable, "-m", "bench.judge_baseline", "--redis", self.redis_url])
+        argv = [sys.executable, "-m", "bench.judge_baseline", "--redis", self.redis_url]
+        self.spawn(name, argv, secret_env(REDIS_PASSWORD, self.password))
 
 
 def row(measured: LoadResult) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def row(measured: LoadResult) -> dict[str, Any]:
 
 
 def side(
-    make: Callable[[Path], LocalJudge], wanted: dict[str, tuple[int, ...]], name: str
+    make: Callable[[Path], UnsupervisedJudge], wanted: dict[str, tuple[int, ...]], name: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Everything measured on one judge: kind -> a row for each number of callers."""
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -74,7 +76,7 @@ def side(
     return rows
 
 
-def settle(stack: LocalJudge) -> None:
+def settle(stack: UnsupervisedJudge) -> None:
     """Wait until every sandbox has every lane: before, the first calls would be slow for want of a zygote."""
     for worker in stack.status()["workers"]:
         stack.wait_ready(worker["executors"])
@@ -138,8 +140,8 @@ def main() -> None:
     kinds = tuple(given.kinds)
     calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in (CALLS, BASELINE_CALLS))
 
-    def ours(folder: Path) -> LocalJudge:
-        return LocalJudge(folder, executors=sandboxes())
+    def ours(folder: Path) -> UnsupervisedJudge:
+        return UnsupervisedJudge(folder, executors=sandboxes())
 
     def save() -> None:
         results["host"] = {"cores": sandboxes(), "hugePages": huge_pages_active()}

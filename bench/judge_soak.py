@@ -23,8 +23,8 @@ import aiohttp
 import psutil
 
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import MAX_BATCH, CallResult
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 WORKERS = ("worker", "worker-2")
 BATCHES_AT_ONCE = 120
@@ -101,7 +101,7 @@ async def hold_sessions(client: JudgeClient, tally: Tally) -> None:
                     tally.wrong_cells.append((expected, result))
 
 
-async def kill_things(stack: LocalJudge, kills: Counter[str], tally: Tally, *, every: float, seed: int) -> None:
+async def kill_things(stack: UnsupervisedJudge, kills: Counter[str], tally: Tally, *, every: float, seed: int) -> None:
     """Kills one part after the other, and starts it again, until cancelled; not faster than the judge comes back."""
     chance = random.Random(seed)
     for victims in itertools.repeat(("worker", "sandbox", "redis", "sandbox")):
@@ -122,7 +122,7 @@ async def kill_things(stack: LocalJudge, kills: Counter[str], tally: Tally, *, e
             kills[victim] += 1
 
 
-def restart(stack: LocalJudge, name: str) -> None:
+def restart(stack: UnsupervisedJudge, name: str) -> None:
     """Kills Redis or a worker, and starts it again."""
     stack.kill(name)
     if name == "redis":
@@ -142,7 +142,7 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
     """Queue `calls` calls, kill something `every` so many seconds; what came of it."""
     tally, kills = Tally(), Counter[str]()
     batches = iter([list(range(start, min(start + MAX_BATCH, calls))) for start in range(0, calls, MAX_BATCH)])
-    with LocalJudge(folder, executors=1, lanes=("bare",)) as stack:
+    with UnsupervisedJudge(folder, executors=1, lanes=("bare",)) as stack:
         stack.start_worker(WORKERS[1])
         stack.wait_ready(len(WORKERS))
         headers = {"Accept": "application/x-ndjson"}

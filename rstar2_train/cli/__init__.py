@@ -1,0 +1,12 @@
+"""The `rstar2` command: one file per subcommand, each with `add_arguments(commands)` and `main(args) -> exit code`.
+
+    main.py -> validate  run  report  track  analyse  eval  filter  serve  chat  data  judge
+                  |        |     |      |       |        `--+--'      `-+-'     |     |
+                  api  launch evaluation tracking analysis launch     serving  data  judge
+
+- `main`: assembles the parser and calls the subcommand.
+- `common`: what all subcommands share: parsers, error messages, tables.
+- `evaluation_options`: options, progress bar and exit codes of `eval` and `filter`.
+
+Modules import heavy libraries only in `main`, so that `rstar2 --help` starts fast.
+"""

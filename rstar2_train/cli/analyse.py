@@ -1,95 +1,81 @@
-"""`rstar2 analyse JOB`: its arguments, and how it ends. The flow itself is in `analyse.py`, imported when it runs."""
+"""`rstar2 analyse`: write pages on a job's trajectories. The work is in `analysis/analyse.py`."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, progress_bar, unknown_job
 from rstar2_train.utils.options import count
 
-DESCRIPTION = """What a job's trajectories show: plots over its stages, what Resample-on-Correct kept and dropped,
-where the model was uncertain (the paper's entropy study), and a viewer of trajectories, token by token."""
+NAME = "analyse"
+DESCRIPTION = """Write pages on a job's trajectories: plots over its stages, the rollouts that Resample-on-Correct kept
+and dropped, the uncertainty of the model (the paper's entropy study), and a viewer of trajectories, token by token."""
 EPILOG = """examples:
   rstar2 analyse tiny                          report, plots and viewer in .rstar2/tiny/analysis/index.html
-  rstar2 analyse tiny --score rl-3             and the entropies of 64 trajectories, by the model of stage rl-3
+  rstar2 analyse tiny --score rl-3             add the entropies of 64 trajectories, by the model of stage rl-3
   rstar2 analyse tiny --stage rl-1 --limit 20000 --out rl-1-pages
   rstar2 analyse tiny --score ./checkpoint --sample 512
 
-Reads the trajectories that the job has stored so far; it may still be running. The pages need no server: open
-index.html from the disk, or copy the folder. Without --score, tokens are coloured by surprisal, the -log p of the
-sampled token; entropy is of the whole distribution and takes a pass of the model over each trajectory, on an
-accelerator where torch sees one. What is scored is kept in the job's state: an analysis that was stopped goes on where
-it was."""
+Reads the trajectories that are stored now; the job may still run. The pages need no server: open index.html from
+disk, or copy the folder. Without --score, tokens are coloured by surprisal, the -log p of the sampled token. Entropy
+needs the whole distribution: one forward pass of the model per trajectory, on an accelerator if torch finds one. Scores
+are saved in the job's state, so that a stopped analysis resumes."""
 
 
-def add_arguments(analyse: argparse.ArgumentParser) -> None:
-    """Its options, but for --state, which all commands on jobs share."""
-    analyse.epilog = EPILOG
-    analyse.formatter_class = argparse.RawDescriptionHelpFormatter
-    analyse.description = DESCRIPTION
-    analyse.add_argument("job", help="name of the job, as in its manifest")
-    analyse.add_argument("--out", type=Path, help="folder to write (default: analysis/ in the job's state)")
-    analyse.add_argument("--stage", action="append", default=[], help="this stage alone; may be given more than once")
-    analyse.add_argument(
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    help = "write pages on a job's trajectories: plots, entropy study, viewer"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("job", help="name of the job, as in its manifest")
+    parser.add_argument("--out", type=Path, help="folder to write (default: analysis/ in the job's state)")
+    parser.add_argument("--stage", action="append", default=[], help="only this stage; may be repeated")
+    parser.add_argument(
         "--limit",
         type=count,
         default=4000,
-        help="trajectories in the viewer, about: groups stay whole (default: %(default)s)",
+        help="approximate number of trajectories in the viewer; groups are not split (default: %(default)s)",
     )
-    analyse.add_argument(
-        "--score",
-        default="",
-        metavar="MODEL",
-        help="compute entropies with this model: a stage's name, or a Hugging Face folder",
+    parser.add_argument(
+        "--score", default="", metavar="MODEL", help="compute entropies with this model: a stage or a model folder"
     )
-    analyse.add_argument(
-        "--sample", type=count, default=64, help="trajectories that --score takes (default: %(default)s, the paper's)"
+    parser.add_argument(
+        "--sample",
+        type=count,
+        default=64,
+        help="trajectories that --score uses (default: %(default)s, the paper's)",
     )
-    analyse.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json (default: the job's own)")
+    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json (default: the job's)")
+    add_state_option(parser)
 
 
-def main(given: argparse.Namespace) -> int:
-    """Analyse; returns the exit code."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def main(args: argparse.Namespace) -> int:
+    """Analyse the job; return the exit code."""
     from rstar2_train.analysis.analyse import AnalysisRequest, analyse
     from rstar2_train.analysis.sources import AnalysisError
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
 
-    state = JobState(given.state / given.job)
+    state = JobState(args.state / args.job)
     if not state.job_file.exists():
-        return _fail(f"{state.root}: no such job; run it first, or name the folder of all jobs with --state")
-    wanted = AnalysisRequest(
-        out=given.out or state.analysis,
-        stages=given.stage,
-        limit=given.limit,
-        model=given.score,
-        sample=given.sample,
-        tokenizer=given.tokenizer,
+        return unknown_job(NAME, state.root)
+    request = AnalysisRequest(
+        out=args.out or state.analysis,
+        stages=args.stage,
+        limit=args.limit,
+        model=args.score,
+        sample=args.sample,
+        tokenizer=args.tokenizer,
     )
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
     try:
-        with bar:
-            summary = analyse(state, wanted, bar)
+        with progress_bar() as bar:
+            summary = analyse(state, request, bar)
     except (AnalysisError, TrajectoryStoreError) as error:
-        return _fail(str(error))
+        return fail(NAME, str(error))
     except OSError as error:
-        return _fail(f"{error.filename or wanted.out}: {error.strerror}")
+        return fail(NAME, f"{error.filename or request.out}: {error.strerror}")
     except KeyboardInterrupt:
-        return _fail("stopped; nothing was changed, and what was scored is kept")
-    print(
-        f"{summary['trajectories']} trajectories, {summary['shown']} of them in the viewer: {wanted.out / 'index.html'}"
-    )
+        return fail(NAME, "stopped. The pages are unchanged; finished scores are saved.")
+    page = request.out / "index.html"
+    print(f"{summary['trajectories']} trajectories, {summary['shown']} of them in the viewer: {page}")
     return 0
-
-
-def _fail(message: str) -> int:
-    print(f"rstar2 analyse: {message}", file=sys.stderr)
-    return 1

@@ -1,4 +1,4 @@
-"""`rstar2 filter`: its arguments, and what it shows. The flow: `launch/evaluation/filter.py`."""
+"""`rstar2 filter`: select the problems that a model does not always solve. See `launch/evaluation/filter.py`."""
 
 from __future__ import annotations
 
@@ -7,67 +7,69 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rstar2_train.cli.evaluation_options import ProgressBar, add_shared, ended, fail, print_table, run_command
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, table_console
+from rstar2_train.cli.evaluation_options import EPILOG as SHARED_EPILOG
+from rstar2_train.cli.evaluation_options import ProgressBar, add_options, run_command, sampling_exit_code
 from rstar2_train.utils.options import count
 
 if TYPE_CHECKING:
     from rstar2_train.launch.evaluation.plan import EvalRequest
-    from rstar2_train.launch.evaluation.runner import ExternalJudge
 
 NAME = "filter"
-DESCRIPTION = """Samples each problem of a file a few times, and writes those that the model does not always solve: what
-it always solves teaches it nothing more. What a job's Filter stage does, for any model and by itself."""
+DESCRIPTION = """Sample each problem of a file several times, and write the problems that the model does not always
+solve: a problem that it always solves gives no training signal. Does what a job's Filter stage does, for any model."""
 EPILOG = """examples:
   rstar2 filter problems.jsonl --model ./checkpoint
   rstar2 filter problems.jsonl --model ./checkpoint --drop-solved 6 --out harder.jsonl
   rstar2 filter problems.jsonl --model .rstar2/my-job/stages/rl/model --manifest my-job.yaml
   rstar2 filter problems.jsonl --endpoint http://127.0.0.1:8000 --tokenizer ./checkpoint
 
-The problems are a file (JSONL, JSON, Parquet, Arrow) of rows {problem, answer, id?, slice?, hard?}; what is kept goes
-into a manifest as it is: grpo: {data: kept.jsonl}. Settings not given are those of the manifest's last Filter stage,
-or without one 8 samples, dropped when all 8 are right, temperature 1, 8192 response tokens, 10 turns. With the same
-model, file, seed and settings a Filter stage keeps the same problems. More samples ask only what is new, another
---drop-solved asks nothing."""
+The problems are a file (JSONL, JSON, Parquet, Arrow) of rows {problem, answer, id?, slice?, hard?}. A manifest uses the
+kept problems unchanged: grpo: {data: kept.jsonl}. Default settings are those of the manifest's last Filter stage.
+Without one: 8 samples, dropped if all 8 are correct, temperature 1, 8192 response tokens, 10 turns. With the same
+model, file, seed and settings, a Filter stage keeps the same problems. With more --samples, only the new samples are
+generated; with another --drop-solved, none."""
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Its options, but for --state, which all commands on jobs share."""
-    command.add_argument("problems", type=Path, metavar="PROBLEMS", help="the file of problems")
-    command.add_argument(
-        "--drop-solved", type=count, metavar="N", help="drop a problem with at least so many right samples"
-    )
-    add_shared(command, description=DESCRIPTION, epilog=EPILOG)
-    command.add_argument(
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    help = "drop the problems that a model always solves; can be resumed"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG + SHARED_EPILOG)
+    parser.add_argument("problems", type=Path, metavar="PROBLEMS", help="file of problems")
+    parser.add_argument("--drop-solved", type=count, metavar="N", help="drop a problem with at least N correct samples")
+    add_options(parser)
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE.jsonl|FOLDER",
-        help="where the kept problems go, and the report beside them (default: in the state)",
+        help="file or folder of the kept problems and their report (default: in --state)",
     )
+    add_state_option(parser)
 
 
-def main(given: argparse.Namespace) -> int:
-    """Filter; returns the exit code."""
-    return run_command(NAME, given, partial(_filter, given), own=["drop_solved"])
+def main(args: argparse.Namespace) -> int:
+    """Filter the problems; return the exit code."""
+    return run_command(NAME, args, partial(_filter, args), own=["drop_solved"])
 
 
-def _filter(given: argparse.Namespace, wanted: EvalRequest, elsewhere: ExternalJudge, bar: ProgressBar) -> int:
+def _filter(args: argparse.Namespace, request: EvalRequest, bar: ProgressBar) -> int:
     from rstar2_train.evaluation.difficulty import filter_table
     from rstar2_train.launch.evaluation import filter as flow
 
-    filtering = flow.plan_filtering(wanted, given.problems)
-    bar.say(filtering.plan.note)
-    out = flow.kept_path(given.out, default=filtering.out)
-    if out.exists() and out.samefile(given.problems):
-        return fail(NAME, f"--out {out} is the file of the problems itself: give another one")
-    with bar as shown:
-        report = flow.run_filter(filtering, elsewhere, shown, out=out)
-    print_table(filter_table(report))
+    filtering = flow.plan_filtering(request, args.problems)
+    bar.notify(filtering.plan.note)
+    out = flow.kept_path(args.out, default=filtering.out)
+    if out.exists() and out.samefile(args.problems):
+        return fail(NAME, f"--out {out} is the input file. Pass a different --out.")
+    with bar as progress:
+        report = flow.run_filter(filtering, progress, out=out)
+    table_console().print(filter_table(report))
     if not report.kept:
         return fail(
             NAME,
-            f"every problem was solved {report.drop_solved} times or more, and nothing was written: give harder "
-            "problems, or a higher --drop-solved",
+            f"every problem has {report.drop_solved} or more correct samples, so no file was written. Use harder "
+            "problems, or a higher --drop-solved.",
         )
     print(f"kept     {out}\nreport   {flow.report_path(out)}")
-    print(f"next     train on them: grpo: {{data: {out}}} in a manifest, in place of a Filter stage and its dataFrom")
-    return ended(NAME, lost=report.excluded)
+    print(f"next     train on them: grpo: {{data: {out}}} in a manifest, instead of a Filter stage and its dataFrom")
+    return sampling_exit_code(NAME, lost=report.excluded)

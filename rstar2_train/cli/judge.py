@@ -1,6 +1,6 @@
-"""`rstar2 judge serve|run|bench`: the Code Judge by itself, for people who want to run code and nothing else.
+"""`rstar2 judge serve|run|bench`: the Code Judge alone, for users who only want to run code.
 
-`serve` and, without --url, the other two start the whole judge on this machine (judge/local.py) and end it again.
+`serve` starts the judge on this machine under a Supervisor (judge/local.py), and so do the others without --url.
 """
 
 from __future__ import annotations
@@ -8,127 +8,142 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from rstar2_train.judge.types import MAX_PENDING, SESSION_IDLE_SECONDS
+from rstar2_train.cli.common import Subparsers, add_command, fail
+from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SESSION_IDLE_SECONDS
+from rstar2_train.utils.auth import JUDGE_TOKEN, check_bind, read_secret
 from rstar2_train.utils.options import count, port, seconds
-from rstar2_train.utils.terminal import ending_signals
 
 if TYPE_CHECKING:
     from rstar2_train.judge.local import LocalJudge
 
-TOKEN = "RSTAR2_JUDGE_TOKEN"
+T = TypeVar("T")
+
+NAME = "judge"
+STOP_SECONDS = DRAIN_SECONDS + 10
+"""Grace period of the judge's processes: a little longer than they let running calls finish."""
 PATIENCE_SECONDS = 10.0
-"""How long `run` waits for a judge that does not answer: somebody sits there."""
+"""How long `run` waits for a judge that does not answer: a person is waiting."""
+DESCRIPTION = "Run code in gVisor sandboxes: start a judge, run a program in one, or measure one."
 EPILOG = f"""examples:
-  rstar2 judge serve                          a judge on a free port of this machine, until Ctrl-C
-  {TOKEN}=... rstar2 judge serve --host 0.0.0.0 --port 8088      for others, who need the token
-  echo 'print(6 * 7)' | rstar2 judge run -    one program, in a sandbox
-  rstar2 judge bench --callers 64             calls per second and waiting times, here
-The token is read from {TOKEN}, or from the file that {TOKEN}_FILE names."""
+  rstar2 judge serve                          start a judge on a free port of this machine, until Ctrl-C
+  {JUDGE_TOKEN}=... rstar2 judge serve --host 0.0.0.0 --port 8088      for other machines, which need the token
+  echo 'print(6 * 7)' | rstar2 judge run -    run a program in a sandbox
+  rstar2 judge bench --callers 64             measure calls per second and latency on this machine
+
+The token is read from {JUDGE_TOKEN}, or from the file that {JUDGE_TOKEN}_FILE names."""
 
 
-def add_arguments(judge: argparse.ArgumentParser) -> None:
-    """The subcommands and their options."""
-    judge.epilog = EPILOG
-    judge.formatter_class = argparse.RawDescriptionHelpFormatter
-    verbs = judge.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    here = argparse.ArgumentParser(add_help=False)
-    here.add_argument("--executors", type=count, default=0, help="sandboxes (default: one for each core)")
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--url", default="", help="of a judge that runs already; default: one is started for this")
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand and its own subcommands."""
+    help = "run the Code Judge alone: serve, run, bench"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    local = argparse.ArgumentParser(add_help=False)
+    local.add_argument("--executors", type=count, default=0, help="number of sandboxes (default: one per core)")
+    remote = argparse.ArgumentParser(add_help=False)
+    remote.add_argument("--url", default="", help="URL of a running judge (default: start one for this command)")
 
-    serve = verbs.add_parser("serve", parents=[here], help="start a judge: Redis, API, worker, gVisor sandboxes")
+    serve = add_command(verbs, "serve", main, parents=[local], help="start a judge: Redis, API, worker, sandboxes")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=port, default=0, help="port; 0 (default) takes a free one and prints it")
-    serve.add_argument("--insecure", action="store_true", help="allow an open address without a token")
+    serve.add_argument("--port", type=port, default=0, help="port; 0 (default) selects a free port and prints it")
+    serve.add_argument("--insecure", action="store_true", help="allow other machines to connect without a token")
     serve.add_argument(
         "--max-pending",
         type=count,
         default=MAX_PENDING,
         metavar="N",
-        help="calls held before 503 (default: %(default)s)",
+        help="limit of queued calls; further calls get 503 (default: %(default)s)",
     )
     serve.add_argument(
-        "--session-idle", type=seconds, default=SESSION_IDLE_SECONDS, metavar="SECONDS",
-        help="a session without a cell for so long is ended (default: %(default)s)",
-    )  # fmt: skip
+        "--session-idle",
+        type=seconds,
+        default=SESSION_IDLE_SECONDS,
+        metavar="SECONDS",
+        help="idle time after which a session is closed (default: %(default)s)",
+    )
 
-    run = verbs.add_parser("run", parents=[here, where], help="run a program in a sandbox, print what it printed")
-    run.add_argument("file", help="a Python file, or - for standard input")
-    run.add_argument("--stdin", type=Path, help="file that the program reads as its standard input")
-    run.add_argument("--seconds", type=seconds, default=4, help="time limit (default: %(default)s)")
+    help = "run a program in a sandbox and print its output"
+    run = add_command(verbs, "run", main, parents=[local, remote], help=help)
+    run.add_argument("file", help="Python file, or - for standard input")
+    run.add_argument("--stdin", type=Path, help="file that becomes the standard input of the program")
+    run.add_argument("--seconds", type=seconds, default=4, help="wall-clock limit (default: %(default)s)")
     run.add_argument("--memory-mib", type=count, default=512, help="memory limit (default: %(default)s)")
 
-    bench = verbs.add_parser("bench", parents=[here, where], help="calls per second and waiting times of a judge")
+    help = "measure calls per second and latency of a judge"
+    bench = add_command(verbs, "bench", main, parents=[local, remote], help=help)
     bench.add_argument(
         "--snippet",
         choices=["print", "numpy", "sympy", "all"],
         default="all",
-        help="what is run (default: %(default)s)",
+        help="program to run (default: %(default)s)",
     )
-    bench.add_argument("--callers", type=count, default=64, help="callers at a time (default: %(default)s)")
-    bench.add_argument("--calls", type=count, default=400, help="calls in all (default: %(default)s)")
+    bench.add_argument("--callers", type=count, default=64, help="concurrent callers (default: %(default)s)")
+    bench.add_argument("--calls", type=count, default=400, help="total number of calls (default: %(default)s)")
 
 
-def main(given: argparse.Namespace) -> int:
-    """Runs one of them; returns the exit code."""
-    from rstar2_train.judge.sandbox.rootfs import SetupError
+def main(args: argparse.Namespace) -> int:
+    """Run one of the subcommands; return the exit code."""
     from rstar2_train.judge.types import JudgeUnavailable
+    from rstar2_train.launch.local.preflight import PreflightError
+    from rstar2_train.launch.local.run import add_tools_to_path
+    from rstar2_train.utils.supervisor import ChildFailed, StopRequested
 
-    verb = {"serve": _serve, "run": _run, "bench": _bench}[given.verb]
+    add_tools_to_path()
+    verb = {"serve": _serve, "run": _run, "bench": _bench}[args.verb]
     try:
-        return verb(given)
-    except (SetupError, JudgeUnavailable, RuntimeError, ValueError, OSError) as error:
-        print(f"rstar2 judge {given.verb}: {error}", file=sys.stderr)
-        return 1
+        return verb(args)
+    except (PreflightError, ChildFailed, JudgeUnavailable, RuntimeError, ValueError, OSError) as error:
+        return fail(f"{NAME} {args.verb}", str(error))
+    except StopRequested as stop:
+        return stop.exit_code
 
 
-def _serve(given: argparse.Namespace) -> int:
-    ended = threading.Event()
-    for number in ending_signals():
-        signal.signal(number, lambda *_: ended.set())
-    told = {
-        "host": given.host,
-        "port": given.port,
-        "api_arguments": ("--max-pending", str(given.max_pending), *(["--insecure"] if given.insecure else [])),
-        "worker_arguments": ("--session-idle", str(given.session_idle)),
+def _serve(args: argparse.Namespace) -> int:
+    from rstar2_train.utils.supervisor import StopRequested
+
+    async def wait(judge: LocalJudge) -> None:
+        print(f"The judge listens on {judge.url} (API page: {judge.url}/docs). Press Ctrl-C to stop it.", flush=True)
+        await asyncio.Event().wait()
+
+    check_bind(args.host, token=read_secret(JUDGE_TOKEN), insecure=args.insecure)
+    settings = {
+        "host": args.host,
+        "port": args.port,
+        "api_arguments": ("--max-pending", str(args.max_pending), *(["--insecure"] if args.insecure else [])),
+        "worker_arguments": ("--session-idle", str(args.session_idle)),
     }
-    with _stack(given, **told) as stack:
-        print(f"the judge listens on {stack.url}  (API page: {stack.url}/docs; Ctrl-C ends it)", flush=True)
-        while not ended.wait(1):
-            stack.check()
+    try:
+        _with_local_judge(args, wait, **settings)
+    except StopRequested:
+        return 0
     return 0
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
     from rstar2_train.api.judge_limits import JudgeLimits
     from rstar2_train.judge.client.client import JudgeClient
-    from rstar2_train.utils.auth import secret
 
-    code = sys.stdin.read() if given.file == "-" else Path(given.file).read_text()
-    stdin = given.stdin.read_text() if given.stdin else ""
+    code = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    stdin = args.stdin.read_text() if args.stdin else ""
     try:
-        limits = JudgeLimits(wall_seconds=given.seconds, memory_mib=given.memory_mib)
+        limits = JudgeLimits(wall_seconds=args.seconds, memory_mib=args.memory_mib)
     except ValidationError as error:
         options = {"wall_seconds": "--seconds", "memory_mib": "--memory-mib"}
-        found = [f"{options[str(one['loc'][0])]} {one['input']}: {one['msg'].lower()}" for one in error.errors()]
-        raise ValueError("; ".join(found)) from None
+        messages = [f"{options[str(line['loc'][0])]} {line['input']}: {line['msg'].lower()}" for line in error.errors()]
+        raise ValueError("; ".join(messages)) from None
 
     async def call(url: str) -> int:
-        async with JudgeClient(url, secret(TOKEN), patience_seconds=PATIENCE_SECONDS) as client:
+        async with JudgeClient(url, read_secret(JUDGE_TOKEN), patience_seconds=PATIENCE_SECONDS) as client:
             result = await client.run(code, stdin, limits=limits)
         sys.stdout.write(result.stdout)
         sys.stderr.write(result.stderr)
@@ -136,48 +151,70 @@ def _run(given: argparse.Namespace) -> int:
             print(f"{result.status} after {result.run_seconds:.2f} s", file=sys.stderr)
         return 0 if result.status == "ok" else 1
 
-    with _judge(given) as url:
-        return asyncio.run(call(url))
+    return _with_judge(args, call)
 
 
-def _bench(given: argparse.Namespace) -> int:
+def _bench(args: argparse.Namespace) -> int:
     from rstar2_train.judge.loadgen import SNIPPETS, measure_load
-    from rstar2_train.utils.auth import secret
 
-    kinds = list(SNIPPETS) if given.snippet == "all" else [given.snippet]
-    table = Table("snippet", "callers", "calls/s", "p50 s", "p99 s", "refused", title="Code Judge")
-    with _judge(given) as url:
-        for kind in kinds:
-            asyncio.run(measure_load(url, kind, callers=8, calls=24, token=secret(TOKEN)))  # what a first call costs
-            found = asyncio.run(measure_load(url, kind, callers=given.callers, calls=given.calls, token=secret(TOKEN)))
-            cells = (found.calls_per_second, found.p50, found.p99)
-            table.add_row(kind, str(found.callers), *(f"{one:.3g}" for one in cells), str(found.refused))
+    snippets = list(SNIPPETS) if args.snippet == "all" else [args.snippet]
+    table = Table("snippet", "callers", "calls/s", "p50 s", "p99 s", "rejected", title="Code Judge")
+
+    async def measure(url: str) -> None:
+        token = read_secret(JUDGE_TOKEN)
+        for snippet in snippets:
+            await measure_load(url, snippet, callers=8, calls=24, token=token)  # the first calls are slower
+            load = await measure_load(url, snippet, callers=args.callers, calls=args.calls, token=token)
+            figures = [f"{value:.3g}" for value in (load.calls_per_second, load.p50, load.p99)]
+            table.add_row(snippet, str(load.callers), *figures, str(load.refused))
+
+    _with_judge(args, measure)
     Console().print(table)
     return 0
 
 
-@contextmanager
-def _judge(given: argparse.Namespace) -> Iterator[str]:
-    """The URL of the judge that was named, or of one that lives as long as this does."""
-    if given.url:
-        yield given.url.rstrip("/")
-    else:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the judge that was started here ends too
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
-        with _stack(given) as stack:
-            yield stack.url
+def _with_judge(args: argparse.Namespace, work: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` with the URL of the judge in --url, or of one that runs only for this command."""
+    if args.url:
+        return asyncio.run(work(args.url.rstrip("/")))
+    return _with_local_judge(args, lambda judge: work(judge.url))
 
 
-@contextmanager
-def _stack(given: argparse.Namespace, **settings: Any) -> Iterator[LocalJudge]:
+def _with_local_judge(
+    args: argparse.Namespace, work: Callable[[LocalJudge], Coroutine[Any, Any, T]], **settings: Any
+) -> T:
+    """Start a judge, run `work`, stop the judge. Raises PreflightError, ChildFailed and StopRequested."""
     from rstar2_train.judge.local import LocalJudge
+    from rstar2_train.launch.local.preflight import PreflightError, missing_tools
+    from rstar2_train.utils.ports import free_ports
+    from rstar2_train.utils.supervisor import Supervisor, temporary_state
 
-    executors = given.executors or len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="rstar2-judge-") as folder:
-        stack = LocalJudge(Path(folder), executors=executors, **settings)
-        try:
-            with Console(stderr=True).status("starting Redis, the API and the sandboxes ..."):
-                stack.start()
-            yield stack
-        finally:
-            stack.stop()
+    if missing := missing_tools("gvisor"):
+        raise PreflightError("\n".join(missing))
+    console = Console(stderr=True)
+
+    def notify(message: str) -> None:
+        console.print(message, style="yellow", markup=False, highlight=False)
+
+    async def start(folder: Path) -> T:
+        redis_port, api_port = free_ports(2)
+        judge = LocalJudge(
+            folder,
+            redis_port=redis_port,
+            port=settings.pop("port", 0) or api_port,
+            executors=args.executors or len(os.sched_getaffinity(0)),
+            token=read_secret(JUDGE_TOKEN),
+            stop_seconds=STOP_SECONDS,
+            **settings,
+        )
+        async with Supervisor(logs=folder / "logs", register=folder / "children.json", notify=notify) as supervisor:
+
+            async def start_and_work() -> T:
+                with console.status("Starting Redis, the API and the sandboxes ..."):
+                    await judge.start(supervisor)
+                return await work(judge)
+
+            return await supervisor.run_until_stopped(start_and_work())
+
+    with temporary_state("rstar2-judge-") as folder:
+        return asyncio.run(start(folder))

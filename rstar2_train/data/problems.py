@@ -13,7 +13,7 @@ from typing import Any
 
 from rstar2_train.data.readers import DataError, brief, read_rows, text_field
 from rstar2_train.rewards.instructions import as_gold, is_gold, of_gold, read_instructions
-from rstar2_train.utils.text import half_character
+from rstar2_train.utils.text import lone_surrogate
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
 
@@ -127,7 +127,7 @@ def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:
 
 def _check_text(text: str, field: str) -> str:
     """Return the text unchanged. Raises DataError for a text that tokenizers reject."""
-    if half := half_character(text):
+    if half := lone_surrogate(text):
         raise DataError(f"{field} contains {half!a}, half of a surrogate pair; remove it or the row")
     if len(text) > LONGEST_TEXT:
         raise DataError(

@@ -6,10 +6,8 @@ starts vLLM with this ASGI middleware (`--middleware`); the token is in the envi
 
 from __future__ import annotations
 
-from rstar2_train.utils.auth import Application, BearerAuth, secret
+from rstar2_train.utils.auth import ENGINE_TOKEN, Application, BearerAuth, read_secret
 
-TOKEN_VARIABLE = "RSTAR2_ENGINE_TOKEN"
-"""Environment variable with the token that engine and trainer share; with `_FILE` appended, a file with the token."""
 MIN_TOKEN_LENGTH = 16
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 """Routes without a token: probes and the metrics scraper have none."""
@@ -17,10 +15,10 @@ OPEN_PATHS = frozenset({"/health", "/metrics"})
 
 def read_token() -> str:
     """Return the token from the environment. Raises ValueError if it is missing or too short."""
-    token = secret(TOKEN_VARIABLE) or ""
+    token = read_secret(ENGINE_TOKEN) or ""
     if len(token) < MIN_TOKEN_LENGTH:
         raise ValueError(
-            f"{TOKEN_VARIABLE} must hold a token of at least {MIN_TOKEN_LENGTH} characters (it has {len(token)}): "
+            f"{ENGINE_TOKEN} must hold a token of at least {MIN_TOKEN_LENGTH} characters (it has {len(token)}): "
             "it protects the engine's administration routes"
         )
     return token

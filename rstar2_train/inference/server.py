@@ -20,7 +20,8 @@ from typing import Any
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
-from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, read_token
+from rstar2_train.inference.auth_middleware import read_token
+from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.scratch_dir import scratch_dir
 
 SERVED_NAME = "policy"
@@ -212,7 +213,7 @@ def _main() -> None:
         os.set_inheritable(lock.fileno(), True)
     except (ValueError, OSError) as error:
         raise SystemExit(f"cannot start the engine: {error}") from error
-    required = {TOKEN_VARIABLE: read_token(), "TMPDIR": str(sockets)}
+    required = {**secret_env(ENGINE_TOKEN, read_token()), "TMPDIR": str(sockets)}
     os.execve(start.argv[0], start.argv, start.tuning | os.environ | start.env | required)
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
 from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
-from rstar2_train.utils.open_files import raise_open_files
+from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.options import count, port, seconds
 
 SECRETS = """Secrets come from the environment, never from the command line:
@@ -143,7 +143,7 @@ def run_executor(given: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one role. 0: ended as asked; 78: cannot run here or like this (the message says why)."""
     given = parser().parse_args(arguments)
-    raise_open_files()
+    raise_open_file_limit()
     logging.basicConfig(
         level=given.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -20,8 +20,8 @@ from rstar2_train.api.contracts import ExitCode, Outcome, StageFailed, write_mod
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.utils.files import FULL
-from rstar2_train.utils.open_files import raise_open_files
+from rstar2_train.utils.files import DISK_FULL
+from rstar2_train.utils.open_files import raise_open_file_limit
 
 log = logging.getLogger("rstar2.orchestrator")
 
@@ -54,7 +54,7 @@ async def run_stage(ctx: StageContext) -> Outcome:
         outcome = ctx.outcome("failed", error.reason, str(error))
         return outcome.model_copy(update={"retryable": error.retryable})
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             return _defect(ctx)
         message = f"No space left on the disk of {ctx.state.root}. Free some space, then run the job again."
         return ctx.outcome("failed", "StorageFull", message)
@@ -72,7 +72,7 @@ def _defect(ctx: StageContext) -> Outcome:
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return the exit code."""
     options = parser().parse_args(argv)
-    raise_open_files()
+    raise_open_file_limit()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else one line per batch of tool calls
     state = JobState(options.state.resolve())

@@ -20,7 +20,6 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
-from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
@@ -31,8 +30,8 @@ from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.utils.auth import secret
-from rstar2_train.utils.dns import addresses, split_address
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
+from rstar2_train.utils.dns import resolve_addresses, split_address
 
 Result = TypeVar("Result")
 KEPT_VERSIONS = 2
@@ -51,13 +50,13 @@ class RolloutSession:
         self._chat_format = chat_format
         self._pool = EnginePool(
             ctx.endpoints.engines,
-            token=secret(TOKEN_VARIABLE) or "",
+            token=read_secret(ENGINE_TOKEN) or "",
             find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
         )
         self._judge = JudgeClient(
             ctx.endpoints.judge,
-            token=secret("RSTAR2_JUDGE_TOKEN"),
+            token=read_secret(JUDGE_TOKEN),
             patience_seconds=self._pool.times.patience,
         )
 
@@ -188,7 +187,7 @@ def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None
 
 async def _find_engines(service: str) -> frozenset[str] | None:
     """Return the base URLs of the engines behind a service; None if the lookup failed."""
-    hosts = await addresses(service)
+    hosts = await resolve_addresses(service)
     return None if hosts is None else frozenset(f"http://{host}" for host in hosts)
 
 

@@ -1,7 +1,7 @@
-"""The HTTP endpoint of `rstar2 serve`: OpenAI's chat completions, with the tool loop behind them.
+"""The HTTP endpoint of `rstar2 serve`: OpenAI's chat completions on top of the agent loop.
 
-POST /v1/chat/completions, GET /v1/models, GET /health. Nothing else of the engine is reachable from here: it listens
-on loopback, under a token that only this process has. A client that goes away cancels its answer.
+POST /v1/chat/completions, GET /v1/models, GET /health. Clients cannot reach other routes of the engine: it listens on
+loopback and its token is known only to this process. The answer of a client that disconnects is cancelled.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from rstar2_train.serving.completion import Completion, CompletionEnd, ServerCon
 from rstar2_train.serving.engine_client import DONE
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import ChatRequest
-from rstar2_train.utils.auth import BearerAuth
+from rstar2_train.utils.auth import SERVE_TOKEN, BearerAuth
 
 CHAT = "/v1/chat/completions"
+MAX_BODY_BYTES = 1 << 25
+"""Limit of a request body: many times the size of a context of a million tokens."""
 OPEN_PATHS = frozenset({"/health"})
 """Routes without a token: probes have none."""
-MOST_BYTES = 1 << 25
-"""Of a request's body: many times what a context of a million tokens holds."""
-Event = Callable[[dict[str, Any]], Awaitable[None]]
+SendEvent = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
-    """The application. `token`: what clients must send; None asks for none."""
+def make_app(context: ServerContext, *, token: str | None) -> FastAPI:
+    """Return the application. `token`: token that clients must send; None: no token is required."""
     app = FastAPI(title="rStar2", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_BodyLimit)
-    made = int(time.time())
-
+    created = int(time.time())
     if token:
-        message = "The bearer token is missing or wrong. Set it as the API key (`rstar2 chat`: RSTAR2_SERVE_TOKEN)."
+        message = f"The bearer token is missing or wrong. Send it as the API key (`rstar2 chat`: {SERVE_TOKEN})."
         body = ApiError(401, message, code="invalid_api_key").body()
         app.add_middleware(BearerAuth, token=token, is_open=OPEN_PATHS.__contains__, body=body)
 
     @app.exception_handler(ApiError)
-    async def refused(request: Request, error: ApiError) -> Response:
+    async def api_error(request: Request, error: ApiError) -> Response:
         return JSONResponse(error.body(), status_code=error.status)
 
     @app.exception_handler(RequestValidationError)
@@ -55,12 +54,12 @@ def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
         if first["type"] == "json_invalid":
             message = f"the body is not valid JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
             return JSONResponse(ApiError(400, message).body(), status_code=400)
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = f"{where or 'the body'}: {first['msg']}"
-        return JSONResponse(ApiError(400, message, param=where or None).body(), status_code=400)
+        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        message = f"{field or 'the body'}: {first['msg']}"
+        return JSONResponse(ApiError(400, message, param=field or None).body(), status_code=400)
 
     @app.exception_handler(HTTPException)
-    async def no_such_route(request: Request, error: HTTPException) -> Response:
+    async def http_error(request: Request, error: HTTPException) -> Response:
         return JSONResponse(ApiError(error.status_code, error.detail).body(), status_code=error.status_code)
 
     @app.get("/health")
@@ -69,151 +68,150 @@ def make_app(house: ServerContext, *, token: str | None) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        served = house.served
-        one = {"id": served.name, "object": "model", "created": made, "owned_by": "rstar2"}
-        return {"object": "list", "data": [one | {"max_model_len": served.context}]}
+        model = {"id": context.model.name, "object": "model", "created": created, "owned_by": "rstar2"}
+        return {"object": "list", "data": [model | {"max_model_len": context.model.context}]}
 
     @app.post(CHAT)
-    async def chat_completions(question: ChatRequest, request: Request) -> Response:
-        question.check(model=house.served.name)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        body.check(model=context.model.name)
         head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": house.served.name,
+            "model": context.model.name,
         }
-        if question.tools:
-            return await _passed_on(question, house, request)
-        talk = Completion.about(question, house)
-        if question.stream:
-            return _Streamed(lambda event: _stream(talk, head, event))
-        return await _unless_gone(request.receive, _whole(talk, head))
+        if body.tools:
+            return await _forward(body, context, request)
+        completion = Completion.create(body, context)
+        if body.stream:
+            return _EventStream(lambda send_event: _stream(completion, head, send_event))
+        return await _until_disconnect(request.receive, _complete(completion, head))
 
     return app
 
 
 class _BodyLimit:
-    """Reads no more of a request's body than MOST_BYTES: it is held in memory, and read before anyone is asked who."""
+    """Rejects a request body above MAX_BODY_BYTES: it is held in memory, and read before the token is checked."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        seen = 0
+        size = 0
 
         async def bounded() -> Message:
-            nonlocal seen
+            nonlocal size
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > MOST_BYTES:
-                raise HTTPException(413, f"the request has more than {MOST_BYTES >> 20} MiB: shorten the messages")
+            size += len(message.get("body", b""))
+            if size > MAX_BODY_BYTES:
+                raise HTTPException(413, f"the request is larger than {MAX_BODY_BYTES >> 20} MiB: shorten the messages")
             return message
 
         await self._app(scope, bounded if scope["type"] == "http" else receive, send)
 
 
-async def _whole(talk: Completion, head: dict[str, Any]) -> Response:
-    """An answer in one piece."""
+async def _complete(completion: Completion, head: dict[str, Any]) -> Response:
+    """Return the complete answer as one response."""
     text: list[str] = []
 
-    async def tell(piece: str) -> None:
+    async def emit(piece: str) -> None:
         text.append(piece)
 
-    ending = await talk.run(tell)
-    choice = _choice(ending) | {"message": {"role": "assistant", "content": "".join(text)}}
-    return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": ending.usage()})
+    end = await completion.run(emit)
+    choice = _choice(end) | {"message": {"role": "assistant", "content": "".join(text)}}
+    return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": end.usage()})
 
 
-async def _stream(talk: Completion, head: dict[str, Any], event: Event) -> None:
-    """An answer in events: its text as it comes, how it ended, and its usage where that was asked for."""
+async def _stream(completion: Completion, head: dict[str, Any], send_event: SendEvent) -> None:
+    """Send the answer as events: pieces of text, the finish reason, and the usage if the client wants it."""
     head = head | {"object": "chat.completion.chunk"}
-    options = talk.question.stream_options
+    options = completion.request.stream_options
     usage = {"usage": None} if options and options.include_usage else {}
     delta: dict[str, str] = {"role": "assistant"}
 
-    async def tell(piece: str) -> None:
+    async def emit(piece: str) -> None:
         nonlocal delta
         choice = {"index": 0, "delta": delta | {"content": piece}, "finish_reason": None}
         delta = {}
-        await event(head | {"choices": [choice]} | usage)
+        await send_event(head | {"choices": [choice]} | usage)
 
-    ending = await talk.run(tell)
-    await event(head | {"choices": [_choice(ending) | {"delta": delta}]} | usage)
+    end = await completion.run(emit)
+    await send_event(head | {"choices": [_choice(end) | {"delta": delta}]} | usage)
     if usage:
-        await event(head | {"choices": [], "usage": ending.usage()})
+        await send_event(head | {"choices": [], "usage": end.usage()})
 
 
-def _choice(ending: CompletionEnd) -> dict[str, Any]:
-    return {"index": 0, "finish_reason": ending.finish_reason, "stop_reason": ending.stop}
+def _choice(end: CompletionEnd) -> dict[str, Any]:
+    return {"index": 0, "finish_reason": end.finish_reason, "stop_reason": end.stop}
 
 
-async def _passed_on(question: ChatRequest, house: ServerContext, request: Request) -> Response:
-    """The engine's own answer to a question with the client's own tools: the client runs them."""
-    body = question.for_engine(model=house.engine.model)
-    name = {"model": house.served.name}
+async def _forward(body: ChatRequest, context: ServerContext, request: Request) -> Response:
+    """Return the engine's own answer to a request with the client's tools, which the client runs."""
+    engine_body = body.for_engine(model=context.engine.model)
+    name = {"model": context.model.name}
 
-    async def whole() -> Response:
-        return JSONResponse(await house.engine.answer(CHAT, body) | name)
+    async def complete() -> Response:
+        return JSONResponse(await context.engine.answer(CHAT, engine_body) | name)
 
-    async def stream(event: Event) -> None:
-        async with aclosing(house.engine.events(CHAT, body)) as events:
-            async for one in events:
-                await event(one | name)
+    async def stream(send_event: SendEvent) -> None:
+        async with aclosing(context.engine.events(CHAT, engine_body)) as events:
+            async for event in events:
+                await send_event(event | name)
 
-    return _Streamed(stream) if question.stream else await _unless_gone(request.receive, whole())
+    return _EventStream(stream) if body.stream else await _until_disconnect(request.receive, complete())
 
 
-class _Streamed(Response):
-    """Server-sent events. An error before the first one is an answer with that status; a later one is an event."""
+class _EventStream(Response):
+    """Server-sent events. An error before the first event is a response with its status; a later error is an event."""
 
-    def __init__(self, produce: Callable[[Event], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, produce: Callable[[SendEvent], Coroutine[Any, Any, None]]) -> None:
         super().__init__()
         self._produce = produce
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        started = False
 
-        async def say(data: str) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
+        async def send_data(data: str) -> None:
+            nonlocal started
+            if not started:
+                started = True
                 headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
 
-        async def event(fields: dict[str, Any]) -> None:
-            await say(json.dumps(fields))  # in ASCII: some clients take U+2028 for the end of a line
+        async def send_event(fields: dict[str, Any]) -> None:
+            await send_data(json.dumps(fields))  # ASCII: some clients treat U+2028 as the end of a line
 
         async def work() -> Response | None:
             try:
-                await self._produce(event)
-                await say(DONE)
+                await self._produce(send_event)
+                await send_data(DONE)
             except ApiError as error:
-                if not begun:
+                if not started:
                     return JSONResponse(error.body(), status_code=error.status)
-                await event(error.body())
+                await send_event(error.body())
             await send({"type": "http.response.body", "body": b""})
             return None
 
-        answer = await _unless_gone(receive, work())
-        if answer is not None:
-            await answer(scope, receive, send)
+        response = await _until_disconnect(receive, work())
+        if response is not None:
+            await response(scope, receive, send)
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Any]) -> Any:
-    """What `work` returns; it is cancelled, and nothing is answered, when the client goes away meanwhile."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_until_gone(receive))
+async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of `work`. If the client disconnects, `work` is cancelled and the result is status 499."""
+    task = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-    return Response(status_code=499) if working.cancelled() else working.result()
+        disconnect.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    return Response(status_code=499) if task.cancelled() else task.result()
 
 
-async def _until_gone(receive: Receive) -> None:
-    """Until the client closes its connection; its request was read before."""
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client closes its connection. Its request was read before."""
     while (await receive())["type"] != "http.disconnect":
         pass

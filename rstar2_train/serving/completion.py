@@ -1,7 +1,7 @@
-"""One answer: the loop of rollouts over a client's conversation, told piece by piece, and what it came to.
+"""One answer: runs the agent loop on a client's conversation and streams its text.
 
-Between the endpoint (app.py) and the agent loop (rollout/agent.py), which it runs as training does: same prompt, same
-tool, same limits. An infrastructure failure becomes an error of the client's, never an output that the model sees.
+Between the endpoint (app.py) and the agent loop (rollout/agent.py), with the prompt, tool and limits of training. An
+infrastructure failure becomes an error for the client, never an output that the model reads.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.schema import JUPYTER
 
-Tell = Callable[[str], Awaitable[None]]
+Emit = Callable[[str], Awaitable[None]]
+"""Sends a piece of text to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionEnd:
-    """How an answer ended."""
+    """Why an answer ended, and its size."""
 
     finish_reason: Literal["stop", "length"]
-    """OpenAI's word."""
+    """Value in OpenAI's API."""
     stop: StopReason | Literal["stop_string"]
-    """The loop's own."""
+    """Reason of the agent loop."""
     prompt_tokens: int
     response_tokens: int
-    """Everything after the prompt, outputs of tools included, as max_tokens counts it."""
+    """All tokens after the prompt, tool outputs included, as for max_tokens."""
 
     def usage(self) -> dict[str, Any]:
-        """OpenAI's counts."""
+        """Return the usage object of OpenAI's API."""
         total = self.prompt_tokens + self.response_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -54,75 +55,76 @@ class CompletionEnd:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all conversations share."""
+    """What all requests of the endpoint share."""
 
-    served: ServingModel
-    protocol: ChatFormat
+    model: ServingModel
+    chat_format: ChatFormat
     engine: StreamingEngine
     judge: JudgeClient
     judge_patience: float
-    """Seconds that a judge may be away before a call fails."""
+    """Seconds that a call waits for an unreachable judge before it fails."""
     max_turns: int
-    """Most turns of the model in one answer."""
+    """Limit of assistant turns per answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer to be given."""
+    """One answer of the endpoint."""
 
-    house: ServerContext
-    question: ChatRequest
+    context: ServerContext
+    request: ChatRequest
     prompt_ids: list[int]
     sampling: Sampling
 
     @classmethod
-    def about(cls, question: ChatRequest, house: ServerContext) -> Completion:
-        """The answer to a question. Raises ApiError for one that cannot be answered."""
-        context = house.served.context
-        ids = prompt_ids(question.messages, house.protocol, context=context)
-        sampling = question.sampling(prompt_tokens=len(ids), context=context, max_turns=house.max_turns)
-        return cls(house, question, ids, sampling)
+    def create(cls, request: ChatRequest, context: ServerContext) -> Completion:
+        """Prepare the answer to a request. Raises ApiError for an invalid request."""
+        tokens = context.model.context
+        ids = prompt_ids(request.messages, context.chat_format, context=tokens)
+        sampling = request.sampling(prompt_tokens=len(ids), context=tokens, max_turns=context.max_turns)
+        return cls(context, request, ids, sampling)
 
-    async def run(self, tell: Tell) -> CompletionEnd:
-        """Answer; `tell` is given the text as it comes. Raises ApiError. Cancelling it stops the engine's work."""
-        house = self.house
-        protocol = house.protocol
+    async def run(self, emit: Emit) -> CompletionEnd:
+        """Generate the answer. `emit` gets the text piece by piece. Raises ApiError. Cancelling it stops the engine."""
+        context = self.context
+        chat_format = context.chat_format
 
-        async def tell_outputs(calls: Sequence[ToolCall]) -> None:
-            await tell(outputs_text([protocol.escape_markers(call.response) for call in calls]))
+        async def emit_outputs(calls: Sequence[ToolCall]) -> None:
+            await emit(outputs_text([chat_format.escape_markers(call.response) for call in calls]))
 
         turns = TurnGenerator(
-            engine=house.engine,
+            engine=context.engine,
             sampling=self.sampling,
-            stop_ids=protocol.stop_ids,
-            stops=self.question.stop,
-            seed=self.question.seed,
-            tell=tell,
+            stop_ids=chat_format.stop_ids,
+            stops=self.request.stop,
+            seed=self.request.seed,
+            emit=emit,
         )
         agent = Agent(
-            chat_format=protocol,
+            chat_format=chat_format,
             sampling=self.sampling,
-            rollout=house.served.rollout,
-            limits=JudgeLimits.from_spec(house.served.judge.limits),
+            rollout=context.model.rollout,
+            limits=JudgeLimits.from_spec(context.model.judge.limits),
         )
         trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=self.prompt_ids)
         try:
             async with self._tool() as tool:
-                patient = JudgeWithTimeout(tool, status=house.judge.status, patience_seconds=house.judge_patience)
-                await agent.run(trajectory, generate=turns, executor=patient, on_calls=tell_outputs)
+                status, patience = context.judge.status, context.judge_patience
+                executor = JudgeWithTimeout(tool, status=status, patience_seconds=patience)
+                await agent.run(trajectory, generate=turns, executor=executor, on_calls=emit_outputs)
         except JudgeUnavailable as error:
             raise ApiError(
-                503, f"the code judge is down, a tool call could not be run: {error}", code="judge_unavailable"
+                503, f"the code judge is unavailable, so a tool call failed: {error}", code="judge_unavailable"
             ) from error
-        ended = trajectory.stop == "answered" or turns.stopped
+        finished = trajectory.stop == "answered" or turns.stopped
         return CompletionEnd(
-            finish_reason="stop" if ended else "length",
+            finish_reason="stop" if finished else "length",
             stop="stop_string" if turns.stopped else trajectory.stop,
             prompt_tokens=len(self.prompt_ids),
             response_tokens=trajectory.response_tokens,
         )
 
     def _tool(self) -> AbstractAsyncContextManager[ToolExecutor]:
-        """What runs this conversation's calls: the judge itself, or a session of its own."""
-        judge = self.house.judge
-        return JupyterTool(judge) if self.house.served.rollout.tool == JUPYTER else nullcontext(judge)
+        """Return what runs the calls of this conversation: the judge, or a session of it."""
+        judge = self.context.judge
+        return JupyterTool(judge) if self.context.model.rollout.tool == JUPYTER else nullcontext(judge)

@@ -1,8 +1,7 @@
-"""Asks the engine for the server: turns of the loop, streamed as they are sampled, and requests that are passed on.
+"""Client of the engine for the server: streams the turns of the agent loop, and forwards requests with client tools.
 
-Below the loop (completion.py) and the endpoint (app.py). Rollouts ask in another way (inference/client.py), in which
-nothing is streamed and log-probabilities come back. Cancelling a request closes its connection, which aborts it in the
-engine.
+Used by the loop (completion.py) and the endpoint (app.py). Training rollouts use inference/client.py, which does not
+stream and returns log-probabilities. To cancel a request closes its connection, which aborts it in the engine.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.serving.errors import ApiError
 
 SILENT_SECONDS = 600.0
-"""An engine that sends nothing for so long is taken to be lost; a full one lets a request wait."""
+"""Time without data after which an engine counts as lost. A full engine keeps a request waiting."""
 DONE = "[DONE]"
 
 
 class StreamingEngine:
-    """The engine's OpenAI endpoints."""
+    """Client of the engine's OpenAI endpoints."""
 
     def __init__(self, url: str, *, token: str, model: str, session: aiohttp.ClientSession) -> None:
-        """`model`: the name that it serves the model under."""
+        """`model`: name under which the engine serves the model."""
         self.model = model
         self._url = url
         self._session = session
@@ -38,13 +37,13 @@ class StreamingEngine:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENT_SECONDS)
 
     async def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """A whole answer. Raises ApiError."""
+        """Return a complete answer. Raises ApiError."""
         async with self._post(path, body) as response:
             reply: dict[str, Any] = await response.json()
             return reply
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
-        """The events of a streamed answer; whoever may leave early closes it. Raises ApiError."""
+        """Yield the events of a streamed answer. A caller that stops early must close it. Raises ApiError."""
         async with self._post(path, body) as response:
             async for line in response.content:
                 data = line.decode().removeprefix("data:").strip() if line.startswith(b"data:") else ""
@@ -55,25 +54,25 @@ class StreamingEngine:
                     if "error" in event:
                         raise ApiError(503, f"the engine failed: {event['error'].get('message', '')}")
                     yield event
-        raise ApiError(503, "the engine broke its answer off: it is being started again, try later")
+        raise ApiError(503, "the engine stopped during its answer; it is being restarted: retry later")
 
     @asynccontextmanager
     async def _post(self, path: str, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of status 200, its lines as long as they need be."""
+        """Yield a response with status 200; lines of any length can be read."""
         try:
             async with self._session.post(
                 self._url + path, json=body, headers=self._headers, timeout=self._timeout, read_bufsize=2**22
             ) as response:
                 if response.status != 200:
-                    raise _refusal(response.status, await response.text())
+                    raise _rejection(response.status, await response.text())
                 yield response
         except (aiohttp.ClientError, OSError) as error:  # as is TimeoutError
-            why = str(error) or type(error).__name__
-            raise ApiError(503, f"the engine does not answer ({why}): it is being started again, try later") from error
+            cause = str(error) or type(error).__name__
+            raise ApiError(503, f"the engine is unreachable ({cause}); it is being restarted: retry later") from error
 
 
-def _refusal(status: int, text: str) -> ApiError:
-    """The engine's no, as the client sees it."""
+def _rejection(status: int, text: str) -> ApiError:
+    """Return the engine's error as an error for the client."""
     try:
         error = json.loads(text)["error"]
         message, param, code = error["message"], error.get("param"), error.get("code")
@@ -84,23 +83,24 @@ def _refusal(status: int, text: str) -> ApiError:
 
 @dataclass
 class TurnGenerator:
-    """Samples the turns of one conversation, telling their text as it comes; the agent loop's `Generate`."""
+    """Samples the turns of one conversation and streams their text; implements the agent loop's `Generate`."""
 
     engine: StreamingEngine
     sampling: Sampling
     stop_ids: Sequence[int]
     stops: Sequence[str]
-    """Strings of the client's that end the answer."""
+    """Stop strings of the client."""
     seed: int | None
-    tell: Callable[[str], Awaitable[None]]
+    emit: Callable[[str], Awaitable[None]]
+    """Called with each piece of text."""
     stopped: bool = field(default=False, init=False)
-    """Whether one of `stops` came."""
+    """Whether the last turn ended at one of `stops`."""
 
     async def __call__(self, token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
-        """Sample a turn. Raises ApiError when the engine cannot.
+        """Sample a turn, without log-probabilities. Raises ApiError.
 
-        Nothing is learnt from these samples, so they carry no log-probabilities. A turn that a string of the client's
-        ended is not finished: its calls are not run. What the engine would add to the sampling is set to nothing.
+        A turn that ended at a stop string of the client is not finished, so its calls are not run. The engine's own
+        additions to sampling are turned off.
         """
         body = {
             "model": self.engine.model,
@@ -117,7 +117,7 @@ class TurnGenerator:
             "return_token_ids": True,
         }
         sampled: list[int] = []
-        ended = reason = None
+        finish_reason = stop_reason = None
         async with aclosing(self.engine.events("/v1/completions", body)) as events:
             async for event in events:
                 for choice in event["choices"]:
@@ -125,9 +125,10 @@ class TurnGenerator:
                         raise ApiError(503, "the engine does not return token ids: vLLM 0.10.2 or newer is needed")
                     sampled += choice["token_ids"] or ()
                     if choice["text"]:
-                        await self.tell(choice["text"])
-                    ended, reason = choice["finish_reason"] or ended, choice["stop_reason"] or reason
-        if ended not in ("stop", "length"):
-            raise ApiError(503, f"the engine ended its answer with {ended!r}: it is being started again, try later")
-        self.stopped = isinstance(reason, str)
-        return Generation(sampled, [], "stop" if ended == "stop" and not self.stopped else "length", "")
+                        await self.emit(choice["text"])
+                    finish_reason = choice["finish_reason"] or finish_reason
+                    stop_reason = choice["stop_reason"] or stop_reason
+        if finish_reason not in ("stop", "length"):
+            raise ApiError(503, f"the engine aborted its answer ({finish_reason!r}): retry later")
+        self.stopped = isinstance(stop_reason, str)
+        return Generation(sampled, [], "stop" if finish_reason == "stop" and not self.stopped else "length", "")

@@ -1,7 +1,6 @@
-"""Calls of a conversation whose judge may be away: an error in good time instead of an answer that never comes.
+"""A time limit for tool calls whose judge is unreachable, so that a user gets an error instead of no answer.
 
-Between the agent loop and the judge's client, which waits as long as a queue takes: right for training, where nobody
-sits in front of it.
+Between the agent loop and the judge's client. The client alone waits as long as the queue takes, which suits training.
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from rstar2_train.rollout.agent import ToolExecutor
 
-LOOK_SECONDS = 2.0
-"""Between two looks at a judge that has not answered yet."""
+POLL_SECONDS = 2.0
+"""Interval of status requests while a call is pending."""
 
 
 class JudgeWithTimeout:
-    """An executor that gives up a call once its judge has not been ready for so long."""
+    """A tool executor that fails a call when its judge was not ready for `patience_seconds`."""
 
     def __init__(
         self, executor: ToolExecutor, *, status: Callable[[], Awaitable[dict[str, Any]]], patience_seconds: float
     ) -> None:
-        """`status`: the judge's own; JudgeUnavailable when it does not answer."""
+        """`status`: returns the judge's status; raises JudgeUnavailable if the judge is unreachable."""
         self._executor = executor
         self._status = status
         self._patience = patience_seconds
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
-        """Run it. Raises JudgeUnavailable; waiting in the queue of a judge that is well does not count."""
+        """Run a call. Raises JudgeUnavailable. Time in the queue of a ready judge does not count."""
         call = asyncio.ensure_future(self._executor.run(code, stdin, limits=limits))
         try:
-            well = time.monotonic()
-            while not (await asyncio.wait({call}, timeout=min(LOOK_SECONDS, self._patience)))[0]:
+            last_ready = time.monotonic()
+            while not (await asyncio.wait({call}, timeout=min(POLL_SECONDS, self._patience)))[0]:
                 if await self._ready():
-                    well = time.monotonic()
-                elif time.monotonic() - well > self._patience:
-                    raise JudgeUnavailable(f"no sandbox has been ready for {self._patience:g} s")
+                    last_ready = time.monotonic()
+                elif time.monotonic() - last_ready > self._patience:
+                    raise JudgeUnavailable(f"no sandbox was ready for {self._patience:g} s")
             return call.result()
         finally:
             call.cancel()

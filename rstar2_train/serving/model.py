@@ -1,12 +1,11 @@
-"""Which model is served, and how it was taught to call its tool: a folder, or what a job has trained.
+"""The model that `rstar2 serve` serves: a model folder, or the trained model of a job with that job's settings.
 
-First step of `rstar2 serve` (cli/serve.py). A model that lies in a job's state is served with that job's prompt, tool
-and limits, since a model that was taught one prompt does poorly with another.
+First step of `rstar2 serve` (cli/serve.py). A model in a job's state folder gets the job's prompts, tool and limits,
+because a model that was trained with one prompt does poorly with another.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,41 +16,38 @@ from rstar2_train.api.roles import AcceleratorSpec, ExecutorSpec, JudgeSpec, Mod
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
+from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
 
-LONGEST_CONTEXT = 32768
-"""Tokens of prompt and answer together, unless --context says otherwise; less when the model takes less."""
-
-
-class ModelNotFound(Exception):
-    """Why a model cannot be served, and what to give instead."""
+MAX_DEFAULT_CONTEXT = 32768
+"""Default limit of prompt and answer together, in tokens; lower if the model's context is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingModel:
-    """A model and the settings that it is served with."""
+    """A model and its settings."""
 
     name: str
-    """What clients call it."""
+    """Name in the endpoint's API."""
     folder: Path
     source: ModelSource
-    """Its prompts and chat template."""
+    """Prompts and chat template."""
     rollout: RolloutSpec
     judge: JudgeSpec
     executor: ExecutorSpec
     config: dict[str, Any]
-    """Its config.json."""
+    """Content of its config.json."""
     context: int
-    """Tokens of prompt and answer together."""
+    """Limit of prompt and answer together, in tokens."""
     accelerator: AcceleratorSpec = field(default_factory=lambda: AcceleratorSpec.of_vendor("None"))
-    """Of this machine; a job's own may be another's."""
+    """Accelerator of this machine; that of the job may be another."""
 
-    def protocol(self) -> ChatFormat:
-        """How its conversations become tokens. Raises ProtocolError, and OSError for files that are not there."""
+    def chat_format(self) -> ChatFormat:
+        """Return the chat format of its conversations. Raises ChatFormatError."""
         return ChatFormat.load(self.folder, self.source, tool=self.rollout.tool)
 
     def engine(self, *, port: int) -> EngineCommand:
-        """Command line of its engine, which reads the calls of a client's own tools too. Raises ValueError."""
+        """Return the command line of its engine, which also parses calls of a client's own tools. Raises ValueError."""
         arguments = self.rollout.engine_args | tool_call_arguments(self.source) | {"max-model-len": self.context}
         return engine_command(
             rollout=self.rollout.model_copy(update={"engine_args": arguments}),
@@ -65,25 +61,25 @@ class ServingModel:
 
 
 def find(model: str, *, jobs: Path) -> ServingModel:
-    """The model that a person named: a Hugging Face folder, a job, or a job's stage (`tiny/rl-3`).
+    """Return the model that the user named: a model folder, JOB, or JOB/STAGE (`tiny/rl-3`).
 
-    `jobs`: the folder of all jobs' state. Raises ModelNotFound.
+    `jobs`: folder of the state of all jobs. Raises ModelNotFound.
     """
     folder = Path(model)
     if (folder / "config.json").is_file():
-        return _in_folder(folder.resolve())
+        return _from_folder(folder.resolve())
     name, _, stage = model.partition("/")
     state = JobState(folder if (folder / "job.json").is_file() else jobs / name)
     if not state.job_file.is_file():
         raise ModelNotFound(
-            f"{model}: no such model. Give a Hugging Face folder (with config.json, tokenizer.json and *.safetensors), "
-            f"or JOB or JOB/STAGE of a job in {jobs}"
+            f"{model}: no such model. Pass a model folder (with config.json, tokenizer.json and *.safetensors), "
+            f"or JOB or JOB/STAGE of a job in {jobs}."
         )
-    return _of_job(state, "" if state.root == folder else stage)
+    return _from_job(state, "" if state.root == folder else stage)
 
 
 def adjusted(
-    served: ServingModel,
+    model: ServingModel,
     *,
     context: int | None = None,
     system_prompt: str | None = None,
@@ -92,44 +88,39 @@ def adjusted(
     accelerator: AcceleratorSpec | None = None,
     executors: int | None = None,
 ) -> ServingModel:
-    """The model with what a person set over its settings; None leaves one as it is. Raises ModelNotFound."""
-    if context is not None and context > (limit := _limit(served.config, context)):
-        raise ModelNotFound(f"--context {context} is more than the {limit} tokens that the model takes")
+    """Return the model with the user's settings in place of its own; None keeps its own. Raises ModelNotFound."""
+    limit = context_length(model.config)
+    if context is not None and limit is not None and context > limit:
+        raise ModelNotFound(f"--context {context} exceeds the context of the model, {limit} tokens.")
     prompts = {"system_prompt": system_prompt, "prompt_prefix": prompt_prefix}
     given = {key: value for key, value in prompts.items() if value is not None}
     return replace(
-        served,
-        context=context or served.context,
-        source=served.source.model_copy(update=given),
-        rollout=served.rollout.model_copy(update={"tool": tool}) if tool else served.rollout,
-        accelerator=accelerator or served.accelerator,
-        executor=served.executor.model_copy(update={"replicas": executors}) if executors else served.executor,
+        model,
+        context=context or model.context,
+        source=model.source.model_copy(update=given),
+        rollout=model.rollout.model_copy(update={"tool": tool}) if tool else model.rollout,
+        accelerator=accelerator or model.accelerator,
+        executor=model.executor.model_copy(update={"replicas": executors}) if executors else model.executor,
     )
 
 
-def _of_job(state: JobState, stage: str) -> ServingModel:
-    """What a stage of a job handed on; without a name, the last that handed on a model."""
+def _from_job(state: JobState, stage: str) -> ServingModel:
+    """Return the model of a job's stage; without a stage, that of the last stage with a model."""
     try:
-        stages = [one.name for one in state.job().spec.stages]
+        stages = [stage.name for stage in state.job().spec.stages]
     except (ValidationError, OSError) as error:
         raise ModelNotFound(f"{state.job_file} cannot be read: {error}") from error
     trained = [name for name in stages if (state.stage(name).model / "config.json").is_file()]
     if not trained or (stage and stage not in trained):
-        what = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
-        raise ModelNotFound(f"{state.root} {what}; it has: {', '.join(trained) or 'none'}")
-    return _in_folder(state.stage(stage or trained[-1]).model.resolve())
+        missing = f"has no model of stage {stage!r}" if stage else "has no trained model yet"
+        raise ModelNotFound(f"{state.root} {missing}. Stages with a model: {', '.join(trained) or 'none'}.")
+    return _from_folder(state.stage(stage or trained[-1]).model.resolve())
 
 
-def _in_folder(folder: Path) -> ServingModel:
-    """A Hugging Face folder, with the settings of the job in whose state it lies, if it lies in one."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelNotFound(f"{folder / 'config.json'} cannot be read: {error}") from error
-    for needed in ("tokenizer.json", "*.safetensors"):
-        if not any(folder.glob(needed)):
-            raise ModelNotFound(f"{folder} holds no {needed}: it is not the Hugging Face folder of a model")
-    context = _limit(config, LONGEST_CONTEXT)
+def _from_folder(folder: Path) -> ServingModel:
+    """Return the model in a folder. If the folder belongs to a job's state, the job's settings apply."""
+    config = read_config(folder, needs_tokenizer=True)
+    context = min(MAX_DEFAULT_CONTEXT, context_length(config) or MAX_DEFAULT_CONTEXT)
     state = JobState(folder.parents[2]) if folder.match("stages/*/model") else None
     if state is None or not state.job_file.is_file():
         return ServingModel(
@@ -153,8 +144,3 @@ def _in_folder(folder: Path) -> ServingModel:
         config=config,
         context=context,
     )
-
-
-def _limit(config: dict[str, Any], wanted: int) -> int:
-    """So many tokens as wanted, or as many as the model takes."""
-    return min(wanted, int(config.get("max_position_embeddings", wanted)))

@@ -1,7 +1,6 @@
-"""A client's question: checked, and as the conversation that the model is to go on with.
+"""A client's request: its validation, and its messages as the token ids of the prompt. Pure.
 
-Between the endpoint (app.py) and the loop (completion.py). What this server does not do is refused rather than ignored.
-Pure.
+Between the endpoint (app.py) and the loop (completion.py). An unsupported parameter is rejected, not ignored.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
 from rstar2_train.tools.schema import TOOLS, tools_section
-from rstar2_train.utils.text import half_character
+from rstar2_train.utils.text import lone_surrogate
 
 TEMPERATURE = 0.6
-"""Where a request sets none: the paper's, for evaluation."""
-_HARMLESS: dict[str, Sequence[Any]] = {
+"""Default sampling temperature: the paper's, for evaluation."""
+_NO_OP_VALUES: dict[str, Sequence[Any]] = {
     "n": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -30,17 +29,17 @@ _HARMLESS: dict[str, Sequence[Any]] = {
     "response_format": ({"type": "text"},),
     "store": (False,),
 }
-"""Parameters that are taken only with the value that asks for nothing."""
+"""Unsupported parameters with their no-op values, which are accepted."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 def _as_list(stop: Any) -> Any:
-    """OpenAI allows one string, several, or null."""
+    """Return a list for each form that OpenAI allows: one string, several, or null."""
     return [] if stop is None else [stop] if isinstance(stop, str) else stop
 
 
 class StreamOptions(BaseModel):
-    """What else is streamed."""
+    """OpenAI's stream options."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -48,7 +47,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """Body of POST /v1/chat/completions, as far as it is understood."""
+    """Body of POST /v1/chat/completions: the supported parameters."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,7 +60,7 @@ class ChatRequest(BaseModel):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)] = []
-    """Strings that end the answer; one may stand alone."""
+    """Stop strings: a string, or a list of strings."""
     seed: int | None = None
     user: str | None = None
     tools: list[dict[str, Any]] | None = None
@@ -69,20 +68,20 @@ class ChatRequest(BaseModel):
     parallel_tool_calls: bool | None = None
 
     @property
-    def most_tokens(self) -> int | None:
-        """Most tokens of the answer, by whichever name they were given."""
+    def token_limit(self) -> int | None:
+        """Limit of the answer in tokens, from either of its two names."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def check(self, *, model: str) -> None:
-        """Raises ApiError for what this server does not do, and for another model than `model`."""
+        """Raise ApiError for an unsupported parameter, and for another model than `model`."""
         if self.model != model:
-            message = f"the model {self.model!r} is not served here; this is {model!r}"
+            message = f"the model {self.model!r} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
         for name, value in (self.model_extra or {}).items():
-            if value is None or value in _HARMLESS.get(name, ()):
+            if value is None or value in _NO_OP_VALUES.get(name, ()):
                 continue
-            allowed = f"; only {_HARMLESS[name][0]!r} is" if name in _HARMLESS else ""
-            message = f"{name}={value!r} is not supported{allowed}: leave it out"
+            allowed = f" (only {_NO_OP_VALUES[name][0]!r})" if name in _NO_OP_VALUES else ""
+            message = f"{name}={value!r} is not supported{allowed}: remove it"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
         if not self.tools:
             for name in ("tool_choice", "parallel_tool_calls"):
@@ -90,77 +89,77 @@ class ChatRequest(BaseModel):
                     raise ApiError(400, f"{name} is only allowed with tools", param=name, code="unsupported_parameter")
 
     def sampling(self, *, prompt_tokens: int, context: int, max_turns: int) -> Sampling:
-        """How the answer is sampled. Raises ApiError when it has no room behind the prompt."""
+        """Return the sampling settings of the answer. Raises ApiError if the context has too few tokens left for it."""
         left = context - prompt_tokens
-        wanted = self.most_tokens or left
-        told = f"the model takes {context} tokens; the messages have {prompt_tokens}"
+        limit = self.token_limit or left
+        usage = f"the context has {context} tokens; the messages have {prompt_tokens}"
         if left < 1:
-            raise ApiError(400, f"{told}: shorten them", param="messages", code="context_length_exceeded")
-        if wanted > left:
-            message = f"{told}, which leaves {left} of the {wanted} asked for: lower max_tokens"
+            raise ApiError(400, f"{usage}: shorten them", param="messages", code="context_length_exceeded")
+        if limit > left:
+            message = f"{usage}, which leaves {left} of the {limit} requested: lower max_tokens"
             raise ApiError(400, message, param="max_tokens", code="context_length_exceeded")
         return Sampling(
             temperature=TEMPERATURE if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
-            max_response_tokens=wanted,
+            max_response_tokens=limit,
             max_turns=max_turns,
         )
 
     def for_engine(self, *, model: str) -> dict[str, Any]:
-        """The body for the engine's own endpoint, which a request with tools of the client's own goes to."""
+        """Return the body for the engine's own endpoint, which handles requests with the client's tools."""
         body = self.model_dump(include=set(type(self).model_fields) - {"user"}, exclude_none=True)
         return body | {"model": model, "temperature": TEMPERATURE if self.temperature is None else self.temperature}
 
 
-def prompt_ids(messages: Sequence[dict[str, Any]], protocol: ChatFormat, *, context: int) -> list[int]:
-    """Token ids of a client's messages, as the model was taught to read them. Raises ApiError.
+def prompt_ids(messages: Sequence[dict[str, Any]], chat_format: ChatFormat, *, context: int) -> list[int]:
+    """Return the token ids of a client's messages, in the format of training. Raises ApiError.
 
-    `context`: tokens that the model takes; text that cannot be so few is refused before the tokenizer works on it.
+    `context`: tokens of the model's context. Text that cannot fit is rejected before the tokenizer reads it.
 
-    Where the client gives no system message the model's own stands first; behind a client's own comes the tool's
-    signature. The model's prompt prefix is put before the first question. Outputs in earlier answers are told apart
-    from what the model wrote.
+    Without a system message, the model's own is added. A client's system message is followed by the tool's signature.
+    The model's prompt prefix is put before the first question. Tool outputs in earlier answers become messages of
+    their own.
     """
-    told: list[dict[str, str]] = []
+    conversation: list[dict[str, str]] = []
     for number, message in enumerate(messages):
-        told += _message(message, at=f"messages[{number}]")
-    if told[-1]["role"] != "user":
+        conversation += _message(message, at=f"messages[{number}]")
+    if conversation[-1]["role"] != "user":
         raise ApiError(400, "the last message must be the user's", param="messages")
-    if told[0]["role"] == "system":
-        if "<tools>" not in told[0]["content"]:
-            told[0]["content"] += "\n\n" + tools_section([TOOLS[protocol.tool]])
-    elif protocol.system_prompt:
-        told.insert(0, {"role": "system", "content": protocol.system_prompt})
-    first = next(message for message in told if message["role"] == "user")
-    first["content"] = protocol.prompt_prefix + first["content"]
-    characters, most = sum(len(message["content"]) for message in told), context * protocol.longest_token
-    if characters > most:
-        wrong = f"the model takes {context} tokens; the messages have {characters} characters: shorten them"
-        raise ApiError(400, wrong, param="messages", code="context_length_exceeded")
+    if conversation[0]["role"] == "system":
+        if "<tools>" not in conversation[0]["content"]:
+            conversation[0]["content"] += "\n\n" + tools_section([TOOLS[chat_format.tool]])
+    elif chat_format.system_prompt:
+        conversation.insert(0, {"role": "system", "content": chat_format.system_prompt})
+    first = next(message for message in conversation if message["role"] == "user")
+    first["content"] = chat_format.prompt_prefix + first["content"]
+    characters, limit = sum(len(message["content"]) for message in conversation), context * chat_format.longest_token
+    if characters > limit:
+        error_message = f"the context has {context} tokens; the messages have {characters} characters: shorten them"
+        raise ApiError(400, error_message, param="messages", code="context_length_exceeded")
     try:
-        return protocol.conversation_prompt_ids(told)
+        return chat_format.conversation_prompt_ids(conversation)
     except ChatFormatError as error:
         raise ApiError(400, str(error), param="messages") from error
 
 
 def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
-    """One message of a client as those that the model is shown."""
+    """Return a client's message as one or more messages of the model's conversation."""
     role = message.get("role")
     if role not in ("system", "developer", "user", "assistant"):
-        hint = ": results of a client's own tools need `tools` in the request" if role == "tool" else ""
+        hint = ": results of the client's tools require `tools` in the request" if role == "tool" else ""
         raise ApiError(400, f"{at}.role {role!r} is not system, developer, user or assistant{hint}", param="messages")
     if message.get("tool_calls"):
-        raise ApiError(400, f"{at}.tool_calls need `tools` in the request", param="messages")
+        raise ApiError(400, f"{at}.tool_calls require `tools` in the request", param="messages")
     content = _content(message.get("content"), at=f"{at}.content")
-    if half_character(content):
-        raise ApiError(400, f"{at}.content holds half a surrogate pair, which is no character", param="messages")
+    if lone_surrogate(content):
+        raise ApiError(400, f"{at}.content has a lone surrogate, which is not a valid character", param="messages")
     if role == "assistant":
         return split_turns(content)
     return [{"role": "system" if role == "developer" else role, "content": content}]
 
 
 def _content(content: Any, *, at: str) -> str:
-    """A message's text: a string, or a list of parts of type text."""
+    """Return a message's text: a string, or a list of parts of type text."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,6 +1,6 @@
-"""The endpoint in front of an engine and a judge, wherever those run: who may ask it, and its life from start to end.
+"""The endpoint's settings, shared connections, socket and server.
 
-Below stack.py, which starts engine and judge or has found them; above app.py, whose application this serves.
+Between stack.py, which starts or finds engine and judge, and app.py, whose application is served here.
 """
 
 from __future__ import annotations
@@ -24,91 +24,92 @@ from rstar2_train.utils.dns import join_address
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Where and for whom the endpoint is."""
+    """Address, access and limits of the endpoint."""
 
     host: str
     port: int
-    """0: a free one."""
+    """0: a free port."""
     token: str | None
-    """What clients must send; None asks for none."""
+    """Token that clients must send; None: no token is required."""
     insecure: bool
-    """Whether an address that others reach may do without a token."""
+    """Whether other machines may connect without a token."""
     max_turns: int
+    """Limit of assistant turns per answer."""
     judge_patience: float
-    """Seconds that a judge may be away before a call fails."""
+    """Seconds that a call waits for an unreachable judge before it fails."""
     grace: int
-    """Seconds that answers under way have to end when the server is ended."""
+    """Seconds that in-flight answers have to finish at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrls:
-    """What answers are made with."""
+    """Base URLs and tokens of engine and judge."""
 
     engine: str
-    """Base URL."""
     engine_token: str
     engine_model: str
-    """Name that the engine serves the model under."""
+    """Name under which the engine serves the model."""
     judge: str
-    """Base URL."""
     judge_token: str
 
 
 @contextlib.asynccontextmanager
 async def server_context(
-    served: ServingModel, protocol: ChatFormat, endpoint: EndpointSettings, parts: ServiceUrls
+    model: ServingModel, chat_format: ChatFormat, endpoint: EndpointSettings, urls: ServiceUrls
 ) -> AsyncIterator[ServerContext]:
-    """What conversations share, over connections of their own."""
+    """Yield what all requests share, with open connections to engine and judge."""
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        JudgeClient(parts.judge, parts.judge_token, patience_seconds=endpoint.judge_patience) as judge,
+        JudgeClient(urls.judge, urls.judge_token, patience_seconds=endpoint.judge_patience) as judge,
     ):
         yield ServerContext(
-            served=served,
-            protocol=protocol,
-            engine=StreamingEngine(parts.engine, token=parts.engine_token, model=parts.engine_model, session=session),
+            model=model,
+            chat_format=chat_format,
+            engine=StreamingEngine(urls.engine, token=urls.engine_token, model=urls.engine_model, session=session),
             judge=judge,
             judge_patience=endpoint.judge_patience,
             max_turns=endpoint.max_turns,
         )
 
 
-def make_server(house: ServerContext, endpoint: EndpointSettings, *, ready: Callable[[str], None]) -> uvicorn.Server:
-    """The server of a house's endpoint; `should_exit` ends it. `ready` is given the URL once it listens."""
+def make_server(
+    context: ServerContext, endpoint: EndpointSettings, *, on_ready: Callable[[str], None]
+) -> uvicorn.Server:
+    """Return the server of the endpoint. `should_exit` stops it. `on_ready`: gets the URL when it listens."""
     config = uvicorn.Config(
-        make_app(house, token=endpoint.token),
+        make_app(context, token=endpoint.token),
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=endpoint.grace,
     )
-    return _EndpointServer(config, ready)
+    return _EndpointServer(config, on_ready)
 
 
 @contextlib.contextmanager
 def listener(endpoint: EndpointSettings) -> Iterator[socket.socket]:
-    """The socket to serve on, taken before anything is started. Raises OSError when it is taken."""
+    """Yield the endpoint's socket, bound before any process starts. Raises OSError for a port in use."""
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((endpoint.host, endpoint.port))
+            bound.bind((endpoint.host, endpoint.port))
         except OSError as error:
             raise OSError(f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}") from error
-        yield one
+        yield bound
 
 
 class _EndpointServer(uvicorn.Server):
-    """Says when it listens, and leaves signals to the stack, which has children to end too."""
+    """Reports its URL when it listens, and leaves signals to the Supervisor, which also stops the children."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[str], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if sockets and self.started:
             host, port = sockets[0].getsockname()[:2]
-            self._ready(f"http://{join_address(host, port)}")
+            self._on_ready(f"http://{join_address(host, port)}")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
-r"""A conversation's text as clients see it: what the model wrote, with its tags, and what its calls printed, in order.
+r"""The text form of an answer: the model's text with its tags, and the outputs of its calls, in order. Pure.
 
-Between the loop (completion.py), which writes it, the requests (request.py), which bring it back with the next
-question, and the terminal (chat.py), which takes it apart as it comes. Outputs stand in the content of the one
-assistant message as the model is shown them, each `<tool_response>` block on lines of its own. Pure.
+Written by the loop (completion.py), returned by the client with the next request (request.py), and split in the
+terminal while it streams (chat.py). Tool outputs are part of the content of the one assistant message, in the form
+that the model reads, with each `<tool_response>` block on lines of its own.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LONGEST_TAG = len("</tool_response>")
 
 
 def outputs_text(responses: Sequence[str]) -> str:
-    """What stands in the content between a turn with calls and the next: their outputs, harmless already."""
+    """Return the content between a turn with calls and the next turn. `responses`: outputs without special tokens."""
     return f"\n{tool_message(responses)}\n"
 
 
 def split_turns(content: str) -> list[dict[str, str]]:
-    """The content of an assistant message as the messages it was made of: turns, and the outputs between them."""
+    """Return the content of an assistant message as messages: its turns, and the tool outputs between them."""
     messages: list[dict[str, str]] = []
     at = 0
     while (start := content.find(_OPEN, at)) >= 0:
         outputs, end = _outputs(content, start)
         if not outputs:
-            break  # nothing closes behind here: looking on would take the square of the time
+            break  # no block is closed after this one; further searches would take quadratic time
         messages.append({"role": "assistant", "content": content[at:start]})
         messages += ({"role": "tool", "content": output} for output in outputs)
         at = end + 1
@@ -51,69 +51,69 @@ def split_turns(content: str) -> list[dict[str, str]]:
 
 
 def _outputs(content: str, at: int) -> tuple[list[str], int]:
-    """What the blocks from `at` on hold, one behind the other, and where the line break behind them is."""
+    """Return the contents of the consecutive blocks from `at` on, and the index of the line break after them."""
     outputs = []
     while content.startswith(_OPEN, at):
         close = content.find(_CLOSE, at + len(_OPEN))
         if close < 0:
             break
         outputs.append(content[at + len(_OPEN) : close])
-        at = close + len(_CLOSE) - 1  # this line break may begin the next block
+        at = close + len(_CLOSE) - 1  # this line break may start the next block
     return outputs, at
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of the text, of one kind; several may follow one another."""
+    """A piece of text of one kind. Consecutive pieces may have the same kind."""
 
     kind: Kind
     text: str
     closes: bool = False
-    """Another kind follows, or nothing."""
+    """Whether this is the last piece before another kind or the end."""
 
 
 class StreamSplitter:
-    """Takes the text apart as it comes. Tags are left out; one that is cut in two is waited for."""
+    """Splits streamed text at its tags, which it removes. An incomplete tag is buffered until the rest arrives."""
 
     def __init__(self) -> None:
         self._open: list[Kind] = ["text"]
-        self._waiting = ""
+        self._buffer = ""
 
     def feed(self, text: str) -> Iterator[TextPiece]:
-        """The pieces that are certain by now."""
-        self._waiting += text
-        while found := _TAG.search(self._waiting):
-            before, kind = self._waiting[: found.start()], _TAGS[found[2]]
-            self._waiting = self._waiting[found.end() :]
-            now = self._open[-1]
-            if found[1] and kind == now:
-                yield TextPiece(now, before, closes=True)
+        """Yield the pieces that are complete now."""
+        self._buffer += text
+        while tag := _TAG.search(self._buffer):
+            before, kind = self._buffer[: tag.start()], _TAGS[tag[2]]
+            self._buffer = self._buffer[tag.end() :]
+            current = self._open[-1]
+            if tag[1] and kind == current:
+                yield TextPiece(current, before, closes=True)
                 self._open.pop()
-            elif not found[1] and kind != now and now not in ("call", "output"):
-                yield TextPiece(now, before, closes=True)
+            elif not tag[1] and kind != current and current not in ("call", "output"):
+                yield TextPiece(current, before, closes=True)
                 self._open.append(kind)
-            else:  # a tag that opens or closes nothing here is text
-                yield TextPiece(now, before + found[0])
-        sure = len(self._waiting) - _unsure(self._waiting)
-        if sure:
-            yield TextPiece(self._open[-1], self._waiting[:sure])
-            self._waiting = self._waiting[sure:]
+            else:  # a tag that opens or closes no block here is text
+                yield TextPiece(current, before + tag[0])
+        complete = len(self._buffer) - _partial_tag_length(self._buffer)
+        if complete:
+            yield TextPiece(self._open[-1], self._buffer[:complete])
+            self._buffer = self._buffer[complete:]
 
     def end(self) -> Iterator[TextPiece]:
-        """What is left when the text has ended."""
-        yield TextPiece(self._open[-1], self._waiting, closes=True)
-        self._open, self._waiting = ["text"], ""
+        """Yield the rest at the end of the text."""
+        yield TextPiece(self._open[-1], self._buffer, closes=True)
+        self._open, self._buffer = ["text"], ""
 
 
 def printable(text: str) -> str:
-    """The text with its control characters made visible: a program's output must not steer the terminal."""
+    """Return the text with visible control characters: a program's output must not control the terminal."""
     return text.translate(_CONTROLS)
 
 
-def _unsure(text: str) -> int:
-    """Characters at the end that may be the beginning of a tag."""
+def _partial_tag_length(text: str) -> int:
+    """Return the number of characters at the end that may be the start of a tag."""
     at = text.rfind("<", max(0, len(text) - _LONGEST_TAG))
     if at < 0:
         return 0
-    end = text[at:]
-    return len(end) if any(tag.startswith(end) for name in _TAGS for tag in (f"<{name}>", f"</{name}>")) else 0
+    partial = text[at:]
+    return len(partial) if any(tag.startswith(partial) for name in _TAGS for tag in (f"<{name}>", f"</{name}>")) else 0

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rstar2_train.api.roles import ToolName
 from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, TOOLS, call_text
 from rstar2_train.tools.types import CallStatus
-from rstar2_train.utils.text import half_character
+from rstar2_train.utils.text import lone_surrogate
 
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
 _DECODER = json.JSONDecoder()
@@ -169,7 +169,7 @@ def _validate_call(value: Any, tool: ToolName) -> ParsedCall:
     for argument, value in (("code", code), ("input", stdin)):
         if not isinstance(value, str):
             return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" must be a string')
-        if half_character(value):
+        if lone_surrogate(value):
             return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" holds half a surrogate pair')
     return ParsedCall(name=name, code=code, stdin=stdin)
 
@@ -177,7 +177,7 @@ def _validate_call(value: Any, tool: ToolName) -> ParsedCall:
 def _name(value: Any) -> str:
     """Return the name in a decoded call; empty if it is missing or cannot be stored."""
     name = value.get("name") if isinstance(value, dict) else None
-    return name if isinstance(name, str) and not half_character(name) else ""
+    return name if isinstance(name, str) and not lone_surrogate(name) else ""
 
 
 def _last_error(stderr: str, exit_code: int | None) -> str:

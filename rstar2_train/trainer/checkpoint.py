@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.utils.files import FULL
+from rstar2_train.utils.files import DISK_FULL
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -138,7 +138,7 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
 def is_full(error: BaseException | None) -> bool:
     """Whether a full disk or quota is behind an exception, however libraries have wrapped it."""
     while error is not None:
-        if (isinstance(error, OSError) and error.errno in FULL) or os.strerror(errno.ENOSPC) in str(error):
+        if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
             return True
         error = getattr(error, "cause", None) or error.__cause__ or error.__context__
     return False

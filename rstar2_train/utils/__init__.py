@@ -1,0 +1,16 @@
+"""Helpers that every package may import; this package imports none of the others.
+
+- `auth`: bearer tokens and passwords: environment variables, reader, checks.
+- `dns`: addresses of the pods behind a headless Service.
+- `files`: atomic writes, errors of a full disk.
+- `open_files`: the limit of open files of a process.
+- `options`: types of command-line options.
+- `ports`: ports of a job's pods, free local ports.
+- `scratch_dir`: a temporary folder that exists as long as its process.
+- `supervisor`: starts, watches, restarts and stops child processes.
+- `terminal`: stop signals, output to a closed terminal.
+- `text`: text that cannot be encoded.
+
+    cli, launch, serving, judge.local -> supervisor -> files, terminal
+    every process -> auth, dns, ports
+"""

@@ -1,6 +1,7 @@
-"""Bearer tokens of the HTTP servers: their source, the check of requests, and the addresses that require one.
+"""Tokens and passwords: their environment variables, their reader, and the check of requests.
 
-Used by the judge's API, the engines and `rstar2 serve`. Imports the standard library only, because every image uses it.
+Every process reads its secrets here, so that `NAME_FILE` works for each of them. Imports the standard library only,
+because every image uses it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+ENGINE_TOKEN: Final = "RSTAR2_ENGINE_TOKEN"
+"""Token of the engines (inference servers)."""
+JUDGE_TOKEN: Final = "RSTAR2_JUDGE_TOKEN"
+"""Token of the judge's API."""
+SERVE_TOKEN: Final = "RSTAR2_SERVE_TOKEN"
+"""Token of the endpoint of `rstar2 serve`."""
+REDIS_PASSWORD: Final = "RSTAR2_REDIS_PASSWORD"
+"""Password of the judge's Redis."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,15 +30,23 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 UNAUTHORIZED = {"detail": "The bearer token is missing or wrong."}
 
 
-def secret(name: str) -> str | None:
-    """Return a secret: the content of the file in environment variable `name`_FILE, else the variable `name`."""
+def read_secret(name: str) -> str | None:
+    """Return the secret in the environment variable `name`, or in the file that `name`_FILE names; None if unset.
+
+    Raises OSError for a file that cannot be read.
+    """
     file = os.environ.get(f"{name}_FILE")
     if file:
-        return Path(file).read_text().strip()
+        return Path(file).read_text(encoding="utf-8").strip() or None
     return os.environ.get(name) or None
 
 
-def bears(header: bytes, token: str) -> bool:
+def secret_env(name: str, value: str) -> dict[str, str]:
+    """Return the variables that give a child process this secret, also if its parent's `name`_FILE is set."""
+    return {name: value, f"{name}_FILE": ""}
+
+
+def is_authorized(header: bytes, token: str) -> bool:
     """Return whether an Authorization header is `Bearer` (in any case) and the token. Compares in constant time."""
     scheme, _, given = header.partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given, token.encode())
@@ -73,10 +91,10 @@ class BearerAuth:
 
     def _is_authorized(self, scope: Scope) -> bool:
         headers = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(headers) == 1 and bears(headers[0], self._token)
+        return len(headers) == 1 and is_authorized(headers[0], self._token)
 
 
-def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = "RSTAR2_JUDGE_TOKEN") -> None:
+def check_bind(host: str, *, token: str | None, insecure: bool, variable: str = JUDGE_TOKEN) -> None:
     """Raise ValueError for an address that other machines can reach, if no token is required from them.
 
     `variable`: environment variable of the token, for the message.

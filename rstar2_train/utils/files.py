@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the errors of a full disk."""
+"""Atomic writes of small files, and the errors of a full disk."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import os
 from pathlib import Path
 from typing import Final
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a disk, or a share of one, that is full."""
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk or an exceeded quota."""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file whole or not at all: a reader sees the old text or the new, also after kill -9."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write a small file so that a reader gets the old text or the new text, also after kill -9. Raises OSError.
+
+    `mode`: permissions of the file, less the process's umask.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

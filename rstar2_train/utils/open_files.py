@@ -1,6 +1,6 @@
-"""How many files and connections a process may have open at a time.
+"""The limit of open files and connections of a process.
 
-Here, in the room that every program may import: called first by those that hold a connection a trajectory or call.
+Programs that hold one connection per trajectory or call raise it first: many nodes start containers with only 1024.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 
 
-def raise_open_files() -> None:
-    """Lets this process have as many as its hard limit allows: many a node starts containers with 1024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def raise_open_file_limit() -> None:
+    """Raise the soft limit of open files of this process to its hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,4 @@
-"""Types of command-line options that several commands have: argparse's own message then names the option.
-
-Here, in the room that every program may import.
-"""
+"""Types of command-line options. argparse adds the name of the option to their error messages."""
 
 from __future__ import annotations
 
@@ -13,22 +10,22 @@ ACCELERATORS: dict[str, Literal["AMD", "NVIDIA", "None"]] = {"none": "None", "nv
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Return an integer of at least 1."""
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
 def port(text: str) -> int:
-    """A TCP port, or 0 for a free one."""
+    """Return a TCP port, or 0 for a free port."""
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port between 0 and 65535")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A time that passes."""
+    """Return a finite number of seconds above 0."""
     number = float(text)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: more than 0 seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return number

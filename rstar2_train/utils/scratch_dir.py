@@ -1,6 +1,6 @@
-"""A folder of one process alone, for what may not outlive it: sockets and session files of Ray and of the engines.
+"""A temporary folder that exists as long as its process, for the sockets and session files of Ray and the engines.
 
-Nobody can delete it when its process is killed, so the next one of the same kind does.
+A killed process cannot delete its folder, so the next process with the same prefix deletes it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import IO
 
 
 def scratch_dir(prefix: str) -> tuple[Path, IO[str]]:
-    """A new folder, and the lock that keeps it while it is open; those of the prefix whose lock is free are deleted.
+    """Create a folder and return it with its lock file. Folders with this prefix whose lock is free are deleted.
 
-    Under /tmp whatever TMPDIR says: the path of a socket in it may have 107 characters. Raises OSError.
+    The folder is in use as long as the lock file is open. It is under /tmp even if TMPDIR is set, because the path of a
+    socket has at most 107 characters. Raises OSError.
     """
     root = Path("/tmp")
     for stale in root.glob(f"{prefix}*/lock"):
@@ -24,11 +25,11 @@ def scratch_dir(prefix: str) -> tuple[Path, IO[str]]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(stale.parent, ignore_errors=True)
         except OSError:
-            continue  # alive, another user's, or gone meanwhile
+            continue  # in use, another user's, or deleted meanwhile
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-    fresh = folder / "lock.new"
-    lock = fresh.open("w")
+    unlocked = folder / "lock.new"
+    lock = unlocked.open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    # Under its real name only when locked, so that no other start takes it for stale in between.
-    fresh.rename(folder / "lock")
+    # Renamed only when it is locked, so that another process cannot delete the folder in between.
+    unlocked.rename(folder / "lock")
     return folder, lock

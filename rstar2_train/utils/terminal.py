@@ -1,6 +1,6 @@
-"""What a program does when the terminal that it was started from goes away: an ssh connection that drops, say.
+"""Signals that stop a long command, and output to a terminal that was closed, for example by a dropped ssh connection.
 
-A long command ends in order, or under nohup goes on; what it still has to say is lost, and nothing else is.
+A long command then stops in order, or continues under nohup. Its later output is lost; nothing else is.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import io
 import signal
 import sys
 
-GONE = (errno.EIO, errno.EPIPE)
-"""What writing to a terminal, or to a pipe, answers that nobody reads any more."""
+TERMINAL_CLOSED = (errno.EIO, errno.EPIPE)
+"""Errors of a write to a closed terminal, or to a pipe without a reader."""
 
 
-def ending_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask a long command to end. A hang-up is none for a program under nohup, which ignores it."""
-    asked = (signal.SIGINT, signal.SIGTERM)
-    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask a long command to stop. SIGHUP is not one of them under nohup, which ignores it."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+    return signals if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*signals, signal.SIGHUP)
 
 
-def outlive_terminal() -> None:
-    """From now on a print to a terminal that has gone is no error. Other errors, such as a full disk, stay errors."""
+def ignore_closed_terminal() -> None:
+    """Discard later output if the terminal was closed. Other errors, such as a full disk, are still raised."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         stream.flush()
-        lasting = io.TextIOWrapper(
-            io.BufferedWriter(_SurvivingStream(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
+        wrapped = io.TextIOWrapper(
+            io.BufferedWriter(_DiscardingStream(stream.fileno(), "w", closefd=False)),  # type: ignore[type-var]
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
         )
-        setattr(sys, name, lasting)
+        setattr(sys, name, wrapped)
 
 
-class _SurvivingStream(io.FileIO):
+class _DiscardingStream(io.FileIO):
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in TERMINAL_CLOSED:
                 raise
             return len(data)

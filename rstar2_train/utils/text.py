@@ -7,7 +7,7 @@ import re
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def half_character(text: str) -> str | None:
-    """The first half of a surrogate pair in a text, which JSON can hold and no tokenizer takes; None: all is well."""
-    found = _SURROGATE.search(text)
-    return found and found.group()
+def lone_surrogate(text: str) -> str | None:
+    """Return the first lone surrogate in a text, or None. JSON can contain one, tokenizers reject it."""
+    match = _SURROGATE.search(text)
+    return match and match.group()

@@ -23,13 +23,13 @@ SCRIPT = """
 import asyncio, json, sys, time
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.utils.auth import secret
+from rstar2_train.utils.auth import read_secret
 
 SHORT = JudgeLimits(wall_seconds=2)
 
 async def main():
     request = json.load(sys.stdin)
-    async with JudgeClient(request["url"], secret("RSTAR2_JUDGE_TOKEN")) as client:
+    async with JudgeClient(request["url"], read_secret("RSTAR2_JUDGE_TOKEN")) as client:
         for attack in request["attacks"]:
             if attack["before"]:
                 await client.run(attack["before"])
@@ -53,10 +53,10 @@ asyncio.run(main())
 STATUS = f"""
 import asyncio, json
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.utils.auth import secret
+from rstar2_train.utils.auth import read_secret
 
 async def main():
-    async with JudgeClient("http://127.0.0.1:{names.JUDGE_PORT}", secret("RSTAR2_JUDGE_TOKEN")) as client:
+    async with JudgeClient("http://127.0.0.1:{names.JUDGE_PORT}", read_secret("RSTAR2_JUDGE_TOKEN")) as client:
         print(json.dumps(await client.status()))
 
 asyncio.run(main())

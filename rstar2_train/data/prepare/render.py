@@ -49,7 +49,7 @@ def inspection_lines(report: InspectionReport, layout: DatasetLayout | None) -> 
     for rule, rows in report.removed.items():
         yield f"  {rows:,} removed by {rule}: {RULES[rule]}"
     if not report.usable:
-        yield "No row is a problem {problem, answer} or a conversation {messages}. Select a layout with LAYOUT=WHERE."
+        yield "No row is a problem {problem, answer} or a conversation {messages}. Select a layout with LAYOUT=PATH."
         return
     shortest, median, longest = min(report.words), statistics.median(report.words), max(report.words)
     yield f"words per row: {shortest:,} to {longest:,}, median {median:,.0f}"

@@ -41,7 +41,7 @@ from rstar2_train.judge.api.schema import (
 from rstar2_train.judge.api.submitter import Submitter
 from rstar2_train.judge.queue import PREFIX, QueueKeys, connect, describe
 from rstar2_train.judge.types import ALIVE_SECONDS, DRAIN_SECONDS, MAX_PENDING, MAX_WAIT_SECONDS, CallResult
-from rstar2_train.utils.auth import BearerAuth, check_bind, secret
+from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
 
 log = logging.getLogger("rstar2.judge.api")
 
@@ -188,7 +188,7 @@ class _JudgeServer(uvicorn.Server):
 
 def serve(settings: ApiSettings) -> None:
     """Run the API until SIGTERM. Raises ValueError for an unsafe address, OSError if it cannot listen on the port."""
-    token = secret("RSTAR2_JUDGE_TOKEN")
+    token = read_secret(JUDGE_TOKEN)
     check_bind(settings.host, token=token, insecure=settings.insecure)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -15,7 +15,7 @@ from rstar2_train.judge.sandbox.base import Sandbox
 from rstar2_train.judge.sandbox.local import LocalSandbox
 from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings
 from rstar2_train.judge.sandbox.remote import RemoteSandbox
-from rstar2_train.utils.dns import addresses, split_address
+from rstar2_train.utils.dns import resolve_addresses, split_address
 
 LOOKUP_SECONDS = 2.0
 
@@ -75,7 +75,7 @@ class RemoteSandboxProvider(SandboxProvider):
         """Yield the addresses behind the name; look it up every LOOKUP_SECONDS."""
         last: frozenset[str] | None = None
         while True:
-            current = await addresses(self._service)
+            current = await resolve_addresses(self._service)
             if current is not None and current != last:
                 last = current
                 yield current

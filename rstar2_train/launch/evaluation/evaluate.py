@@ -1,6 +1,6 @@
-"""`rstar2 eval`, from benchmark files to the report: what it asks, and what it makes of the samples.
+"""`rstar2 eval`: from benchmark files to the report.
 
-Between `cli/eval.py`, which shows it, and `plan.py` and `runner.py`, which do the asking.
+cli/eval.py -> plan_evaluation (plan.py) -> evaluate (runner.py) -> report files -> track (MLflow)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rstar2_train.evaluation.records import write_record
 from rstar2_train.evaluation.result import EvaluationResult, build_result
 from rstar2_train.evaluation.statistics import evaluation_metrics
 from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import ExternalJudge, ProgressSink, run_plan
+from rstar2_train.launch.evaluation.runner import ProgressSink, run_plan
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.tracking.shipper import ShippingProgress, ship
@@ -29,17 +29,17 @@ from rstar2_train.tracking.tracker import JOB, Tracker
 from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_evaluations"
-"""In the folder of all jobs' state."""
+"""Folder of the evaluations in the folder of all jobs."""
 REPORT = "evaluation.json"
 PAGE = "evaluation.html"
 TRAJECTORIES = "trajectories.parquet"
 MLFLOW_SECONDS = 60.0
-"""How long the end waits for MLflow."""
+"""How long the end of the command waits for MLflow."""
 
 
 @dataclass(frozen=True)
-class EvaluationRun:
-    """What is measured, settled."""
+class EvaluationPlan:
+    """A planned evaluation."""
 
     plan: SamplingPlan
     benchmarks: dict[str, str]
@@ -47,29 +47,29 @@ class EvaluationRun:
 
     @property
     def out(self) -> Path:
-        """Where the report goes unless told otherwise."""
+        """Default folder of the report."""
         names = "+".join(dict.fromkeys(self.benchmarks.values()))
         return self.plan.state.root / f"{names[:100]}-{self.plan.samples}"
 
 
-def plan_evaluation(wanted: EvalRequest, benchmarks: Sequence[str], *, data: Path) -> EvaluationRun:
-    """Settle everything. `data`: folder of benchmarks given by name. Raises PreflightError.
+def plan_evaluation(request: EvalRequest, benchmarks: Sequence[str], *, data: Path) -> EvaluationPlan:
+    """Plan an evaluation. `data`: folder of the benchmarks that are given by name. Raises PreflightError.
 
-    Settings are those given, else those of the manifest's last Evaluate stage, else the paper's (§5.1).
+    A setting comes from the request, else from the manifest's last Evaluate stage, else from the paper (§5.1).
     """
     try:
         named = parse_benchmarks(benchmarks, data=data)
-        asked = list(read_benchmarks(named))
+        problems = list(read_benchmarks(named))
     except DataError as error:
         raise PreflightError(str(error)) from error
-    files = [BenchmarkSpec(name=one.name, data=str(one.file.resolve())) for one in named]
+    files = [BenchmarkSpec(name=benchmark.name, data=str(benchmark.file.resolve())) for benchmark in named]
     try:
         default = EvaluateStage(benchmarks=files)
     except ValidationError as error:
-        raise PreflightError(f"--benchmark: {error.errors()[0]['msg']}; ask them in several commands") from error
-    base = base_job(wanted.manifest, otherwise=_stage(default))
+        raise PreflightError(f"--benchmark: {error.errors()[0]['msg']}; split them over several commands") from error
+    base = base_job(request.manifest, otherwise=_stage(default))
     stages = [stage.evaluate for stage in base.spec.stages if stage.evaluate is not None] or [default]
-    settings = adjusted(stages[-1], wanted.settings).model_copy(update={"benchmarks": files})
+    settings = adjusted(stages[-1], request.settings).model_copy(update={"benchmarks": files})
 
     def stage(sampling: Sampling) -> Stage:
         return _stage(settings.model_copy(update={"sampling": sampling}))
@@ -78,35 +78,33 @@ def plan_evaluation(wanted: EvalRequest, benchmarks: Sequence[str], *, data: Pat
         command="eval",
         folder=FOLDER,
         seed_name=SEED_NAME,
-        problems=[problem for _, problem in asked],
+        problems=[problem for _, problem in problems],
         samples=settings.samples,
         sampling=settings.sampling,
         stage=stage,
     )
-    return EvaluationRun(make_plan(wanted, base, task), {problem.id: name for name, problem in asked})
+    return EvaluationPlan(make_plan(request, base, task), {problem.id: name for name, problem in problems})
 
 
-def evaluate(
-    evaluation: EvaluationRun, elsewhere: ExternalJudge, shown: ProgressSink, *, out: Path
-) -> EvaluationResult:
-    """Ask what is missing, compute all figures, write the report into `out`.
+def evaluate(evaluation: EvaluationPlan, progress: ProgressSink, *, out: Path) -> EvaluationResult:
+    """Generate the missing samples, compute all figures and write the report into `out`.
 
-    Raises as `run.run_plan` does; an older report stays as it is until the new one is there.
+    An older report is replaced only when the new one is complete. Raises as `runner.run_plan` does.
     """
     plan = evaluation.plan
-    with run_plan(plan, elsewhere, shown, whole=True) as found:
+    with run_plan(plan, progress, whole=True) as sampled:
         result = build_result(
-            found.rows,
+            sampled.rows,
             benchmarks=evaluation.benchmarks,
             model=plan.model,
-            endpoint=plan.endpoint or None,
+            endpoint=plan.external.engine or None,
             settings=plan.settings,
             samples=plan.samples,
             sampling=plan.sampling,
-            seconds=found.seconds,
+            seconds=sampled.seconds,
         )
-        with _aside(out) as new:
-            trajectory_store.write(new / TRAJECTORIES, found.samples.trajectories())
+        with _staging_folder(out) as new:
+            trajectory_store.write(new / TRAJECTORIES, sampled.samples.trajectories())
             write_atomically(new / PAGE, render_page(result))
             write_record(new / REPORT, result)
             for file in (TRAJECTORIES, PAGE, REPORT):
@@ -115,31 +113,31 @@ def evaluate(
 
 
 def check_out(out: Path) -> None:
-    """Raise CannotRun unless a report can be written into `out`, before anything is asked for it. Leaves no folder."""
+    """Raise PreflightError unless a report can be written into `out`. Called before sampling; creates no folder."""
     new = not out.exists()
-    with _aside(out):
+    with _staging_folder(out):
         pass
     if new:
-        with suppress(OSError):  # somebody else has found it meanwhile
+        with suppress(OSError):  # another process uses it now
             out.rmdir()
 
 
 @contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """A folder in `out` for files that are to be there together or not at all. Raises PreflightError naming `out`."""
+def _staging_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder inside `out` for files that are published together. Raises PreflightError that names `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".report-", dir=out) as folder:
             yield Path(folder)
     except OSError as error:
-        what = f"no report can be written into {out}: {error.strerror or error}"
-        raise PreflightError(f"{what}; what was sampled is kept: see to it, or give another --out") from error
+        cause = f"no report can be written into {out}: {error.strerror or error}"
+        raise PreflightError(f"{cause}; samples are saved; fix the folder or pass a different --out") from error
 
 
 def track(result: EvaluationResult, out: Path, *, uri: str, experiment: str, name: str) -> ShippingProgress:
     """Send a report to MLflow as the run `name`: settings, figures, and its files as artifacts.
 
-    The journal lies in `out`: what a server that is away has not taken is sent by the next call. Never raises for it.
+    The journal is in `out`. If the server is unreachable, nothing is raised, and the next call sends the rest.
     """
     tracker = Tracker(out, job=name, uri=uri, experiment=experiment)
     tracker.start_job({"model": result.model, "samples": result.samples_per_problem, **result.settings})

@@ -1,8 +1,10 @@
-"""`rstar2 filter`, from a file of problems to those that are worth training on: what it asks, and what it keeps.
+"""`rstar2 filter`: from a file of problems to those that are worth training on.
 
-Between `cli/filter.py`, which shows it, and `plan.py` and `runner.py`, which do the asking. With the same model, file,
-seed and settings it keeps what a job's Filter stage keeps (`orchestrator/stages/filter.py`): the same problem ids meet
-the same random numbers, and `evaluation/difficulty.py` decides for both.
+    cli/filter.py -> plan_filtering (plan.py) -> run_filter (runner.py) -> kept problems and a report
+
+With the same model, file, seed and settings it keeps the problems that a job's Filter stage keeps
+(`orchestrator/stages/filter.py`): the same problem ids get the same random numbers, and `evaluation/difficulty.py`
+decides for both.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ from rstar2_train.evaluation.difficulty import (
 )
 from rstar2_train.evaluation.records import write_record
 from rstar2_train.launch.evaluation.plan import EvalRequest, EvalTask, SamplingPlan, adjusted, base_job, make_plan
-from rstar2_train.launch.evaluation.runner import ExternalJudge, ProgressSink, run_plan
+from rstar2_train.launch.evaluation.runner import ProgressSink, run_plan
 from rstar2_train.launch.local.preflight import PreflightError
 from rstar2_train.utils.files import write_atomically
 
 FOLDER = "_filters"
-"""In the folder of all jobs' state."""
+"""Folder of the filter runs in the folder of all jobs."""
 KEPT = "kept.jsonl"
 REPORT_SUFFIX = ".report.json"
-"""Stands in place of the kept problems' own suffix."""
+"""Replaces the suffix of the kept problems' file."""
 
 
 @dataclass(frozen=True)
-class FilterRun:
-    """What is filtered, settled."""
+class FilterPlan:
+    """A planned filter run."""
 
     plan: SamplingPlan
     file: Path
@@ -43,27 +45,27 @@ class FilterRun:
 
     @property
     def out(self) -> Path:
-        """The file of what is kept, unless told otherwise."""
+        """Default file of the kept problems."""
         return self.plan.state.root / f"{self.file.stem[:100]}-{self.drop_solved}-of-{self.plan.samples}" / KEPT
 
 
-def plan_filtering(wanted: EvalRequest, file: Path) -> FilterRun:
-    """Settle everything. Raises PreflightError with what is wrong and where.
+def plan_filtering(request: EvalRequest, file: Path) -> FilterPlan:
+    """Plan a filter run. Raises PreflightError.
 
-    Settings are those given, else those of the manifest's last Filter stage, else the paper's (§4.3).
+    A setting comes from the request, else from the manifest's last Filter stage, else from the paper (§4.3).
     """
     try:
         problems = list(read_problems(file))
     except DataError as error:
         raise PreflightError(str(error)) from error
     default = FilterStage(data=str(file.resolve()))
-    base = base_job(wanted.manifest, otherwise=_stage(default))
+    base = base_job(request.manifest, otherwise=_stage(default))
     stages = [stage.filter for stage in base.spec.stages if stage.filter is not None] or [default]
-    settings = adjusted(stages[-1], wanted.settings).model_copy(update={"data": default.data})
+    settings = adjusted(stages[-1], request.settings).model_copy(update={"data": default.data})
     if settings.drop_solved > settings.samples:
         raise PreflightError(
-            f"no problem can be solved {settings.drop_solved} times with {settings.samples} samples, so that none "
-            f"would be dropped: give --drop-solved {settings.samples} or less, or more --samples"
+            f"--drop-solved {settings.drop_solved} drops no problem: there are only {settings.samples} samples per "
+            f"problem. Pass --drop-solved {settings.samples} or less, or more --samples."
         )
 
     def stage(sampling: Sampling) -> Stage:
@@ -78,21 +80,21 @@ def plan_filtering(wanted: EvalRequest, file: Path) -> FilterRun:
         sampling=settings.sampling,
         stage=stage,
     )
-    return FilterRun(make_plan(wanted, base, task), file, settings.drop_solved)
+    return FilterPlan(make_plan(request, base, task), file, settings.drop_solved)
 
 
-def run_filter(filtering: FilterRun, elsewhere: ExternalJudge, shown: ProgressSink, *, out: Path) -> FilterReport:
-    """Ask what is missing; write the problems that are kept as `out`, and the report beside it.
+def run_filter(filtering: FilterPlan, progress: ProgressSink, *, out: Path) -> FilterReport:
+    """Generate the missing samples; write the kept problems as `out` and the report next to it.
 
-    Nothing is written when none is kept: an empty file is nothing to train on. Raises as `run.run_plan` does.
+    If no problem is kept, nothing is written. Raises as `runner.run_plan` does.
     """
     plan = filtering.plan
-    with run_plan(plan, elsewhere, shown, whole=False) as found:
-        counts = count_solved(plan.problems, found.rows, drop_solved=filtering.drop_solved)
+    with run_plan(plan, progress, whole=False) as sampled:
+        counts = count_solved(plan.problems, sampled.rows, drop_solved=filtering.drop_solved)
         kept = kept_problems(plan.problems, counts)
         report = FilterReport(
             model=plan.model,
-            endpoint=plan.endpoint or None,
+            endpoint=plan.external.engine or None,
             file=str(filtering.file),
             settings=plan.settings,
             samples_per_problem=plan.samples,
@@ -100,9 +102,9 @@ def run_filter(filtering: FilterRun, elsewhere: ExternalJudge, shown: ProgressSi
             problems=len(plan.problems),
             kept=len(kept),
             dropped=len(plan.problems) - len(kept),
-            excluded=sum(row.failed for row in found.rows),
+            excluded=sum(row.failed for row in sampled.rows),
             histogram=histogram(counts, samples=plan.samples),
-            seconds=round(found.seconds, 3),
+            seconds=round(sampled.seconds, 3),
             counts=counts,
         )
         if kept:
@@ -112,14 +114,14 @@ def run_filter(filtering: FilterRun, elsewhere: ExternalJudge, shown: ProgressSi
 
 
 def kept_path(given: Path | None, *, default: Path) -> Path:
-    """The file of what is kept: `--out` itself when it ends in `.jsonl`, else `kept.jsonl` in that folder. Pure."""
+    """Return the file of the kept problems: `--out` if it ends in `.jsonl`, else `kept.jsonl` in that folder. Pure."""
     if given is None:
         return default
     return given if given.suffix == ".jsonl" else given / KEPT
 
 
 def report_path(kept: Path) -> Path:
-    """The report beside a file of kept problems. Pure."""
+    """Return the report file of a file of kept problems. Pure."""
     return kept.with_suffix(REPORT_SUFFIX)
 
 

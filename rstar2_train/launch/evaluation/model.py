@@ -1,23 +1,23 @@
-"""Which model is asked, and where: a folder to be served here, or what an endpoint serves already.
+"""The model of `rstar2 eval` and `rstar2 filter`: a folder to serve here, or a model that an endpoint serves already.
 
-For `plan.py`: the model's identity for the samples' address, its tokenizer, and the longest sequence that it takes.
+Used by `plan.py`: the model's identity for the cache key of the samples, its tokenizer, and its context length.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
-from rstar2_train.inference.client import EngineRejected, EngineUnavailable
-from rstar2_train.inference.openai_client import ServedModel, served_models
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.evaluation.model_fingerprint import fingerprint
+from rstar2_train.inference.openai_client import ServedModel
+from rstar2_train.launch import external
+from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError
-from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.launch.model_folder import context_length, read_config
 
 
 @dataclass(frozen=True)
@@ -25,79 +25,56 @@ class ResolvedModel:
     """The model of a command."""
 
     name: str
-    """For people: the folder, or the name at the endpoint."""
+    """Shown to the user: the folder, or the name at the endpoint."""
     folder: Path | None
-    """What to serve; None: it is served already."""
+    """Folder to serve; None: an endpoint serves it already."""
     tokenizer: Path
     context: int | None
-    """Tokens of the longest sequence it takes; None: not known."""
+    """Longest sequence in tokens; None: unknown."""
     identity: dict[str, Any]
-    """What tells it from other models in the samples' address."""
+    """Part of the samples' cache key that identifies the model."""
 
 
-def find_model(
-    name: str, *, endpoint: str, engine_token: str, tokenizer: Path | None, engine_args: Mapping[str, Any]
+def resolve_model(
+    name: str, services: ExternalServices, *, tokenizer: Path | None, rollout: RolloutSpec
 ) -> ResolvedModel:
-    """The model that `--model` and `--endpoint` mean. Raises PreflightError with what is wrong.
+    """Return the model that `--model` and `--endpoint` name. Raises PreflightError.
 
-    `name`: a folder; with an endpoint, the name or root of what is served there, or empty where that is one model.
+    `name`: a folder; with an endpoint, the name or folder of a served model, or empty if it serves only one.
     """
-    if endpoint:
-        served = _served(name, endpoint=endpoint, token=engine_token)
-        identity: dict[str, Any] = {"model": served.name, "root": served.root, "endpoint": endpoint}
-        return ResolvedModel(served.name, None, _tokenizer(tokenizer, served), served.max_model_len, identity)
+    if services.engine:
+        names = {name, str(Path(name).expanduser().resolve())} if name else set()
+        served = asyncio.run(
+            external.find_model(
+                services.engine,
+                token=services.engine_token,
+                names=names,
+                accept_only=not name,
+                advice="pass one of these names with --model",
+            )
+        )
+        identity: dict[str, Any] = {"model": served.name, "root": served.root, "endpoint": services.engine}
+        return ResolvedModel(served.name, None, _served_tokenizer(tokenizer, served), served.max_model_len, identity)
     folder = Path(name).expanduser().resolve()
-    identity = {"model": _content(folder), "engine_args": dict(engine_args)}
-    return ResolvedModel(name, folder, tokenizer or folder, _context(folder, engine_args), identity)
+    config = read_config(folder, needs_tokenizer=False)
+    identity = {"model": fingerprint(folder), "engine_args": dict(rollout.engine_args)}
+    context = _max_model_len(rollout.engine_args) or context_length(config)
+    return ResolvedModel(name, folder, tokenizer or folder, context, identity)
 
 
-def load_protocol(folder: Path, base: AgenticRLJob) -> ChatFormat:
-    """The tool protocol of the job, on the tokenizer in `folder`. Raises PreflightError."""
-    try:
-        return ChatFormat.load(folder, base.spec.model, tool=base.spec.rollout.tool)
-    except ChatFormatError as error:
-        raise PreflightError(str(error)) from error
-
-
-def _served(name: str, *, endpoint: str, token: str) -> ServedModel:
-    """The model at the endpoint. Raises PreflightError when nobody answers or it is not there."""
-    try:
-        models = asyncio.run(served_models(endpoint, token=token))
-    except (EngineUnavailable, EngineRejected) as error:
-        raise PreflightError(f"--endpoint {endpoint}: {error}") from error
-    names = [one.name for one in models]
-    if not name and len(models) == 1:
-        return models[0]
-    roots = {name, str(Path(name).expanduser().resolve())} if name else set()
-    for one in models:
-        if one.name == name or one.root in roots:
-            return one
-    raise PreflightError(f"--endpoint {endpoint} serves {', '.join(names)}, not {name!r}: give --model NAME")
-
-
-def _tokenizer(given: Path | None, served: ServedModel) -> Path:
-    """Folder of the served model's tokenizer: given, or where the server has it, when that is on this machine."""
+def _served_tokenizer(given: Path | None, served: ServedModel) -> Path:
+    """Return the tokenizer's folder: `given`, or the folder that the server has loaded if it is on this machine."""
     folder = given or Path(served.root)
     if not (folder / "tokenizer.json").is_file():
         raise PreflightError(
-            f"{folder} has no tokenizer.json here: give --tokenizer FOLDER, a copy of the tokenizer of {served.name!r}"
+            f"{folder} has no tokenizer.json on this machine: pass --tokenizer FOLDER with a copy of the tokenizer "
+            f"of {served.name!r}"
         )
     return folder
 
 
-def _content(folder: Path) -> str:
-    if not folder.is_dir():
-        raise PreflightError(f"--model {folder}: no such folder; a model of a hub is fetched first, `hf download`")
-    try:
-        return fingerprint(folder)
-    except ModelIncomplete as error:
-        raise PreflightError(str(error)) from error
-
-
-def _context(folder: Path, engine_args: Mapping[str, Any]) -> int | None:
-    """Tokens of the longest sequence: what the job's engines are told, else what the model's config says."""
+def _max_model_len(engine_args: Mapping[str, Any]) -> int | None:
     for name, value in engine_args.items():
         if name.lstrip("-").replace("_", "-") == "max-model-len" and str(value).isdecimal():
             return int(value)
-    longest = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
-    return longest if isinstance(longest, int) else None
+    return None

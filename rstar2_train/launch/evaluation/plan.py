@@ -1,9 +1,11 @@
-"""What a command will ask, of which model, and where: everything that is settled before anything is started.
+"""The plan of `rstar2 eval` and `rstar2 filter`: everything that is decided before a process is started.
 
-`rstar2 eval` and `rstar2 filter` each read their files (`evaluate.py`, `filter.py`) and say with a `EvalTask` what is
-to be asked. From that and the command line's wishes (`EvalRequest`) comes a `SamplingPlan`: prompts as tokens, limits
-that fit the model, and an `AgenticRLJob` with one stage, of which engine and judge are started like any other job's.
-`runner.py` carries it out.
+    cli/eval.py   -> evaluate.py -+
+    cli/filter.py -> filter.py ---+-> EvalTask + EvalRequest -> make_plan -> SamplingPlan -> runner.py
+
+`evaluate.py` and `filter.py` read their files and describe the problems to sample (`EvalTask`). `EvalRequest` holds the
+options of the command line. The `SamplingPlan` has prompts as tokens, limits that fit the model, and an `AgenticRLJob`
+with one stage, whose engine and judge start like those of any other job.
 """
 
 from __future__ import annotations
@@ -23,78 +25,78 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem
 from rstar2_train.data.sources import resolve
 from rstar2_train.evaluation.sample_cache import cache_key, sampling_settings
-from rstar2_train.launch.evaluation.model import find_model, load_protocol
+from rstar2_train.launch.evaluation.model import resolve_model
+from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
-from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 
 Settings = TypeVar("Settings", EvaluateStage, FilterStage)
 
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """What the command line says, whatever the command."""
+    """Options of the command line that both commands have."""
 
     model: str
-    """A folder; with an endpoint, the name or root of what is served there, or empty where that is one model."""
-    endpoint: str
-    engine_token: str
+    """A folder; with an endpoint, the name or folder of a served model, or empty if it serves only one."""
+    external: ExternalServices
     tokenizer: Path | None
     manifest: Path | None
     settings: Mapping[str, Any]
-    """Fields of `Sampling`, `seed`, `samples` and the command's own, as far as given."""
+    """Fields of `Sampling`, `seed`, `samples` and the command's own. None: not given."""
     accelerator: Vendor | None
     state: Path
 
 
 @dataclass(frozen=True)
 class EvalTask:
-    """What is asked."""
+    """The problems of a command and how to sample them."""
 
     command: Literal["eval", "filter"]
     folder: str
-    """In the folder of all jobs' state: where the samples of all such commands are kept. No job can have this name."""
+    """Folder of this command's samples in the folder of all jobs. No job can have this name."""
     seed_name: str
     """Follows the job's seed in the seed of every request."""
     problems: list[Problem]
     samples: int
-    """Of each problem."""
+    """Samples per problem."""
     sampling: Sampling
     stage: Callable[[Sampling], Stage]
-    """The stage of a job that asks the same, given the limits that fit the model."""
+    """Returns the stage of an equivalent job, for limits that fit the model."""
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """A command, settled."""
+    """All decisions of a command."""
 
     job: AgenticRLJob
-    """With one stage."""
+    """A job with one stage."""
     model: str
-    """For people: the folder, or the name at the endpoint."""
+    """Shown to the user: the folder, or the name at the endpoint."""
     folder: Path | None
-    """The model to serve; None: it is served at `endpoint` as `model`."""
-    endpoint: str
+    """The model to serve; None: the external engine serves it as `model`."""
+    external: ExternalServices
     problems: list[Problem]
     samples: int
-    """Of each problem."""
+    """Samples per problem."""
     sampling: Sampling
     seed: tuple[int | str, ...]
-    """What the seed of every request begins with."""
-    protocol: ChatFormat
+    """Prefix of the seed of every request."""
+    chat_format: ChatFormat
     prompts: dict[str, list[int]]
     """Token ids by problem id."""
     settings: dict[str, Any]
-    """What the samples depend on, beside the prompts."""
+    """What the samples depend on, except the prompts."""
     state: JobState
-    """Where the samples are kept, and what the children need."""
+    """Folder of the samples and of the children's files."""
     note: str
-    """What a person should know; may be empty."""
+    """Message for the user; may be empty."""
 
 
 def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
-    """The job whose prompts, tool, engine and judge settings are used: the manifest's, or one with `otherwise` alone.
+    """Return the job with the prompts and the settings of tool, engine and judge. Raises PreflightError.
 
-    Raises PreflightError for a manifest that is not valid.
+    Without a manifest it is a job with default settings and the one stage `otherwise`.
     """
     if manifest is None:
         return AgenticRLJob.model_validate(
@@ -112,15 +114,15 @@ def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
     if template is None:
         return job
     try:
-        found = resolve(template, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
+        path = resolve(template, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
     except DataError as error:
         raise PreflightError(f"{manifest}: spec.model.chatTemplate: {error}") from error
-    model = job.spec.model.model_copy(update={"chat_template": str(found.resolve())})
+    model = job.spec.model.model_copy(update={"chat_template": str(path.resolve())})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"model": model})})
 
 
 def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
-    """The settings of a stage with what the command line gives over them. Raises PreflightError."""
+    """Return a stage's settings with those of the command line in their place. Raises PreflightError."""
     sampling = stage.sampling.model_dump(by_alias=False)
     sampling |= {name: given[name] for name in sampling if given.get(name) is not None}
     own = {name: given[name] for name in type(stage).model_fields if given.get(name) is not None}
@@ -132,34 +134,28 @@ def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
         raise PreflightError(f"{'.'.join(map(str, first['loc']))}: {first['input']!r}: {first['msg']}") from error
 
 
-def make_plan(wanted: EvalRequest, base: AgenticRLJob, task: EvalTask) -> SamplingPlan:
-    """Settle everything. Raises PreflightError with what is wrong and where: model, endpoint, settings."""
-    found = find_model(
-        wanted.model,
-        endpoint=wanted.endpoint,
-        engine_token=wanted.engine_token,
-        tokenizer=wanted.tokenizer,
-        engine_args=base.spec.rollout.engine_args,
-    )
-    protocol = load_protocol(found.tokenizer, base)
-    prompts = {problem.id: protocol.prompt_ids(problem.problem, as_is=problem.as_is) for problem in task.problems}
+def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> SamplingPlan:
+    """Decide everything. Raises PreflightError with the cause: the model, the endpoint or a setting."""
+    model = resolve_model(request.model, request.external, tokenizer=request.tokenizer, rollout=base.spec.rollout)
+    chat_format = _chat_format(model.tokenizer, base)
+    prompts = {problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in task.problems}
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
-    sampling, note = fit(task.sampling, prompt=prompt, named=longest, context=found.context)
-    job = _job(base, wanted, task.command, task.stage(sampling), model=str(found.folder or found.name), prompt=prompt)
-    settings = {**found.identity, **sampling_settings(job.spec, sampling, seed_name=task.seed_name)}
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", Path(found.name).name).strip("-") or "model"
-    root = wanted.state / task.folder / f"{slug[:40]}-{cache_key(settings)}"
+    sampling, note = fit(task.sampling, prompt=prompt, problem=longest, context=model.context)
+    job = _job(base, request, task.command, task.stage(sampling), model=str(model.folder or model.name), prompt=prompt)
+    settings = {**model.identity, **sampling_settings(job.spec, sampling, seed_name=task.seed_name)}
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", Path(model.name).name).strip("-") or "model"
+    root = request.state / task.folder / f"{slug[:40]}-{cache_key(settings)}"
     return SamplingPlan(
         job=job,
-        model=found.name,
-        folder=found.folder,
-        endpoint=wanted.endpoint,
+        model=model.name,
+        folder=model.folder,
+        external=request.external,
         problems=task.problems,
         samples=task.samples,
         sampling=sampling,
         seed=(job.spec.seed, task.seed_name),
-        protocol=protocol,
+        chat_format=chat_format,
         prompts=prompts,
         settings=settings,
         state=JobState(root.resolve()),
@@ -167,30 +163,39 @@ def make_plan(wanted: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampli
     )
 
 
-def fit(sampling: Sampling, *, prompt: int, named: str, context: int | None) -> tuple[Sampling, str]:
-    """The sampling with a response budget that leaves room for the prompt, and what to tell a person. Pure.
+def _chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
+    try:
+        return ChatFormat.load(tokenizer, base.spec.model, tool=base.spec.rollout.tool)
+    except ChatFormatError as error:
+        raise PreflightError(str(error)) from error
 
-    `prompt`: tokens of the longest prompt, that of the problem `named`; `context`: the model's longest sequence in
-    tokens, None: not known. Raises PreflightError when the prompt alone fills it.
+
+def fit(sampling: Sampling, *, prompt: int, problem: str, context: int | None) -> tuple[Sampling, str]:
+    """Return the sampling settings with a response budget that leaves space for the prompt, and a note. Pure.
+
+    `prompt`: tokens of the longest prompt, which is that of `problem`. `context`: the model's longest sequence in
+    tokens; None: unknown. Raises PreflightError if the prompt alone fills the context.
     """
     if context is None or prompt + sampling.max_response_tokens <= context:
         return sampling, ""
-    room = context - prompt
-    if room < 1:
-        raise PreflightError(f"problem {named}: its prompt takes {prompt} tokens, and the model no more than {context}")
+    budget = context - prompt
+    if budget < 1:
+        raise PreflightError(
+            f"The prompt of problem {problem} has {prompt} tokens, but the context of the model only {context}."
+        )
     note = (
-        f"responses are limited to {room} tokens, not {sampling.max_response_tokens}: the model takes {context}, "
-        f"and the longest prompt ({named}) needs {prompt} of them"
+        f"Responses are limited to {budget} tokens instead of {sampling.max_response_tokens}: the context of the model "
+        f"is {context} tokens, and the longest prompt (problem {problem}) has {prompt}."
     )
-    return sampling.model_copy(update={"max_response_tokens": room}), note
+    return sampling.model_copy(update={"max_response_tokens": budget}), note
 
 
 def _job(
-    base: AgenticRLJob, wanted: EvalRequest, command: str, stage: Stage, *, model: str, prompt: int
+    base: AgenticRLJob, request: EvalRequest, command: str, stage: Stage, *, model: str, prompt: int
 ) -> AgenticRLJob:
-    """The job of this command: `base` with this one stage. `prompt`: tokens that engines make room for."""
-    accelerator = AcceleratorSpec.of_vendor(wanted.accelerator) if wanted.accelerator else None
-    seed = wanted.settings.get("seed")
+    """Return `base` with only this stage. `prompt`: tokens of the longest prompt, for the engines' context."""
+    accelerator = AcceleratorSpec.of_vendor(request.accelerator) if request.accelerator else None
+    seed = request.settings.get("seed")
     source: ModelSource = base.spec.model.model_copy(update={"source": model})
     spec = base.spec.model_copy(
         update={

@@ -1,6 +1,8 @@
-"""Makes a job ready to run on this machine, or says in one message why it cannot: before anything is started.
+"""Checks before anything is started: the manifest, the machine, the data; then the job's state folder and its lock.
 
-manifest -> validated job with every `source` and `data` resolved to a path -> the state folder with its lock.
+    manifest -> read_job -> check_machine -> resolve_sources (paths) -> write_job (state folder) -> next_attempt
+
+Each check reports all its errors in one message.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
+from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
+from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
-"""Less free disk than this and nothing is started."""
+"""Free disk space in bytes below which nothing is started."""
 LOW_BYTES = 128 * 2**20
-"""Less than this and what runs is stopped, while a checkpoint and a report can still be written."""
+"""Free disk space in bytes below which a run stops, while a checkpoint and a report still fit."""
 
 
 class PreflightError(Exception):
-    """Why the job cannot run here, and what to do; for a person to read."""
+    """The job cannot run here. The message, for the user, names each cause and what to do."""
 
 
 def vendor(dev: Path = Path("/dev")) -> Vendor:
@@ -43,68 +47,73 @@ def vendor(dev: Path = Path("/dev")) -> Vendor:
 
 
 def read_job(manifest: Path) -> tuple[AgenticRLJob, list[Issue]]:
-    """The validated job and its warnings. Raises PreflightError with every error."""
+    """Return the validated job and its warnings. Raises PreflightError with every error."""
     try:
-        job, problems = check(read_manifest(manifest))
+        job, issues = check(read_manifest(manifest))
     except ManifestError as error:
         raise PreflightError(str(error)) from error
     if job is None:
-        errors = InvalidJob([problem for problem in problems if not problem.warning])
+        errors = InvalidJob([issue for issue in issues if not issue.warning])
         raise PreflightError(f"{manifest} is not a valid job:\n{errors}")
-    return job, problems
+    return job, issues
 
 
 def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> AgenticRLJob:
-    """The job with every source and data value as an absolute path; generated data is made here, once.
+    """Return the job with every source and data value as an absolute path. Generated data is created once.
 
-    Raises PreflightError naming every field whose file is not there or cannot be used.
+    Raises PreflightError with every field whose file is missing or unusable.
     """
     job = job.model_copy(deep=True)
     missing = {}
     for source in sources(job):
         try:
-            found = resolve(source.value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
+            path = resolve(source.value, base_dir=manifest.parent, state_dir=state.root, seed=job.spec.seed)
         except DataError as error:
             missing[source.field] = str(error)
             continue
-        source.put(str(found.resolve()))
-    problems = find_invalid_files(job) | missing
-    _refuse([f"{field}: {words}" for field, words in problems.items()])
+        source.put(str(path.resolve()))
+    errors = find_invalid_files(job) | missing
+    _raise_all([f"{field}: {message}" for field, message in errors.items()])
     return job
 
 
 def check_machine(executor: ExecutorSpec, state: JobState) -> None:
-    """Look for what the children need. Raises PreflightError with everything that is missing."""
+    """Check the tools of a local judge and the free disk space. Raises PreflightError with everything missing."""
+    missing = missing_tools(executor.isolation_option)
+    if shortage := disk_shortage(state, needed=MIN_FREE_BYTES):
+        missing.append(shortage)
+    _raise_all(missing)
+
+
+def missing_tools(isolation: Isolation) -> list[str]:
+    """Return a message for each tool that a local judge needs and this machine lacks."""
     missing = []
     if shutil.which("redis-server") is None:
-        missing.append("redis-server is not on the PATH: install it (Debian: apt-get install redis-server)")
-    if executor.isolation == "GVisor" and shutil.which("runsc") is None:
-        missing.append(
-            "runsc (gVisor) is not on the PATH: run `make setup`, which builds it, or install it by hand "
-            "(Debian: apt-get install runsc). Without it the model's code cannot be run safely"
-        )
-    too_little = too_little_disk(state, wanted=MIN_FREE_BYTES)
-    if too_little:
-        missing.append(too_little)
-    _refuse(missing)
+        missing.append("redis-server is not on the PATH. Install it (Debian: apt-get install redis-server).")
+    if isolation == "gvisor":
+        try:
+            find_runsc()
+        except SetupError as error:
+            missing.append(str(error))
+    return missing
 
 
-def too_little_disk(state: JobState, *, wanted: int) -> str:
-    """What to say when fewer than `wanted` bytes are free for the state; else empty."""
+def disk_shortage(state: JobState, *, needed: int) -> str:
+    """Return a message if fewer than `needed` bytes are free under the state folder; else an empty string."""
     free = shutil.disk_usage(state.root).free
-    if free >= wanted:
+    if free >= needed:
         return ""
-    return f"only {free // 2**20} MiB are free under {state.root}; at least {wanted // 2**20} needed: free some"
+    return f"only {free // 2**20} MiB are free under {state.root}, {needed // 2**20} MiB are needed: free some space"
 
 
-def _refuse(problems: list[str]) -> None:
-    if problems:
-        raise PreflightError("\n".join(f"error: {line}" for line in problems))
+def _raise_all(errors: list[str]) -> None:
+    if errors:
+        raise PreflightError("\n".join(f"error: {line}" for line in errors))
 
 
 @contextmanager
 def locked(state: JobState) -> Iterator[None]:
-    """Hold the job's state folder for this process. Raises PreflightError when another run has it."""
+    """Lock the job's state folder for this process. Raises PreflightError if another process holds the lock."""
     state.root.mkdir(parents=True, exist_ok=True)
     with (state.root / "lock").open("a+") as file:
         try:
@@ -120,17 +129,20 @@ def locked(state: JobState) -> Iterator[None]:
 
 
 def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[AgenticRLJob, list[str]]:
-    """Put the resolved job into its state folder, with the UID of its first run. Returns it, and notes for the user."""
+    """Write the resolved job into its state folder, with the UID of its first run.
+
+    Returns the job with its UID, and notes for the user.
+    """
     notes = []
     earlier = state.job() if state.job_file.exists() else None
     uid = earlier.metadata.uid if earlier is not None else job.metadata.uid or str(uuid.uuid4())
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
     if earlier is not None and earlier.spec != job.spec:
         done = [stage.name for stage in job.spec.stages if state.stage(stage.name).done]
-        kept = f" (finished and kept: {', '.join(done)})" if done else ""
+        kept = f" (kept: {', '.join(done)})" if done else ""
         notes.append(
-            f"the manifest has changed since the last run; what is finished stays as it is{kept}. "
-            f"To start over, remove {state.root}"
+            f"The manifest has changed since the last run. Finished stages are not run again{kept}. "
+            f"To start over, delete {state.root}."
         )
     write_model(state.job_file, job)
     write_atomically(state.manifest_file, manifest.read_text(encoding="utf-8"))
@@ -138,7 +150,7 @@ def write_job(job: AgenticRLJob, *, manifest: Path, state: JobState) -> tuple[Ag
 
 
 def next_attempt(job: AgenticRLJob, state: JobState, stage: str) -> int:
-    """Number the stage's next attempt and make it the current one."""
+    """Create the stage's next attempt and return its number."""
     folder = state.stage(stage)
     last = folder.attempt()
     attempt = AttemptRecord(attempt=last.attempt + 1 if last else 1, uid=job.metadata.uid)

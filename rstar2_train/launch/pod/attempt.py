@@ -28,7 +28,7 @@ from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMir
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.utils.dns import addresses, split_address
+from rstar2_train.utils.dns import resolve_addresses, split_address
 from rstar2_train.utils.supervisor import die_with_parent
 
 log = logging.getLogger("rstar2.cluster")
@@ -268,7 +268,7 @@ class _TrainerPod:
 
     async def _give_node(self, cluster: RayCluster) -> bool:
         """Be a node until the head ends (True), or the node does."""
-        found = await addresses(cluster.head_address)
+        found = await resolve_addresses(cluster.head_address)
         if found:  # Ray takes an address as its own name for a node: not once a name and once a number
             cluster = dataclasses.replace(cluster, head=split_address(min(found))[0])
         node = await self._spawn(cluster.join_command(store_bytes=ray_cluster.store_bytes()))

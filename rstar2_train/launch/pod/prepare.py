@@ -24,7 +24,7 @@ from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
 from rstar2_train.launch.pod.progress_mirror import retry_until, to_json, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
-from rstar2_train.utils.files import FULL, write_atomically
+from rstar2_train.utils.files import DISK_FULL, write_atomically
 
 log = logging.getLogger("rstar2.cluster")
 
@@ -62,7 +62,7 @@ def _bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
         bring(source, job, state)
         begin(source, state)
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise StageFailed("StorageFull", f"{error}: enlarge the claim", retryable=False) from error
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -154,7 +154,7 @@ def fetch(source: HubSource, folder: Path) -> None:
             "a private one name the Secret with HF_TOKEN in spec.secretRefs.hubToken"
         ) from error
     except (httpx2.HTTPError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             words = f"no space left for {source.repository} in the storage: enlarge its claim"
             raise StageFailed("StorageFull", words, retryable=False) from error
         words = f"{source.repository} could not be fetched from the hub: {type(error).__name__}: {error}"

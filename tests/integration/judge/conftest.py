@@ -8,10 +8,10 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.judge.types import CallResult
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
 def require_sandbox() -> None:
@@ -25,22 +25,22 @@ def require_sandbox() -> None:
 
 
 @pytest.fixture(scope="session")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnsupervisedJudge]:
     """A judge with one sandbox, shared by the tests that do not stop its processes."""
     require_sandbox()
-    with LocalJudge(tmp_path_factory.mktemp("judge"), executors=1) as judge:
+    with UnsupervisedJudge(tmp_path_factory.mktemp("judge"), executors=1) as judge:
         yield judge
 
 
 @pytest.fixture(scope="module")
-def _module_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def _module_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnsupervisedJudge]:
     require_sandbox()
-    with LocalJudge(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as judge:
+    with UnsupervisedJudge(tmp_path_factory.mktemp("own"), executors=1, lanes=("bare",)) as judge:
         yield judge
 
 
 @pytest.fixture
-def own_judge(_module_judge: LocalJudge) -> LocalJudge:
+def own_judge(_module_judge: UnsupervisedJudge) -> UnsupervisedJudge:
     """A judge whose processes the tests of a module may kill; missing ones are started before the next test."""
     judge = _module_judge
     for name, start in (("redis", judge.start_redis), ("api", judge.start_api)):
@@ -53,14 +53,14 @@ def own_judge(_module_judge: LocalJudge) -> LocalJudge:
 
 
 @pytest.fixture
-async def client(judge: LocalJudge) -> AsyncIterator[JudgeClient]:
+async def client(judge: UnsupervisedJudge) -> AsyncIterator[JudgeClient]:
     """A client of the shared judge."""
     async with JudgeClient(judge.url) as client:
         yield client
 
 
 @pytest.fixture
-def run(judge: LocalJudge) -> Callable[..., CallResult]:
+def run(judge: UnsupervisedJudge) -> Callable[..., CallResult]:
     """A function that runs one snippet, for tests that are not async."""
 
     def run_snippet(code: str, stdin: str = "", **limits: float) -> CallResult:

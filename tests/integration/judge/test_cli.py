@@ -1,73 +1,144 @@
-"""The commands `rstar2 judge serve|run|bench`."""
+"""`rstar2 judge serve|run|bench`, as a user runs them."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
+import pytest
 
 from tests.integration.judge.conftest import require_sandbox
 
 RSTAR2 = [sys.executable, "-m", "rstar2_train.cli", "judge"]
 
 
-def test_judge_commands_share_the_token(tmp_path: Path) -> None:
+@contextmanager
+def judge_serve(*options: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `rstar2 judge serve` with one sandbox; yield its process and URL."""
     require_sandbox()
-    environment = os.environ | {"RSTAR2_JUDGE_TOKEN": "t0ken"}
-    command = [*RSTAR2, "serve", "--executors", "1", "--host", "0.0.0.0", "--max-pending", "8", "--session-idle", "1"]
+    command = [*RSTAR2, "serve", "--executors", "1", *options]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as serving:
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | env, start_new_session=True
+    ) as serve:
         try:
-            assert serving.stdout is not None
-            url = serving.stdout.readline().split("listens on ")[1].split()[0]
-            assert httpx.post(f"{url}/v1/run", json={"code": "1"}, trust_env=False).status_code == 401
-            program = tmp_path / "program.py"
-            program.write_text("print(int(input()) * 7)")
-            stdin = tmp_path / "stdin"
-            stdin.write_text("6\n")
-            run = [*RSTAR2, "run", str(program), "--stdin", str(stdin), "--url", url]
-            done = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
-            assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
-            failing = [*RSTAR2, "run", "-", "--seconds", "1", "--url", url]
-            for code, message in (("1 / 0", "ZeroDivisionError"), ("while True: pass", "timeout after 1.0")):
-                done = subprocess.run(failing, input=code, capture_output=True, text=True, env=environment, check=False)
-                assert done.returncode == 1 and message in done.stderr
-            bench = [*RSTAR2, "bench", "--snippet", "print", "--callers", "4", "--calls", "20", "--url", url]
-            done = subprocess.run(bench, capture_output=True, text=True, env=environment, check=False)
-            assert done.returncode == 0 and "calls/s" in done.stdout
-            with httpx.Client(
-                base_url=url, headers={"Authorization": "Bearer t0ken"}, trust_env=False, timeout=60
-            ) as http, ThreadPoolExecutor() as pool:  # fmt: skip
-                assert "at most 8" in http.post("/v1/batch", json={"calls": [{"code": "1"}] * 9}).text
-                session = http.post("/v1/sessions").json()["session"]
-                cell = f"/v1/sessions/{session}/cells"
-                assert http.post(cell, json={"code": "1"}).json()["session_lives"]
-                time.sleep(4)
-                assert http.post(cell, json={"code": "1"}).json()["status"] == "session_lost"
-                code = "import time\ntime.sleep(3)\nprint(9)"
-                last = pool.submit(http.post, "/v1/run", json={"code": code})
-                time.sleep(1)
-                os.killpg(serving.pid, signal.SIGINT)  # as Ctrl-C: calls in flight are still answered
-                assert last.result().json()["stdout"] == "9\n"
-            assert serving.wait(20) == 0
+            assert serve.stdout is not None
+            yield serve, serve.stdout.readline().split("listens on ")[1].split()[0]
         finally:
-            if serving.poll() is None:
-                serving.send_signal(signal.SIGINT)
+            if serve.poll() is None:
+                serve.send_signal(signal.SIGINT)
 
 
-def test_judge_commands_report_errors_in_one_line() -> None:
+def test_serve_requires_the_token_and_stops_in_order(tmp_path: Path) -> None:
+    """The options have an effect, `run` and `bench` use the judge, and Ctrl-C lets a running call finish."""
+    token = {"RSTAR2_JUDGE_TOKEN": "t0ken"}
+    environment = os.environ | token
+    with judge_serve("--host", "0.0.0.0", "--max-pending", "8", "--session-idle", "1", **token) as (serve, url):
+        assert httpx.post(f"{url}/v1/run", json={"code": "1"}, trust_env=False).status_code == 401
+        program = tmp_path / "program.py"
+        program.write_text("print(int(input()) * 7)")
+        stdin = tmp_path / "stdin"
+        stdin.write_text("6\n")
+        run = [*RSTAR2, "run", str(program), "--stdin", str(stdin), "--url", url]
+        done = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+        failing = [*RSTAR2, "run", "-", "--seconds", "1", "--url", url]
+        for code, message in (("1 / 0", "ZeroDivisionError"), ("while True: pass", "timeout after 1.0")):
+            done = subprocess.run(failing, input=code, capture_output=True, text=True, env=environment, check=False)
+            assert done.returncode == 1 and message in done.stderr
+        bench = [*RSTAR2, "bench", "--snippet", "print", "--callers", "4", "--calls", "20", "--url", url]
+        done = subprocess.run(bench, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0 and "calls/s" in done.stdout
+        with httpx.Client(
+            base_url=url, headers={"Authorization": "Bearer t0ken"}, trust_env=False, timeout=60
+        ) as http, ThreadPoolExecutor() as pool:  # fmt: skip
+            assert "at most 8" in http.post("/v1/batch", json={"calls": [{"code": "1"}] * 9}).text
+            session = http.post("/v1/sessions").json()["session"]
+            cell = f"/v1/sessions/{session}/cells"
+            assert http.post(cell, json={"code": "1"}).json()["session_lives"]
+            time.sleep(4)
+            assert http.post(cell, json={"code": "1"}).json()["status"] == "session_lost"
+            code = "import time\ntime.sleep(3)\nprint(9)"
+            last = pool.submit(http.post, "/v1/run", json={"code": code})
+            time.sleep(1)
+            os.killpg(serve.pid, signal.SIGINT)
+            assert last.result().json()["stdout"] == "9\n"
+        assert serve.wait(20) == 0
+
+
+PARTS = {"worker": "worker", "sandbox": "boot", "redis": "redis-server", "api": "api"}
+"""A word in the command line of each part."""
+
+
+def find_part(serve: psutil.Process, name: str) -> psutil.Process:
+    """Return the process of a part, when it runs."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in serve.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if PARTS[name] in " ".join(process.cmdline()).split() or PARTS[name] in process.name():
+                    return process
+        time.sleep(0.05)
+    raise AssertionError(f"no {name} runs")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[psutil.Process, str]]:
+    """A judge for the tests that kill its parts."""
+    with judge_serve() as (serve, url):
+        yield psutil.Process(serve.pid), url
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_serve_restarts_a_killed_part(served: tuple[psutil.Process, str], part: str) -> None:
+    """A later call is answered, by a new process."""
+    serve, url = served
+    killed = find_part(serve, part)
+    killed.kill()
+    run = [*RSTAR2, "run", "-", "--url", url]
+    deadline = time.monotonic() + 120
+    while True:
+        done = subprocess.run(run, input="print(6 * 7)", capture_output=True, text=True, check=False)
+        if done.returncode == 0 or time.monotonic() > deadline:
+            break
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert find_part(serve, part).pid != killed.pid
+
+
+def test_run_stops_its_judge_after_sigterm() -> None:
+    """`rstar2 judge run` exits with the code of the signal, and leaves no process behind."""
+    require_sandbox()
+    with subprocess.Popen([*RSTAR2, "run", "-", "--seconds", "60"], stdin=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        run.stdin.write("import time\ntime.sleep(60)")
+        run.stdin.close()
+        process = psutil.Process(run.pid)
+        deadline = time.monotonic() + 60
+        while len(process.children()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        children = process.children(recursive=True)
+        run.terminate()
+        assert run.wait(60) == 128 + signal.SIGTERM
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
+
+
+def test_invalid_arguments_are_one_line() -> None:
+    """The message names the option and its valid values."""
     for arguments, code, message in (
         (["run", "no-such-file.py"], 1, "no-such-file.py"),
         (["run", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),
         (["serve", "--host", "0.0.0.0"], 1, "run code on it"),
-        (["serve", "--port", "99999"], 2, "argument --port: '99999' is no port: 0 to 65535"),
-        (["serve", "--executors", "-1"], 2, "argument --executors: '-1' is not a whole number of at least 1"),
-        (["run", "-", "--seconds", "-1"], 2, "argument --seconds: -1: more than 0 seconds"),
+        (["serve", "--port", "99999"], 2, "argument --port: '99999' is not a port between 0 and 65535"),
+        (["serve", "--executors", "-1"], 2, "argument --executors: '-1' is not an integer of at least 1"),
+        (["run", "-", "--seconds", "-1"], 2, "argument --seconds: -1 is not a number of seconds above 0"),
         (["run", "-", "--seconds", "601"], 1, "--seconds 601.0: input should be less than or equal to 600"),
         (["run", "-", "--memory-mib", "1"], 1, "--memory-mib 1: input should be greater than or equal to 32"),
     ):

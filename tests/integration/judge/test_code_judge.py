@@ -7,22 +7,22 @@ import httpx
 import pytest
 
 from rstar2_train.judge.api.schema import JudgeStatus
-from rstar2_train.judge.local import LocalJudge
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
-def post(judge: LocalJudge, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def post(judge: UnsupervisedJudge, path: str, body: dict[str, Any]) -> dict[str, Any]:
     response = httpx.post(f"{judge.url}{path}", json=body, trust_env=False, timeout=60)
     assert response.status_code == 200, response.text
     return dict(response.json())
 
 
-def test_code_judge_ping_and_status(judge: LocalJudge) -> None:
+def test_code_judge_ping_and_status(judge: UnsupervisedJudge) -> None:
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
     # No other field: the client's class has exactly these.
     assert httpx.get(f"{judge.url}/status", trust_env=False).json() == {"queue": 0, "num_workers": 1}
 
 
-def test_code_judge_run(judge: LocalJudge) -> None:
+def test_code_judge_run(judge: UnsupervisedJudge) -> None:
     result = post(
         judge, "/run", {"type": "python", "solution": "print(input())\n40 + 2", "input": "9", "sub_id": "mine"}
     )
@@ -39,14 +39,14 @@ def test_code_judge_run(judge: LocalJudge) -> None:
 
 
 @pytest.mark.parametrize(("printed", "success"), [("9", True), (" 9\n", True), ("8", False)])
-def test_code_judge_compares_the_output(judge: LocalJudge, printed: str, success: bool) -> None:
+def test_code_judge_compares_the_output(judge: UnsupervisedJudge, printed: str, success: bool) -> None:
     result = post(judge, "/judge", {"type": "python", "solution": "print(9)", "expected_output": printed})
     assert (result["success"], result["run_success"]) == (success, True)
     assert "stdout" not in result
 
 
 @pytest.mark.parametrize("path", ["/run/batch", "/run/long-batch"])
-def test_code_judge_batch_of_the_rstar2_client(judge: LocalJudge, path: str) -> None:
+def test_code_judge_batch_of_the_rstar2_client(judge: UnsupervisedJudge, path: str) -> None:
     codes = ["print(1)", "1 / 0", "while True: pass", "x = (", "import sys; sys.exit(3)", "print('x' * 5000)"]
     body = {"type": "batch", "submissions": [{"type": "python", "solution": code, "input": ""} for code in codes]}
     results = post(judge, path, body)["results"]
@@ -57,7 +57,7 @@ def test_code_judge_batch_of_the_rstar2_client(judge: LocalJudge, path: str) -> 
     assert results[5]["stdout"] == "x" * 1000
 
 
-def test_code_judge_batch_verdicts(judge: LocalJudge) -> None:
+def test_code_judge_batch_verdicts(judge: UnsupervisedJudge) -> None:
     submissions = [{"type": "python", "solution": f"print({n})", "expected_output": "1"} for n in (1, 2)]
     for path in ("/judge/batch", "/judge/long-batch"):
         result = post(judge, path, {"type": "batch", "submissions": submissions})
@@ -66,13 +66,13 @@ def test_code_judge_batch_verdicts(judge: LocalJudge) -> None:
 
 
 @pytest.mark.parametrize("kind", ["math", "cpp"])
-def test_code_judge_other_languages_are_invalid_input(judge: LocalJudge, kind: str) -> None:
+def test_code_judge_other_languages_are_invalid_input(judge: UnsupervisedJudge, kind: str) -> None:
     result = post(judge, "/run", {"type": kind, "solution": "1"})
     assert (result["run_success"], result["reason"]) == (False, "invalid_input")
     assert kind in result["stderr"]
 
 
-def test_code_judge_invalid_request_names_the_field(judge: LocalJudge) -> None:
+def test_code_judge_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
     for body in ({"type": "python"}, {"type": "batch", "submissions": []}, {"type": "perl", "solution": "1"}):
         path = "/run/batch" if body["type"] == "batch" else "/run"
         response = httpx.post(f"{judge.url}{path}", json=body, trust_env=False)
@@ -81,7 +81,7 @@ def test_code_judge_invalid_request_names_the_field(judge: LocalJudge) -> None:
         )
 
 
-def test_api_openapi_lists_every_route(judge: LocalJudge) -> None:
+def test_api_openapi_lists_every_route(judge: UnsupervisedJudge) -> None:
     paths = set(httpx.get(f"{judge.url}/openapi.json", trust_env=False).json()["paths"])
     own = {"/ping", "/status", "/metrics", "/v1/run", "/v1/batch", "/v1/status"}
     code_judge = {f"/{verb}{kind}" for verb in ("run", "judge") for kind in ("", "/batch", "/long-batch")}
@@ -89,12 +89,12 @@ def test_api_openapi_lists_every_route(judge: LocalJudge) -> None:
     assert httpx.get(f"{judge.url}/docs", trust_env=False).status_code == 200
 
 
-def test_api_status_matches_its_schema(judge: LocalJudge) -> None:
+def test_api_status_matches_its_schema(judge: UnsupervisedJudge) -> None:
     status = judge.status()
     assert JudgeStatus.model_validate(status).model_dump() == status and len(status["workers"]) == 1
 
 
-def test_api_metrics(judge: LocalJudge) -> None:
+def test_api_metrics(judge: UnsupervisedJudge) -> None:
     post(judge, "/run", {"type": "python", "solution": "print(1)"})
     text = httpx.get(f"{judge.url}/metrics", trust_env=False).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

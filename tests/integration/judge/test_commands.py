@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 COMMAND = [sys.executable, "-m", "rstar2_train.judge"]
 
@@ -34,7 +34,7 @@ def test_api_open_address_without_token_is_rejected() -> None:
     assert "run code on it" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_api_port_in_use_is_reported(judge: LocalJudge) -> None:
+def test_api_port_in_use_is_reported(judge: UnsupervisedJudge) -> None:
     done = judge_command("api", "--redis", judge.redis_url, "--port", str(judge.port))
     assert done.returncode == 78
     assert f"Cannot listen on 127.0.0.1:{judge.port}" in done.stderr and "Traceback" not in done.stderr
@@ -49,7 +49,7 @@ def test_worker_without_runsc_names_the_fix(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_worker_broken_runsc_is_reported(judge: LocalJudge, tmp_path: Path) -> None:
+def test_worker_broken_runsc_is_reported(judge: UnsupervisedJudge, tmp_path: Path) -> None:
     broken = tmp_path / "runsc"
     broken.write_text("#!/bin/sh\necho this kernel is not supported >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -68,20 +68,20 @@ def test_worker_without_compiler_names_the_fix(tmp_path: Path) -> None:
     assert "No C compiler" in done.stderr and "apt install" in done.stderr
 
 
-def test_worker_wrong_redis_password_is_reported(judge: LocalJudge) -> None:
+def test_worker_wrong_redis_password_is_reported(judge: UnsupervisedJudge) -> None:
     arguments = ["worker", "--redis", judge.redis_url, "--executors", "1", "--lanes", "bare"]
     done = judge_command(*arguments, RSTAR2_REDIS_PASSWORD="wrong")
     assert done.returncode == 78
     assert "password" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_worker_state_folder_in_use_is_rejected(judge: LocalJudge) -> None:
+def test_worker_state_folder_in_use_is_rejected(judge: UnsupervisedJudge) -> None:
     state = judge.folder / "worker-state"
     done = judge_command("worker", "--redis", judge.redis_url, "--executors", "1", "--state", str(state))
     assert done.returncode == 78 and "Another judge worker" in done.stderr
 
 
-def test_api_requires_the_token(judge: LocalJudge) -> None:
+def test_api_requires_the_token(judge: UnsupervisedJudge) -> None:
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password, "RSTAR2_JUDGE_TOKEN": "open-sesame"}
     command = [*COMMAND, "api", "--redis", judge.redis_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as api:
@@ -101,7 +101,7 @@ def test_api_requires_the_token(judge: LocalJudge) -> None:
 def test_worker_isolation_none_runs_and_warns(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
-    with LocalJudge(tmp_path, executors=1, isolation="none", lanes=("bare",)) as judge:
+    with UnsupervisedJudge(tmp_path, executors=1, isolation="none", lanes=("bare",)) as judge:
         assert "UNPROTECTED" in judge.log("worker") and "WARNING" in judge.log("worker")
         assert judge.status()["workers"][0]["isolation"] == "none"
         for code, status in (
@@ -158,7 +158,9 @@ def unprivileged_user() -> Iterator[UnprivilegedUser]:
         yield UnprivilegedUser(["unshare", "--mount", "sh", "-c", f'{mounts} && exec {become} "$@"', "sh"], home)
 
 
-def test_worker_as_unprivileged_user(judge: LocalJudge, unprivileged_user: UnprivilegedUser, tmp_path: Path) -> None:
+def test_worker_as_unprivileged_user(
+    judge: UnsupervisedJudge, unprivileged_user: UnprivilegedUser, tmp_path: Path
+) -> None:
     """Rootless runsc: the same sandbox and the same isolation check, under a user that owns nothing."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     home = unprivileged_user.home

@@ -14,15 +14,16 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge, free_port
 from rstar2_train.judge.process_exit import to_result
 from rstar2_train.judge.sandbox import wire
 from rstar2_train.judge.sandbox.base import ForbiddenTargets, IsolationCheckFailed, SandboxBusy, SandboxError
 from rstar2_train.judge.sandbox.remote import RemoteSandbox
 from rstar2_train.judge.types import QueuedCall
 from rstar2_train.judge.worker.isolation_check import IsolationCheck
+from rstar2_train.utils.ports import free_ports
 from tests.integration.judge.conftest import require_sandbox
 from tests.support.executor_pod import ExecutorPod, write_keys
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 HOST = "127.0.0.1"
 SLOW = JudgeLimits(wall_seconds=60)
@@ -42,7 +43,7 @@ def keys(folder: Path) -> tuple[Path, Path]:
 def pod(folder: Path, keys: tuple[Path, Path]) -> Iterator[ExecutorPod]:
     """An executor. A test that stops it starts it again."""
     require_sandbox()
-    pod = ExecutorPod(folder / "pod", host=HOST, port=free_port(), public_key=keys[1], lanes=("bare",))
+    pod = ExecutorPod(folder / "pod", host=HOST, port=free_ports(1)[0], public_key=keys[1], lanes=("bare",))
     try:
         pod.start()
         yield pod
@@ -57,9 +58,9 @@ def sandbox(pod: ExecutorPod, keys: tuple[Path, Path]) -> Callable[[], RemoteSan
 
 
 @pytest.fixture
-async def remote_judge(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[LocalJudge]:
+async def remote_judge(pod: ExecutorPod, keys: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[UnsupervisedJudge]:
     """A judge whose only sandbox is the executor."""
-    with LocalJudge(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as judge:
+    with UnsupervisedJudge(tmp_path, lanes=("bare",), executors_at=pod.address, key_file=keys[0]) as judge:
         judge.wait_ready()
         yield judge
 
@@ -68,7 +69,7 @@ def call(code: str, limits: JudgeLimits = SLOW) -> QueuedCall:
     return QueuedCall.build(id="1", reply_to="", code=code, stdin="", limits=limits, deadline=0)
 
 
-async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: LocalJudge) -> None:
+async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: UnsupervisedJudge) -> None:
     cases = {
         "print(6 * 7)": "ok",
         "import sys\nsys.exit(3)": "error",
@@ -91,7 +92,7 @@ async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: Loca
     assert (worker["executors"], worker["isolation"]) == (1, "gvisor")
 
 
-async def test_executor_lost_calls_are_run_again(remote_judge: LocalJudge, pod: ExecutorPod) -> None:
+async def test_executor_lost_calls_are_run_again(remote_judge: UnsupervisedJudge, pod: ExecutorPod) -> None:
     async with JudgeClient(remote_judge.url, patience_seconds=300) as client:
         code = "import time\ntime.sleep(0.3)\nprint({0} * {0})"
         calls = [asyncio.create_task(client.run(code.format(n), limits=SLOW)) for n in range(24)]

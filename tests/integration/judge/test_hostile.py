@@ -11,13 +11,13 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import CallResult
 from tests.support.hostile import CLEAN, HOSTILE, PROBE, Hostile, targets
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
 @pytest.fixture(scope="module")
-def values(judge: LocalJudge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def values(judge: UnsupervisedJudge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Targets of the attacks: files of this machine with a secret, and listeners on it."""
     secret = tmp_path_factory.mktemp("targets") / "secret"
     secret.write_text("s3cret")
@@ -41,7 +41,7 @@ def recovery_seconds() -> Iterator[list[float]]:
 
 @pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.name)
 def test_hostile_snippet_is_contained(
-    judge: LocalJudge, values: dict[str, str], recovery_seconds: list[float], attack: Hostile
+    judge: UnsupervisedJudge, values: dict[str, str], recovery_seconds: list[float], attack: Hostile
 ) -> None:
     async def calls() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
@@ -75,7 +75,7 @@ for _ in range(12):
 """
 
 
-def test_sandbox_with_leaked_memory_is_replaced(judge: LocalJudge) -> None:
+def test_sandbox_with_leaked_memory_is_replaced(judge: UnsupervisedJudge) -> None:
     """gVisor never frees a pair of sockets that were sent through each other; only a new sandbox does."""
 
     def recycled() -> int:

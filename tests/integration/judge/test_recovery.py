@@ -19,10 +19,10 @@ from bench.judge_soak import soak
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.loadgen import measure_load
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.queue import GROUP, Consumer, QueueKeys, connect
 from rstar2_train.judge.types import CallResult, JudgeUnavailable
 from tests.support.hostile import HOSTILE
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 SLOW = JudgeLimits(wall_seconds=60)
 
@@ -53,33 +53,33 @@ def children(pid: int) -> list[int]:
     return descendants
 
 
-def kill_sandboxes(judge: LocalJudge) -> None:
+def kill_sandboxes(judge: UnsupervisedJudge) -> None:
     """Kill every sandbox, as a crash of gVisor does."""
     for pid in children(judge.processes["worker"].pid):
         with contextlib.suppress(ProcessLookupError):  # it ended with its parent
             os.kill(pid, signal.SIGKILL)
 
 
-def connect_as(judge: LocalJudge) -> AsyncRedis:
+def connect_as(judge: UnsupervisedJudge) -> AsyncRedis:
     """Return a Redis client with the judge's password."""
     return AsyncRedis.from_url(judge.redis_url, password=judge.password, protocol=2)
 
 
-def recycled(judge: LocalJudge) -> int:
+def recycled(judge: UnsupervisedJudge) -> int:
     """Return how many sandboxes the only worker has replaced; its report is at most a second old."""
     time.sleep(1.5)
     (worker,) = judge.status()["workers"]
     return int(worker["recycled"])
 
 
-def test_sandbox_runs_on_one_core(own_judge: LocalJudge) -> None:
+def test_sandbox_runs_on_one_core(own_judge: UnsupervisedJudge) -> None:
     # Its first process starts all others, which inherit the CPU affinity.
     sandboxes = [os.sched_getaffinity(pid) for pid in children(own_judge.processes["worker"].pid)]
     assert sandboxes
     assert all(len(cores) == 1 for cores in sandboxes)
 
 
-async def test_worker_killed_mid_call(own_judge: LocalJudge) -> None:
+async def test_worker_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 12)
         descendants = children(own_judge.processes["worker"].pid)
@@ -91,7 +91,7 @@ async def test_worker_killed_mid_call(own_judge: LocalJudge) -> None:
         assert not state.exists() or b"runsc" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_redis_killed_and_restarted(own_judge: LocalJudge) -> None:
+async def test_redis_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
         own_judge.kill("redis")
@@ -102,7 +102,7 @@ async def test_redis_killed_and_restarted(own_judge: LocalJudge) -> None:
         assert_squares(await asyncio.gather(*more))
 
 
-async def test_redis_restarted_empty(own_judge: LocalJudge) -> None:
+async def test_redis_restarted_empty(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = own_judge.status()["resubmitted"]
         calls = await start_calls(client, 20)
@@ -114,7 +114,7 @@ async def test_redis_restarted_empty(own_judge: LocalJudge) -> None:
     assert own_judge.status()["resubmitted"] > before
 
 
-async def test_redis_full(own_judge: LocalJudge) -> None:
+async def test_redis_full(own_judge: UnsupervisedJudge) -> None:
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
@@ -129,7 +129,7 @@ async def test_redis_full(own_judge: LocalJudge) -> None:
         assert_squares(await asyncio.gather(*more))
 
 
-async def test_redis_failover(own_judge: LocalJudge) -> None:
+async def test_redis_failover(own_judge: UnsupervisedJudge) -> None:
     """Redis becomes the replica of an unreachable master, then a master again: blocking reads end with an error."""
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     worker = own_judge.processes["worker"]
@@ -145,7 +145,9 @@ async def test_redis_failover(own_judge: LocalJudge) -> None:
     assert worker.poll() is None
 
 
-async def test_redis_connections_start_without_errors(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redis_connections_start_without_errors(
+    judge: UnsupervisedJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error of a command at the start of a connection could be mistaken for the reply to the next command."""
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)
     redis = connect(judge.redis_url)
@@ -157,7 +159,7 @@ async def test_redis_connections_start_without_errors(judge: LocalJudge, monkeyp
         await redis.aclose()
 
 
-async def test_api_serves_a_thousand_callers(own_judge: LocalJudge) -> None:
+async def test_api_serves_a_thousand_callers(own_judge: UnsupervisedJudge) -> None:
     """Each has its own connection: none is rejected, and every result is correct (`measure_load` checks each)."""
     load = await measure_load(own_judge.url, "print", callers=1024, calls=1024)
     assert load.refused == 0
@@ -171,7 +173,7 @@ async def test_soak_loses_no_call(tmp_path: Path) -> None:
     assert report["sessions"]["cells"] > 0 and report["sessions"]["wrong"] == 0
 
 
-async def test_consumer_recreates_a_lost_group(judge: LocalJudge) -> None:
+async def test_consumer_recreates_a_lost_group(judge: UnsupervisedJudge) -> None:
     redis = connect_as(judge)
     try:
         keys = QueueKeys("empty")
@@ -191,14 +193,14 @@ async def test_consumer_recreates_a_lost_group(judge: LocalJudge) -> None:
 
 async def test_call_over_memory_while_lanes_open_is_blamed(tmp_path: Path) -> None:
     attack = next(attack for attack in HOSTILE if attack.name == "memory-of-many-processes")
-    with LocalJudge(tmp_path, executors=1) as judge:
+    with UnsupervisedJudge(tmp_path, executors=1) as judge:
         async with JudgeClient(judge.url) as client:
             kill_sandboxes(judge)
             result = await client.run(attack.program({}), limits=JudgeLimits(**attack.limits))
     assert (result.status, result.stderr) == ("memory", "its processes together took too much memory\n")
 
 
-async def test_sandbox_killed_mid_call(own_judge: LocalJudge) -> None:
+async def test_sandbox_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         before = recycled(own_judge)
         calls = await start_calls(client, 8)
@@ -207,7 +209,7 @@ async def test_sandbox_killed_mid_call(own_judge: LocalJudge) -> None:
         assert recycled(own_judge) == before + 1
 
 
-async def test_api_killed_and_restarted(own_judge: LocalJudge) -> None:
+async def test_api_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 8)
         own_judge.kill("api")
@@ -215,7 +217,7 @@ async def test_api_killed_and_restarted(own_judge: LocalJudge) -> None:
         assert_squares(await asyncio.gather(*calls))
 
 
-async def test_worker_drains_on_sigterm(own_judge: LocalJudge) -> None:
+async def test_worker_drains_on_sigterm(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 4)
         own_judge.processes["worker"].terminate()
@@ -226,7 +228,7 @@ async def test_worker_drains_on_sigterm(own_judge: LocalJudge) -> None:
         assert_squares(await asyncio.gather(*calls))
 
 
-async def test_call_delivered_too_often_is_a_dead_letter(own_judge: LocalJudge) -> None:
+async def test_call_delivered_too_often_is_a_dead_letter(own_judge: UnsupervisedJudge) -> None:
     """A call whose workers always die gets status `internal`, which the client reports as unavailability."""
     own_judge.kill("worker")
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
@@ -243,7 +245,7 @@ async def test_call_delivered_too_often_is_a_dead_letter(own_judge: LocalJudge) 
     assert redis.xlen(QueueKeys().dead) == 1 and redis.xlen(QueueKeys().calls) == 0
 
 
-async def test_call_that_ends_each_sandbox_is_killed(own_judge: LocalJudge) -> None:
+async def test_call_that_ends_each_sandbox_is_killed(own_judge: UnsupervisedJudge) -> None:
     """The test kills each sandbox that runs the call; after the third the call is blamed."""
     async with JudgeClient(own_judge.url) as client:
         call = asyncio.create_task(client.run("import time\ntime.sleep(600)", limits=JudgeLimits(wall_seconds=600)))
@@ -255,7 +257,7 @@ async def test_call_that_ends_each_sandbox_is_killed(own_judge: LocalJudge) -> N
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_api_full_queue_delays_the_client(tmp_path: Path, judge: LocalJudge) -> None:
+async def test_api_full_queue_delays_the_client(tmp_path: Path, judge: UnsupervisedJudge) -> None:
     """More calls than the limit: 503 with Retry-After; the client waits, and all its calls are answered."""
     command = [sys.executable, "-m", "rstar2_train.judge", "api", "--redis", judge.redis_url, "--max-pending", "4"]
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password}

@@ -9,11 +9,11 @@ import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import NO_FREE_SLOT
 from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
 from tests.integration.judge.test_recovery import kill_sandboxes
 from tests.support.hostile import SESSIONS
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
 async def test_session_keeps_state_between_cells(client: JudgeClient) -> None:
@@ -88,7 +88,7 @@ async def test_cell_forked_child_does_not_end_the_cell(client: JudgeClient) -> N
         assert (await session.run("print('second', os.getpid())")).stdout.endswith("second 1\n")
 
 
-async def test_session_second_cell_in_flight_is_rejected(judge: LocalJudge) -> None:
+async def test_session_second_cell_in_flight_is_rejected(judge: UnsupervisedJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         session = (await http.post("/v1/sessions")).json()["session"]
         slow = asyncio.create_task(
@@ -102,7 +102,7 @@ async def test_session_second_cell_in_flight_is_rejected(judge: LocalJudge) -> N
         assert (lost.status_code, lost.json()["status"]) == (200, "session_lost")
 
 
-async def test_session_unknown_id_is_lost(judge: LocalJudge) -> None:
+async def test_session_unknown_id_is_lost(judge: UnsupervisedJudge) -> None:
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         response = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
         assert response.json()["status"] == "session_lost"
@@ -143,7 +143,7 @@ async def test_session_without_free_slot_waits(client: JudgeClient) -> None:
 
 
 async def test_session_cell_longer_than_idle_limit_is_kept(tmp_path: Path) -> None:
-    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as judge:
+    with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as judge:
         async with JudgeClient(judge.url) as client, client.session() as session:
             assert (await session.run("import time\nx = 1\ntime.sleep(3)")).session_lives
             assert (await session.run("x")).stdout == "1\n"
@@ -185,7 +185,7 @@ async def test_call_random_numbers_differ(client: JudgeClient, draw: str) -> Non
 
 
 async def test_session_idle_is_closed(tmp_path: Path) -> None:
-    with LocalJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as judge:
+    with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as judge:
         async with JudgeClient(judge.url) as client, client.session() as used, client.session() as idle:
             assert (await idle.run("x = 1")).status == "ok"
             for n in range(8):
@@ -195,7 +195,7 @@ async def test_session_idle_is_closed(tmp_path: Path) -> None:
             assert (await idle.run("x")).status == "session_lost"
 
 
-async def test_session_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> None:
+async def test_session_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         kill_sandboxes(own_judge)
@@ -203,7 +203,7 @@ async def test_session_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> Non
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_cell_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> None:
+async def test_cell_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -212,7 +212,7 @@ async def test_cell_with_killed_sandbox_is_lost(own_judge: LocalJudge) -> None:
         assert (await cell).status == "session_lost"
 
 
-async def test_cell_with_killed_worker_is_lost(own_judge: LocalJudge) -> None:
+async def test_cell_with_killed_worker_is_lost(own_judge: UnsupervisedJudge) -> None:
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -225,7 +225,7 @@ async def test_cell_with_killed_worker_is_lost(own_judge: LocalJudge) -> None:
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
-async def test_session_survives_redis_restarts(own_judge: LocalJudge) -> None:
+async def test_session_survives_redis_restarts(own_judge: UnsupervisedJudge) -> None:
     """No cell runs twice: each adds one."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("n = 0")

@@ -13,9 +13,9 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api import app as api
 from rstar2_train.judge.client import session as sessions
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import JudgeUnavailable
 from tests.integration.judge.test_recovery import SLOW
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 HEAD = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n"
 END = "0\r\n\r\n"
@@ -101,7 +101,7 @@ async def test_client_connections_use_tcp_keepalive() -> None:
         assert its.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
-async def test_client_long_call_is_kept_alive(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_long_call_is_kept_alive(judge: UnsupervisedJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that takes longer than the client's limit of silence is answered by the first request."""
     monkeypatch.setattr(api, "ALIVE_SECONDS", 0.1)
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", judge.password)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.judge.types import MAX_CODE_BYTES, CallResult
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 Run = Callable[..., CallResult]
 
@@ -120,7 +120,7 @@ def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
     assert run("print(1)").status == "ok"
 
 
-def test_api_status_and_single_call(judge: LocalJudge) -> None:
+def test_api_status_and_single_call(judge: UnsupervisedJudge) -> None:
     status = judge.status()
     assert status["ready"] and status["executors"]["ready"] == 1
     assert status["workers"][0]["isolation"] == "gvisor"
@@ -129,7 +129,7 @@ def test_api_status_and_single_call(judge: LocalJudge) -> None:
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
 
 
-def test_api_invalid_request_names_the_field(judge: LocalJudge) -> None:
+def test_api_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
     for body, field in (
         ({"code": 5}, "code"),
         ({"code": "", "colour": 1}, "colour"),
@@ -141,7 +141,7 @@ def test_api_invalid_request_names_the_field(judge: LocalJudge) -> None:
     assert response.status_code == 422
 
 
-def test_api_batch_without_ndjson_keeps_the_order(judge: LocalJudge) -> None:
+def test_api_batch_without_ndjson_keeps_the_order(judge: UnsupervisedJudge) -> None:
     calls = [{"code": f"print({n})"} for n in range(8)]
     response = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
     assert [result["stdout"] for result in response.json()["results"]] == [f"{n}\n" for n in range(8)]

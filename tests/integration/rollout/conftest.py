@@ -8,9 +8,9 @@ import pytest
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import engine, engine_chat_format, models
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 __all__ = ["engine", "engine_chat_format", "models"]
 
@@ -32,14 +32,14 @@ async def client(pool: EnginePool, engine: Engine) -> EngineClient:
 
 
 @pytest.fixture(scope="module")
-def judge_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnsupervisedJudge]:
     """A real judge. Here it runs harmless calls without isolation; the sandbox has its own tests."""
-    with LocalJudge(Path(tmp_path_factory.mktemp("judge")), isolation="none") as stack:
+    with UnsupervisedJudge(Path(tmp_path_factory.mktemp("judge")), isolation="none") as stack:
         yield stack
 
 
 @pytest.fixture
-async def judge(judge_stack: LocalJudge) -> AsyncIterator[JudgeClient]:
+async def judge(judge_stack: UnsupervisedJudge) -> AsyncIterator[JudgeClient]:
     """A client of the judge."""
     async with JudgeClient(judge_stack.url, patience_seconds=120) as judge:
         yield judge

@@ -13,7 +13,6 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.judge.client.client import JudgeClient
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -23,6 +22,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
 from tests.support.engine_fixtures import Models
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 GREEDY = Sampling(temperature=0, max_response_tokens=RESPONSE_TOKENS, max_turns=4)
 PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42", slice="L1", hard=True) for number in range(4)]
@@ -179,7 +179,7 @@ async def test_collect_groups_killed_engine_loses_nothing(
 
 
 async def test_collect_groups_restarted_judge_loses_nothing(
-    pool: EnginePool, judge: JudgeClient, judge_stack: LocalJudge, engine_chat_format: ChatFormat, models: Models
+    pool: EnginePool, judge: JudgeClient, judge_stack: UnsupervisedJudge, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """Rollouts wait for a judge that restarts."""
     await pool.update_weights(models.memorising, "known/5")

@@ -15,7 +15,6 @@ from rstar2_train.evaluation.benchmarks import SEED_NAME
 from rstar2_train.evaluation.records import read_evaluation
 from rstar2_train.evaluation.result import EvaluationResult
 from rstar2_train.inference.pool import EnginePool
-from rstar2_train.judge.local import LocalJudge
 from rstar2_train.rollout import trajectory_store
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
@@ -35,6 +34,7 @@ from tests.support.engine_proxy import (
     write_job,
     write_sums,
 )
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 TURNS = turns_by_seed(SEED_NAME, [f"sums/{number}" for number in range(len(GOLD))])
 FILES = "state/*/*/samples.jsonl"
@@ -151,7 +151,7 @@ async def test_eval_killed_resumes_with_missing_samples(engine: Engine, proxy: E
 
 
 async def test_evaluate_stage_killed_resumes_with_missing_samples(
-    engine: Engine, models: Models, proxy: EngineProxy, judge_stack: LocalJudge, tmp_path: Path
+    engine: Engine, models: Models, proxy: EngineProxy, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
     """A restarted stage generates only the missing samples, and has the figures of the command."""
     manifest = copy.deepcopy(MANIFEST)

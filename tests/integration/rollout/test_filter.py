@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.evaluation.difficulty import SEED_NAME, FilterReport
-from rstar2_train.judge.local import LocalJudge
 from tests.support.engine import RESPONSE_TOKENS, SYSTEM, Engine
 from tests.support.engine_fixtures import Models
 from tests.support.engine_proxy import (
@@ -25,6 +24,7 @@ from tests.support.engine_proxy import (
     write_job,
     write_sums,
 )
+from tests.support.unsupervised_judge import UnsupervisedJudge
 
 TURNS = turns_by_seed(SEED_NAME, [str(number) for number in range(len(GOLD))])
 TRUNCATED = {("1", 0), ("1", 3), ("3", 2)}
@@ -61,7 +61,7 @@ def manifest(models: Models, problems: Path) -> dict[str, Any]:
 
 
 async def start_filter(
-    engine: Engine, judge: LocalJudge, proxy: EngineProxy, file: Path, *more: str
+    engine: Engine, judge: UnsupervisedJudge, proxy: EngineProxy, file: Path, *more: str
 ) -> asyncio.subprocess.Process:
     """Start the command."""
     folder = file.parent
@@ -72,7 +72,7 @@ async def start_filter(
 
 
 async def test_filter_command_equals_the_filter_stage(
-    engine: Engine, models: Models, judge_stack: LocalJudge, tmp_path: Path
+    engine: Engine, models: Models, judge_stack: UnsupervisedJudge, tmp_path: Path
 ) -> None:
     """The command keeps the same problems as the stage, with the same seeds, and resumes after a SIGKILL."""
     file = write_sums(tmp_path)

@@ -213,7 +213,7 @@ def test_a_count_is_at_least_one(state: JobState, count: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as end:
         run(state, f"--limit={count}")
     assert end.value.code == 2
-    assert f"argument --limit: '{count}' is not a whole number of at least 1" in capsys.readouterr().err
+    assert f"argument --limit: '{count}' is not an integer of at least 1" in capsys.readouterr().err
 
 
 def test_a_job_without_trajectories_and_no_job(state: JobState, capsys: pytest.CaptureFixture[str]) -> None:

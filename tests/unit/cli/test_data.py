@@ -87,7 +87,7 @@ def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prepare", "mine.jsonl", "--out", "o"], "a source is LAYOUT=WHERE; the layouts are dapo, "),
+        (["prepare", "mine.jsonl", "--out", "o"], "a source is LAYOUT=PATH; the layouts are dapo, "),
         (["prepare", "dapo=none.jsonl", "--out", "o"], "none.jsonl: no such file or folder"),
         (["prepare", "dapo={mine}", "--out", "o"], "mine.jsonl:1: no prompt; layout dapo is "),
         (["prepare", "problems={mine}", "--out", "o", "--similarity", "2"], "at most 1, got 2.0"),

@@ -1,4 +1,4 @@
-"""What the commands that sample tell a person who watches a file and no terminal."""
+"""Progress of the sampling commands without a terminal."""
 
 import pytest
 
@@ -6,19 +6,19 @@ from rstar2_train.cli import evaluation_options
 from rstar2_train.evaluation.sample_result import SampleResult
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(
+def test_progress_without_terminal_is_printed_as_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 0.0)
-    with evaluation_options.ProgressBar() as shown:
-        shown.begin(2, 5)
-        shown.done(SampleResult("p", 0, "correct"))
+    with evaluation_options.ProgressBar() as progress:
+        progress.start(2, 5)
+        progress.advance(SampleResult("p", 0, "correct"))
         monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 1000.0)
-        shown.done(SampleResult("p", 1, "wrong"))
+        progress.advance(SampleResult("p", 1, "wrong"))
         monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 0.0)
-        shown.done(SampleResult("p", 2, "internal", failed=True))
+        progress.advance(SampleResult("p", 2, "internal", failed=True))
     assert capsys.readouterr().err.splitlines()[:3] == [
-        "2 of 5 samples are there already",
-        "3 of 5 samples, 100% right",
-        "5 of 5 samples, 50% right, 1 lost",
+        "Resuming: 2 of 5 samples already done",
+        "3 of 5 samples, 100% correct",
+        "5 of 5 samples, 50% correct, 1 lost",
     ]

@@ -1,4 +1,4 @@
-"""How `rstar2 serve` and `rstar2 chat` end when they cannot begin: in one clear line, before anything is started."""
+"""Errors of `rstar2 serve` and `rstar2 chat` before anything starts: one clear line."""
 
 import socket
 from collections.abc import Iterator
@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.cli.main import main
-from rstar2_train.serving.stack import scratch
-from rstar2_train.utils.supervisor import ChildFailed
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        one.listen()
-        yield one.getsockname()[1]
+def used_port() -> Iterator[int]:
+    """A port on which another socket listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
 
 
 @pytest.fixture(autouse=True)
@@ -26,66 +24,59 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What is told of a command that fails."""
+def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Run a command that fails and return its error message."""
     assert main(list(argv)) == 1
-    told = capsys.readouterr()
-    assert told.out == "" and "Traceback" not in told.err
-    return told.err
+    output = capsys.readouterr()
+    assert output.out == "" and "Traceback" not in output.err
+    return output.err
 
 
-def test_no_such_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "nobody: no such model" in fails(capsys, "serve", "nobody", "--state", str(tmp_path))
+def test_serve_unknown_model_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "nobody: no such model" in error_of(capsys, "serve", "nobody", "--state", str(tmp_path))
 
 
-def test_port_in_use(capsys: pytest.CaptureFixture[str], model_folder: Path, taken: int) -> None:
-    told = fails(capsys, "serve", str(model_folder), "--port", str(taken))
-    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in told
+def test_serve_port_in_use_fails(capsys: pytest.CaptureFixture[str], model_folder: Path, used_port: int) -> None:
+    error = error_of(capsys, "serve", str(model_folder), "--port", str(used_port))
+    assert f"cannot listen on 127.0.0.1:{used_port}: Address already in use" in error
 
 
-def test_an_open_address_without_a_token(capsys: pytest.CaptureFixture[str], model_folder: Path) -> None:
-    told = fails(capsys, "serve", str(model_folder), "--host", "0.0.0.0", "--port", "0")
-    assert "RSTAR2_SERVE_TOKEN" in told and "--insecure" in told
+def test_serve_open_address_without_token_fails(capsys: pytest.CaptureFixture[str], model_folder: Path) -> None:
+    error = error_of(capsys, "serve", str(model_folder), "--host", "0.0.0.0", "--port", "0")
+    assert "RSTAR2_SERVE_TOKEN" in error and "--insecure" in error
 
 
-def test_a_token_file_that_is_empty(capsys: pytest.CaptureFixture[str], model_folder: Path, tmp_path: Path) -> None:
+def test_serve_empty_token_file_fails(capsys: pytest.CaptureFixture[str], model_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("\n")
-    assert f"{file} is empty" in fails(capsys, "serve", str(model_folder), "--token-file", str(file))
+    assert f"{file} is empty" in error_of(capsys, "serve", str(model_folder), "--token-file", str(file))
 
 
-def test_more_context_than_the_model_has(capsys: pytest.CaptureFixture[str], model_folder: Path) -> None:
-    assert "--context 99999" in fails(capsys, "serve", str(model_folder), "--context", "99999")
+def test_serve_context_above_the_models_fails(capsys: pytest.CaptureFixture[str], model_folder: Path) -> None:
+    assert "--context 99999" in error_of(capsys, "serve", str(model_folder), "--context", "99999")
 
 
-def test_a_chat_with_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as one:  # bound, and nobody listens
-        one.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{one.getsockname()[1]}"
-        assert f"no server at {url}: start one with `rstar2 serve MODEL`" in fails(capsys, "chat", "--url", url, "hi")
+def test_chat_without_server_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as bound:  # bound, but not listening
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        assert f"no server at {url}: start one with `rstar2 serve MODEL`" in error_of(
+            capsys, "chat", "--url", url, "hi"
+        )
 
 
-def test_a_chat_with_a_model_that_cannot_be_served_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "nobody: no such model" in fails(capsys, "chat", "--model", "nobody", "--state", str(tmp_path), "hi")
-
-
-@pytest.mark.parametrize(("error", "stays"), [(ChildFailed("engine"), True), (OSError("port"), False)])
-def test_the_logs_of_a_part_that_failed_stay(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, stays: bool
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(type(error)), scratch() as folder:
-        raise error
-    assert (folder.parent, folder.exists()) == (tmp_path, stays)
-    with scratch() as folder:
-        pass
-    assert not folder.exists()
+def test_chat_unknown_model_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "nobody: no such model" in error_of(capsys, "chat", "--model", "nobody", "--state", str(tmp_path), "hi")
 
 
 @pytest.mark.parametrize(
-    "given", [["--endpoint", "http://e", "--accelerator", "none"], ["--judge", "http://j", "--executors", "2"]]
+    ("options", "unused"),
+    [
+        (["--endpoint", "http://e", "--accelerator", "none"], "--accelerator has no effect with --endpoint"),
+        (["--judge", "http://j", "--executors", "2"], "--executors has no effect with --judge"),
+    ],
 )
-def test_what_only_a_part_started_here_takes(
-    capsys: pytest.CaptureFixture[str], model_folder: Path, given: list[str]
+def test_serve_option_of_a_replaced_part_fails(
+    capsys: pytest.CaptureFixture[str], model_folder: Path, options: list[str], unused: str
 ) -> None:
-    assert "started here" in fails(capsys, "serve", str(model_folder), *given)
+    assert unused in error_of(capsys, "serve", str(model_folder), *options)

@@ -11,9 +11,10 @@ import pytest
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
-from rstar2_train.inference.auth_middleware import TOKEN_VARIABLE, RequireToken
+from rstar2_train.inference.auth_middleware import RequireToken
 from rstar2_train.inference.server import EngineCommand, engine_command, kv_bytes_per_token, longest_sequence
 from rstar2_train.rollout.seeds import derive_seed
+from rstar2_train.utils.auth import ENGINE_TOKEN
 from tests.support.engine import JOB, engine_job
 
 QWEN_14B = {
@@ -139,7 +140,7 @@ def test_main_invalid_input_prints_one_message(tmp_path: Path, token: str, files
         "--port",
         "1",
     ]
-    done = subprocess.run(argv, env=os.environ | {TOKEN_VARIABLE: token}, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, env=os.environ | {ENGINE_TOKEN: token}, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "cannot start the engine: " in done.stderr and message in done.stderr
     assert "Traceback" not in done.stderr
@@ -148,7 +149,7 @@ def test_main_invalid_input_prints_one_message(tmp_path: Path, token: str, files
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> RequireToken:
     """Return an application that returns 200 for every request, behind the token `secretsecretsecret`."""
-    monkeypatch.setenv(TOKEN_VARIABLE, "secretsecretsecret")
+    monkeypatch.setenv(ENGINE_TOKEN, "secretsecretsecret")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -194,12 +195,12 @@ async def test_require_token_protects_all_but_probes(
 
 def test_require_token_without_token_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """The middleware does not start without a token."""
-    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(ENGINE_TOKEN, raising=False)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         return None
 
-    with pytest.raises(ValueError, match=TOKEN_VARIABLE):
+    with pytest.raises(ValueError, match=ENGINE_TOKEN):
         RequireToken(app)
 
 

@@ -1,4 +1,4 @@
-"""Which model is meant, and the settings that it is served with."""
+"""The model that the user names, and its settings."""
 
 import json
 import shutil
@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.api.roles import AcceleratorSpec
-from rstar2_train.serving.model import ModelNotFound, adjusted, find
+from rstar2_train.launch.model_folder import ModelNotFound
+from rstar2_train.serving.model import adjusted, find
 from tests.support.engine import JOB, SYSTEM
 
 
 @pytest.fixture
 def jobs(tmp_path: Path, model_folder: Path) -> Path:
-    """A job whose stage `rl` has handed on a model, and one that has none yet."""
+    """The job `done`, whose stage `rl` has a model, and the job `begun` without a model."""
     spec = JOB["spec"] | {"rollout": {"toolResponseTokens": 64, "engineArgs": {"max-model-len": 320}}}
     for name in ("done", "begun"):
         (tmp_path / name).mkdir()
@@ -22,7 +23,7 @@ def jobs(tmp_path: Path, model_folder: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_served_as_it_is(model_folder: Path, tmp_path: Path) -> None:
+def test_find_folder_has_default_settings(model_folder: Path, tmp_path: Path) -> None:
     served = find(str(model_folder), jobs=tmp_path)
     assert (served.name, served.folder) == (model_folder.name, model_folder.resolve())
     assert (served.source.system_prompt, served.rollout.tool_response_tokens) == (None, 1024)
@@ -30,35 +31,35 @@ def test_a_folder_is_served_as_it_is(model_folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("named", ["done", "done/rl", "{jobs}/done", "{jobs}/done/stages/rl/model"])
-def test_a_jobs_model_is_served_with_the_jobs_settings(jobs: Path, named: str) -> None:
+def test_find_job_has_the_jobs_settings(jobs: Path, named: str) -> None:
     served = find(named.format(jobs=jobs), jobs=jobs)
     assert (served.name, served.folder) == ("done/rl", (jobs / "done/stages/rl/model").resolve())
     assert (served.source.system_prompt, served.rollout.tool_response_tokens) == (SYSTEM, 64)
-    assert served.protocol().system_prompt == SYSTEM
+    assert served.chat_format().system_prompt == SYSTEM
 
 
 @pytest.mark.parametrize(
-    ("named", "words"),
+    ("named", "message"),
     [
         ("nobody", "nobody: no such model"),
         ("begun", "has no trained model yet"),
-        ("done/sft", "no model of stage 'sft'; it has: rl"),
+        ("done/sft", "no model of stage 'sft'. Stages with a model: rl"),
     ],
 )
-def test_a_model_that_is_not_there_is_said(jobs: Path, named: str, words: str) -> None:
-    with pytest.raises(ModelNotFound, match=words):
+def test_find_unknown_model_fails(jobs: Path, named: str, message: str) -> None:
+    with pytest.raises(ModelNotFound, match=message):
         find(named, jobs=jobs)
 
 
 @pytest.mark.parametrize("missing", ["tokenizer.json", "model.safetensors"])
-def test_a_folder_that_is_not_whole_is_said(jobs: Path, missing: str) -> None:
+def test_find_incomplete_folder_fails(jobs: Path, missing: str) -> None:
     folder = jobs / "done/stages/rl/model"
     (folder / missing).unlink()
-    with pytest.raises(ModelNotFound, match=r"holds no (tokenizer\.json|\*\.safetensors)"):
+    with pytest.raises(ModelNotFound, match=r"it has no (tokenizer\.json|\*\.safetensors)"):
         find(str(folder), jobs=jobs)
 
 
-def test_what_a_person_sets_lies_over_the_jobs_settings(jobs: Path) -> None:
+def test_adjusted_options_replace_the_jobs_settings(jobs: Path) -> None:
     served = find("done", jobs=jobs)
     changed = adjusted(served, context=100, system_prompt="", tool="jupyter_code", executors=7)
     assert (changed.context, changed.source.system_prompt, changed.executor.replicas) == (100, "", 7)
@@ -68,7 +69,7 @@ def test_what_a_person_sets_lies_over_the_jobs_settings(jobs: Path) -> None:
         adjusted(served, context=100_000)
 
 
-def test_the_engine_reads_calls_of_other_tools_and_has_the_servers_context(jobs: Path) -> None:
+def test_engine_parses_tool_calls_within_the_context(jobs: Path) -> None:
     served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec.of_vendor("None"))
     argv = served.engine(port=1).argv
     assert argv[argv.index("--max-model-len") + 1] == "200"

@@ -1,4 +1,4 @@
-"""What a client may ask for, and what the model is shown of it."""
+"""Validation of a client's request, and its prompt."""
 
 import re
 
@@ -16,18 +16,18 @@ CONTEXT = 1024
 USER = {"role": "user", "content": QUESTION}
 
 
-def question(**fields: object) -> ChatRequest:
+def chat_request(**fields: object) -> ChatRequest:
     return ChatRequest.model_validate({"model": "m", "messages": [USER], **fields})
 
 
-def refused(**fields: object) -> ApiError:
+def rejection(**fields: object) -> ApiError:
     with pytest.raises(ApiError) as error:
-        question(**fields).check(model="m")
+        chat_request(**fields).check(model="m")
     return error.value
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "allowed"),
+    ("name", "value", "allowed"),
     [
         ("n", 2, 1),
         ("logprobs", True, False),
@@ -40,21 +40,21 @@ def refused(**fields: object) -> ApiError:
         ("best_of", 3, None),
     ],
 )
-def test_what_is_not_done_is_refused_by_name(name: str, asked: object, allowed: object) -> None:
-    error = refused(**{name: asked})
+def test_check_unsupported_parameter_is_named(name: str, value: object, allowed: object) -> None:
+    error = rejection(**{name: value})
     assert (error.status, error.param, error.code) == (400, name, "unsupported_parameter")
-    assert name in str(error) and repr(asked) in str(error)
-    question(**{name: allowed}).check(model="m")
+    assert name in str(error) and repr(value) in str(error)
+    chat_request(**{name: allowed}).check(model="m")
 
 
-def test_tool_choice_needs_tools() -> None:
-    assert refused(tool_choice="auto").param == "tool_choice"
-    assert refused(parallel_tool_calls=False).param == "parallel_tool_calls"
-    question(tool_choice="auto", tools=[{"type": "function"}]).check(model="m")
+def test_check_tool_choice_requires_tools() -> None:
+    assert rejection(tool_choice="auto").param == "tool_choice"
+    assert rejection(parallel_tool_calls=False).param == "parallel_tool_calls"
+    chat_request(tool_choice="auto", tools=[{"type": "function"}]).check(model="m")
 
 
-def test_another_model_is_not_found() -> None:
-    error = refused(model="other")
+def test_check_other_model_is_not_found() -> None:
+    error = rejection(model="other")
     assert (error.status, error.code) == (404, "model_not_found")
     assert error.body()["error"]["param"] == "model"
 
@@ -63,36 +63,36 @@ def test_another_model_is_not_found() -> None:
     "fields",
     [{"temperature": -1}, {"temperature": 2.1}, {"top_p": 0}, {"max_tokens": 0}, {"stop": ["a"] * 5}, {"messages": []}],
 )
-def test_values_out_of_bounds_are_refused(fields: dict) -> None:
+def test_request_value_out_of_bounds_is_invalid(fields: dict) -> None:
     with pytest.raises(ValidationError):
-        question(**fields)
+        chat_request(**fields)
 
 
-def test_stop_is_one_string_or_several_or_none() -> None:
-    assert [question(stop=stop).stop for stop in ("a", ["a", "b"], None)] == [["a"], ["a", "b"], []]
+def test_stop_is_a_string_a_list_or_null() -> None:
+    assert [chat_request(stop=stop).stop for stop in ("a", ["a", "b"], None)] == [["a"], ["a", "b"], []]
 
 
-def test_sampling_follows_the_request_and_its_defaults() -> None:
-    sampling = question().sampling(prompt_tokens=30, context=100, max_turns=7)
+def test_sampling_has_request_values_or_defaults() -> None:
+    sampling = chat_request().sampling(prompt_tokens=30, context=100, max_turns=7)
     assert (sampling.temperature, sampling.top_p) == (TEMPERATURE, 1.0)
     assert (sampling.max_response_tokens, sampling.max_turns) == (70, 7)
-    asked = question(temperature=0, top_p=0.5, max_tokens=9, max_completion_tokens=8)
-    sampling = asked.sampling(prompt_tokens=30, context=100, max_turns=7)
+    body = chat_request(temperature=0, top_p=0.5, max_tokens=9, max_completion_tokens=8)
+    sampling = body.sampling(prompt_tokens=30, context=100, max_turns=7)
     assert (sampling.temperature, sampling.top_p, sampling.max_response_tokens) == (0, 0.5, 8)
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [(100, None), (101, None), (30, 71)])
-def test_an_answer_without_room_is_refused(prompt: int, tokens: int | None) -> None:
+def test_sampling_without_space_is_rejected(prompt: int, tokens: int | None) -> None:
     with pytest.raises(ApiError) as error:
-        question(max_tokens=tokens).sampling(prompt_tokens=prompt, context=100, max_turns=1)
+        chat_request(max_tokens=tokens).sampling(prompt_tokens=prompt, context=100, max_turns=1)
     assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
     assert "100 tokens" in str(error.value)
 
 
-def test_the_engine_is_given_only_what_was_understood() -> None:
+def test_for_engine_has_only_supported_parameters() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    asked = question(tools=tools, user="me", store=False, max_tokens=5, stream=True)
-    assert asked.for_engine(model="policy") == {
+    body = chat_request(tools=tools, user="me", store=False, max_tokens=5, stream=True)
+    assert body.for_engine(model="policy") == {
         "model": "policy",
         "messages": [USER],
         "tools": tools,
@@ -103,7 +103,7 @@ def test_the_engine_is_given_only_what_was_understood() -> None:
     }
 
 
-def test_a_first_question_is_what_a_rollout_begins_with(chat_format: ChatFormat) -> None:
+def test_prompt_ids_equal_a_rollouts_prompt(chat_format: ChatFormat) -> None:
     assert prompt_ids([USER], chat_format, context=CONTEXT) == chat_format.prompt_ids(QUESTION)
     parts = [{"type": "text", "text": QUESTION[:5]}, {"type": "text", "text": QUESTION[5:]}]
     assert prompt_ids([{"role": "user", "content": parts}], chat_format, context=CONTEXT) == chat_format.prompt_ids(
@@ -111,31 +111,31 @@ def test_a_first_question_is_what_a_rollout_begins_with(chat_format: ChatFormat)
     )
 
 
-def test_a_conversation_is_the_tokens_that_the_loop_made_of_it(chat_format: ChatFormat) -> None:
+def test_prompt_ids_of_a_conversation_equal_the_loops(chat_format: ChatFormat) -> None:
     content = FIRST_TURN + outputs_text(FIRST_REPLY) + LAST_TURN
-    told = [{"role": "tool", "content": text} for text in FIRST_REPLY]
-    said = [{"role": "assistant", "content": FIRST_TURN}, *told, {"role": "assistant", "content": LAST_TURN}]
-    whole = chat_format.encode_conversation([{"role": "system", "content": SYSTEM}, USER, *said, USER])
-    shown = [USER, {"role": "assistant", "content": content}, USER]
-    assert prompt_ids(shown, chat_format, context=CONTEXT) == whole.token_ids
+    outputs = [{"role": "tool", "content": text} for text in FIRST_REPLY]
+    turns = [{"role": "assistant", "content": FIRST_TURN}, *outputs, {"role": "assistant", "content": LAST_TURN}]
+    whole = chat_format.encode_conversation([{"role": "system", "content": SYSTEM}, USER, *turns, USER])
+    messages = [USER, {"role": "assistant", "content": content}, USER]
+    assert prompt_ids(messages, chat_format, context=CONTEXT) == whole.token_ids
 
 
-def test_the_prefix_stands_before_the_first_question_alone(chat_format: ChatFormat) -> None:
+def test_prompt_ids_prefix_only_the_first_question(chat_format: ChatFormat) -> None:
     prefixed = ChatFormat(chat_format.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
     text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed, context=CONTEXT))
     assert text.count("PRE ") == 1 and text.index("PRE ") < text.index(QUESTION)
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_behind_a_clients_own_system_message_comes_the_tool(chat_format: ChatFormat, role: str) -> None:
+def test_prompt_ids_add_the_tool_to_a_system_message(chat_format: ChatFormat, role: str) -> None:
     own = f"Be brief.\n\n{tools_section([TOOLS[chat_format.tool]])}"
-    shown = chat_format.conversation_prompt_ids([{"role": "system", "content": own}, USER])
-    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], chat_format, context=CONTEXT) == shown
-    assert prompt_ids([{"role": role, "content": own}, USER], chat_format, context=CONTEXT) == shown
+    expected = chat_format.conversation_prompt_ids([{"role": "system", "content": own}, USER])
+    assert prompt_ids([{"role": role, "content": "Be brief."}, USER], chat_format, context=CONTEXT) == expected
+    assert prompt_ids([{"role": role, "content": own}, USER], chat_format, context=CONTEXT) == expected
 
 
 @pytest.mark.parametrize(
-    ("messages", "words"),
+    ("messages", "message"),
     [
         ([USER, {"role": "assistant", "content": "x"}], "the last message must be the user's"),
         ([{"role": "tool", "content": "x"}, USER], "messages[0].role 'tool'"),
@@ -145,26 +145,26 @@ def test_behind_a_clients_own_system_message_comes_the_tool(chat_format: ChatFor
         ([{"content": "x"}], "messages[0].role None"),
     ],
 )
-def test_messages_that_cannot_be_shown_are_refused(chat_format: ChatFormat, messages: list, words: str) -> None:
-    with pytest.raises(ApiError, match=re.escape(words)) as error:
+def test_prompt_ids_invalid_message_is_rejected(chat_format: ChatFormat, messages: list, message: str) -> None:
+    with pytest.raises(ApiError, match=re.escape(message)) as error:
         prompt_ids(messages, chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_half_a_character_is_refused_before_it_reaches_the_tokenizer(chat_format: ChatFormat) -> None:
-    with pytest.raises(ApiError, match=r"messages\[0\].content holds half a surrogate pair") as error:
+def test_prompt_ids_lone_surrogate_is_rejected(chat_format: ChatFormat) -> None:
+    with pytest.raises(ApiError, match=r"messages\[0\].content has a lone surrogate") as error:
         prompt_ids([{"role": "user", "content": "half \ud800"}], chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
-def test_what_cannot_be_so_few_tokens_is_refused_before_the_tokenizer_works_on_it(chat_format: ChatFormat) -> None:
+def test_prompt_ids_too_long_text_is_rejected_early(chat_format: ChatFormat) -> None:
     long = "x" * (CONTEXT * chat_format.longest_token)
-    with pytest.raises(ApiError, match=f"takes {CONTEXT} tokens; the messages have .* characters: shorten") as error:
+    with pytest.raises(ApiError, match=f"has {CONTEXT} tokens; the messages have .* characters: shorten") as error:
         prompt_ids([{"role": "user", "content": long}], chat_format, context=CONTEXT)
     assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
 
 
-def test_too_long_an_answer_is_told_from_too_long_a_prompt() -> None:
-    with pytest.raises(ApiError, match="which leaves 60 of the 100 asked for: lower max_tokens") as error:
-        question(max_tokens=100).sampling(prompt_tokens=40, context=100, max_turns=3)
+def test_sampling_too_many_tokens_names_max_tokens() -> None:
+    with pytest.raises(ApiError, match="which leaves 60 of the 100 requested: lower max_tokens") as error:
+        chat_request(max_tokens=100).sampling(prompt_tokens=40, context=100, max_turns=3)
     assert error.value.param == "max_tokens"

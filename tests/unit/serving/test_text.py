@@ -1,4 +1,4 @@
-"""A conversation's text: outputs put in and told apart again, and taken to pieces as it comes."""
+"""The text form of an answer: outputs are inserted and split again, also while it streams."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ OUTPUT = st.text(alphabet="ab\n<>/ ").filter(lambda text: "</tool_response>" not
 
 
 def split(*texts: str) -> list[tuple[str, str]]:
-    """Kinds and texts, neighbouring pieces of a kind joined up to where they close; empty ones left out."""
+    """Return kinds and texts, with consecutive pieces of a kind joined; empty ones are excluded."""
     splitter, joined, current = StreamSplitter(), [], ""
     pieces: list[TextPiece] = [piece for text in texts for piece in splitter.feed(text)] + list(splitter.end())
     for piece in pieces:
@@ -26,7 +26,7 @@ def split(*texts: str) -> list[tuple[str, str]]:
 @given(
     st.lists(st.tuples(st.text(alphabet="xy\n"), st.lists(OUTPUT, min_size=1, max_size=3)), max_size=4), st.text("z")
 )
-def test_outputs_are_told_apart_as_they_were_put_in(turns: list[tuple[str, list[str]]], last: str) -> None:
+def test_split_turns_reverses_outputs_text(turns: list[tuple[str, list[str]]], last: str) -> None:
     content = "".join(turn + outputs_text(outputs) for turn, outputs in turns) + last
     expected = []
     for turn, outputs in turns:
@@ -35,19 +35,19 @@ def test_outputs_are_told_apart_as_they_were_put_in(turns: list[tuple[str, list[
     assert split_turns(content) == [*expected, {"role": "assistant", "content": last}]
 
 
-def test_outputs_that_are_never_closed_are_text_and_take_no_time_to_speak_of() -> None:
+def test_split_turns_unclosed_outputs_take_linear_time() -> None:
     block = outputs_text(["1"])
-    open_ones = "\n<tool_response>\n" * 200_000  # by the square of it: hours
-    said = {"role": "assistant", "content": "x"}
+    open_ones = "\n<tool_response>\n" * 200_000  # in quadratic time: hours
+    turn = {"role": "assistant", "content": "x"}
     assert split_turns(f"x{block}{open_ones}") == [
-        said,
+        turn,
         {"role": "tool", "content": "1"},
-        said | {"content": open_ones},
+        turn | {"content": open_ones},
     ]
-    assert split_turns(open_ones) == [said | {"content": open_ones}]
+    assert split_turns(open_ones) == [turn | {"content": open_ones}]
 
 
-def test_a_text_is_taken_to_pieces() -> None:
+def test_splitter_returns_kinds_in_order() -> None:
     kinds = split(WHOLE)
     assert [kind for kind, _ in kinds if kind != "text"] == ["reason", *["call"] * 3, *["output"] * 3, "answer"]
     assert [text.strip("\n") for kind, text in kinds if kind == "output"] == FIRST_REPLY
@@ -55,19 +55,19 @@ def test_a_text_is_taken_to_pieces() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_pieces_do_not_depend_on_how_the_text_came(size: int) -> None:
+def test_splitter_is_independent_of_piece_size(size: int) -> None:
     parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
     assert split(*parts) == split(WHOLE)
 
 
-def test_what_is_no_tag_is_shown_at_once_and_half_a_tag_is_waited_for() -> None:
+def test_splitter_buffers_only_a_partial_tag() -> None:
     splitter = StreamSplitter()
     assert [piece.text for piece in splitter.feed("a < b")] == ["a < b"]
     assert [piece.text for piece in splitter.feed(" and <tool_")] == [" and "]
     assert [piece.text for piece in splitter.feed("s")] == ["<tool_s"]
 
 
-def test_a_call_inside_the_reasoning_goes_on_with_the_reasoning() -> None:
+def test_splitter_returns_to_reasoning_after_a_call() -> None:
     assert split("<reason>a<tool_call>b</tool_call>c</reason>d") == [
         ("reason", "a"),
         ("call", "b"),
@@ -76,9 +76,9 @@ def test_a_call_inside_the_reasoning_goes_on_with_the_reasoning() -> None:
     ]
 
 
-def test_tags_that_a_program_printed_open_nothing() -> None:
+def test_splitter_ignores_tags_in_an_output() -> None:
     assert split("<tool_response>\n<answer>7</answer>\n</tool_response>") == [("output", "\n<answer>7</answer>\n")]
 
 
-def test_output_cannot_steer_the_terminal() -> None:
+def test_printable_escapes_control_characters() -> None:
     assert printable("a\n\tb\x1b[2J\r\x9b") == "a\n\tb␛[2J␍\ufffd"

@@ -5,32 +5,43 @@ from typing import Any
 
 import pytest
 
-from rstar2_train.utils.auth import BearerAuth, check_bind, secret
+from rstar2_train.utils.auth import BearerAuth, check_bind, read_secret, secret_env
 
 RIGHT = (b"authorization", b"Bearer t0ken")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
 def test_check_bind_loopback_needs_no_token(host: str) -> None:
+    """Other machines cannot reach a loopback address."""
     check_bind(host, token=None, insecure=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
 def test_check_bind_other_addresses_need_a_token(host: str) -> None:
+    """The error names the variable; a token or --insecure allows the address."""
     with pytest.raises(ValueError, match="RSTAR2_JUDGE_TOKEN"):
         check_bind(host, token=None, insecure=False)
     check_bind(host, token="t", insecure=False)
     check_bind(host, token=None, insecure=True)
 
 
-def test_secret_file_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_secret_file_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NAME_FILE has precedence over NAME; without both there is no secret."""
     monkeypatch.delenv("RSTAR2_X", raising=False)
-    assert secret("RSTAR2_X") is None
-    monkeypatch.setenv("RSTAR2_X", "one")
-    assert secret("RSTAR2_X") == "one"
-    (tmp_path / "file").write_text("two\n")
+    assert read_secret("RSTAR2_X") is None
+    monkeypatch.setenv("RSTAR2_X", "value")
+    assert read_secret("RSTAR2_X") == "value"
+    (tmp_path / "file").write_text("from-file\n")
     monkeypatch.setenv("RSTAR2_X_FILE", str(tmp_path / "file"))
-    assert secret("RSTAR2_X") == "two"
+    assert read_secret("RSTAR2_X") == "from-file"
+
+
+def test_secret_env_overrides_an_inherited_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process gets the secret of its parent, not the one in the user's environment."""
+    monkeypatch.setenv("RSTAR2_X_FILE", str(tmp_path / "missing"))
+    for name, value in secret_env("RSTAR2_X", "generated").items():
+        monkeypatch.setenv(name, value)
+    assert read_secret("RSTAR2_X") == "generated"
 
 
 async def respond(kind: str, path: str, headers: list[tuple[bytes, bytes]]) -> list[dict[str, Any]]:

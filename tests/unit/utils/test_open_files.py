@@ -1,4 +1,4 @@
-"""Programs that hold many connections do not stay at the soft limit that they were started with."""
+"""Programs that hold many connections raise their limit of open files."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
         "rstar2_train.cli.main validate /nowhere",
     ],
 )
-def test_the_limit_is_raised_before_anything_is_done(command: str) -> None:
-    """Each is given what it cannot do."""
+def test_main_raises_open_file_limit_first(command: str) -> None:
+    """The arguments of each program are invalid, so that it stops right after its start."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *command.split()], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True", done.stderr

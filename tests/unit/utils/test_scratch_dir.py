@@ -1,4 +1,4 @@
-"""A folder that lives as long as the process that took it."""
+"""A temporary folder that exists as long as its process."""
 
 import shutil
 import subprocess
@@ -17,20 +17,21 @@ os.execvp("sleep", ["sleep", "60"])
 """
 
 
-def test_that_of_a_killed_process_goes_and_that_of_a_living_one_stays() -> None:
+def test_scratch_dir_deletes_folders_of_dead_processes() -> None:
+    """The folder of a running process stays, that of a killed process is deleted by the next call."""
     prefix = f"rstar2-test-{uuid4().hex}-"
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, prefix], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
-    others = holder.stdout.readline().strip()
+    held = holder.stdout.readline().strip()
     first, lock = scratch_dir(prefix)
     try:
-        assert sorted(str(one) for one in first.parent.glob(f"{prefix}*")) == sorted([others, str(first)])
+        assert sorted(map(str, first.parent.glob(f"{prefix}*"))) == sorted([held, str(first)])
         holder.kill()
         holder.communicate()
-        second, other_lock = scratch_dir(prefix)
+        second, second_lock = scratch_dir(prefix)
         assert set(first.parent.glob(f"{prefix}*")) == {first, second}
-        other_lock.close()
+        second_lock.close()
     finally:
         lock.close()
-        for left in first.parent.glob(f"{prefix}*"):
-            shutil.rmtree(left)
+        for folder in first.parent.glob(f"{prefix}*"):
+            shutil.rmtree(folder)

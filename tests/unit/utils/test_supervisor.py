@@ -1,4 +1,4 @@
-"""The supervisor, with real processes: ready, restarted, given up, stopped, found again."""
+"""The supervisor, with real processes: readiness, restarts, failures, signals, stop, and leftovers of a killed run."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rstar2_train.utils.supervisor import Child, ChildFailed, Supervisor, end_leftovers
+from rstar2_train.utils.supervisor import Child, ChildFailed, StopRequested, Supervisor, stop_leftovers, temporary_state
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -21,8 +21,8 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", code]
 
 
-def supervisor(folder: Path, *, say: Callable[[str], None] = print) -> Supervisor:
-    return Supervisor(logs=folder / "logs", register=folder / "children.json", say=say)
+def supervisor(folder: Path, *, notify: Callable[[str], None] = print) -> Supervisor:
+    return Supervisor(logs=folder / "logs", register=folder / "children.json", notify=notify)
 
 
 async def until(condition, seconds: float = 20.0) -> None:
@@ -31,7 +31,7 @@ async def until(condition, seconds: float = 20.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_start_waits_until_ready_and_stop_ends_it(tmp_path: Path) -> None:
+async def test_start_waits_for_readiness(tmp_path: Path) -> None:
     mark = tmp_path / "ready"
 
     async def ready() -> bool:
@@ -49,7 +49,7 @@ async def test_start_waits_until_ready_and_stop_ends_it(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "children.json").read_text()) == []
 
 
-async def test_one_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_path: Path) -> None:
+async def test_start_child_exits_early_raises_with_log(tmp_path: Path) -> None:
     async def never() -> bool:
         return False
 
@@ -59,26 +59,26 @@ async def test_one_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_pat
         await children.start(bad)
     *_, excerpt, last = str(failed.value).splitlines()
     assert excerpt == "  no such flag"
-    assert last == f"bad exited with 3 before it was ready; look at spec.x (log: {tmp_path / 'logs' / 'bad.log'})"
+    assert last == f"bad exited with code 3 before it was ready; look at spec.x (log: {tmp_path / 'logs' / 'bad.log'})"
     await children.stop()
 
 
-async def test_a_killed_child_is_restarted_and_a_person_told(tmp_path: Path) -> None:
-    said: list[str] = []
-    children = supervisor(tmp_path, say=said.append)
+async def test_killed_child_is_restarted_with_a_message(tmp_path: Path) -> None:
+    messages: list[str] = []
+    children = supervisor(tmp_path, notify=messages.append)
     await children.start(Child("a", SLEEP))
     first = json.loads((tmp_path / "children.json").read_text())[0]["pid"]
     os.kill(first, signal.SIGKILL)
     await until(lambda: children.health().get("a") == "ready (1 restarts)")
     second = json.loads((tmp_path / "children.json").read_text())[-1]["pid"]
     assert second != first
-    assert said == ["a was ended by SIGKILL; starting it again", "a is ready again"]
+    assert messages == ["a was killed by SIGKILL; restarting it", "a is ready again"]
     await children.stop()
     assert not psutil.pid_exists(second)
 
 
-def with_a_child_of_its_own(note: Path) -> list[str]:
-    """A child like vLLM's server, whose engine is a process of its own in the same session."""
+def with_subprocess(note: Path) -> list[str]:
+    """Return a program like vLLM's server, whose engine is another process in the same session."""
     return python(
         "import subprocess, sys, time\n"
         "p = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
@@ -91,10 +91,10 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def test_what_a_killed_child_had_started_is_ended_before_it_starts_again(tmp_path: Path) -> None:
+async def test_restart_kills_the_childs_own_children_first(tmp_path: Path) -> None:
     note = tmp_path / "pids"
     children = supervisor(tmp_path)
-    await children.start(Child("engine", with_a_child_of_its_own(note)))
+    await children.start(Child("engine", with_subprocess(note)))
     await until(lambda: note.exists() and note.read_text().count("\n") == 1)
     os.kill(json.loads((tmp_path / "children.json").read_text())[0]["pid"], signal.SIGKILL)
     await until(lambda: note.read_text().count("\n") == 2)
@@ -105,9 +105,9 @@ async def test_what_a_killed_child_had_started_is_ended_before_it_starts_again(t
     await until(lambda: gone(second))
 
 
-def test_what_a_dead_child_of_an_earlier_run_had_started_is_found(tmp_path: Path) -> None:
+def test_stop_leftovers_finds_session_of_dead_child(tmp_path: Path) -> None:
     note = tmp_path / "pids"
-    leader = subprocess.Popen(with_a_child_of_its_own(note), start_new_session=True)
+    leader = subprocess.Popen(with_subprocess(note), start_new_session=True)
     while not (note.exists() and note.read_text().endswith("\n")):
         pass
     started = psutil.Process(leader.pid).create_time()
@@ -115,26 +115,94 @@ def test_what_a_dead_child_of_an_earlier_run_had_started_is_found(tmp_path: Path
     register.write_text(json.dumps([{"pid": leader.pid, "started": started}]))
     leader.kill()
     leader.wait()
-    assert end_leftovers(register) == 1
+    assert stop_leftovers(register) == 1
     assert gone(int(note.read_text()))
 
 
-async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
-    children = supervisor(tmp_path)
-    await children.start(Child("a", python("import time; time.sleep(0.2); raise SystemExit(9)"), max_restarts=2))
-    error = await asyncio.wait_for(children.given_up, 30)
-    assert "a died 3 times: the last time it exited with 9" in str(error)
-    await children.stop()
+async def test_child_that_keeps_dying_is_a_failure(tmp_path: Path) -> None:
+    dying = Child("a", python("import time; time.sleep(0.2); raise SystemExit(9)"), max_restarts=2)
+
+    async def work(children: Supervisor) -> None:
+        await children.start(dying)
+        await asyncio.sleep(60)
+
+    async with supervisor(tmp_path) as children:
+        with pytest.raises(ChildFailed, match="a died 3 times; the last time it exited with code 9"):
+            await children.run_until_stopped(work(children))
 
 
-async def test_run_returns_the_exit_code_and_does_not_restart(tmp_path: Path) -> None:
+async def test_run_until_stopped_returns_the_result(tmp_path: Path) -> None:
+    async with supervisor(tmp_path) as children:
+        assert await children.run_until_stopped(asyncio.sleep(0, "result")) == "result"
+
+
+async def test_run_until_stopped_signal_cancels_the_work(tmp_path: Path) -> None:
+    """The children are stopped at the end of the context; exit code 143 is that of SIGTERM in a shell."""
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    with pytest.raises(StopRequested) as stop:
+        async with supervisor(tmp_path) as children:
+            await children.start(Child("a", SLEEP))
+            pid = json.loads((tmp_path / "children.json").read_text())[0]["pid"]
+            await children.run_until_stopped(work())
+    assert stop.value.exit_code == 143
+    assert gone(pid)
+
+
+async def test_run_until_stopped_calls_on_stop_per_signal(tmp_path: Path) -> None:
+    """Work that stops by itself is not cancelled, and its result is returned. A failure after a signal is raised."""
+    stop, calls = asyncio.Event(), list[int]()
+
+    def on_stop() -> None:
+        calls.append(1)
+        stop.set()
+
+    async def work(children: Supervisor) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: len(calls) == 2)
+        children.fail(ChildFailed("after the signal"))
+        return "result"
+
+    async with supervisor(tmp_path) as children:
+        with pytest.raises(ChildFailed, match="after the signal"):
+            await children.run_until_stopped(work(children), on_stop=on_stop)
+    assert len(calls) == 2
+
+
+async def test_run_until_stopped_after_signal_stops_directly(tmp_path: Path) -> None:
+    async with supervisor(tmp_path) as children:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        with pytest.raises(StopRequested):
+            await children.run_until_stopped(asyncio.sleep(60))
+
+
+@pytest.mark.parametrize(("error", "kept"), [(ChildFailed("engine"), True), (OSError("port"), False)])
+def test_temporary_state_is_kept_after_child_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kept: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(type(error)), temporary_state("test-") as folder:
+        raise error
+    assert (folder.parent, folder.exists()) == (tmp_path, kept)
+    with temporary_state("test-") as folder:
+        pass
+    assert not folder.exists()
+
+
+async def test_run_returns_exit_code_without_restart(tmp_path: Path) -> None:
     children = supervisor(tmp_path)
     assert await children.run(Child("once", python("raise SystemExit(75)"))) == 75
     assert children.health() == {}
     await children.stop()
 
 
-async def test_one_that_ignores_sigterm_is_killed_with_its_own_children(tmp_path: Path) -> None:
+async def test_stop_kills_child_that_ignores_sigterm(tmp_path: Path) -> None:
     code = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -153,7 +221,7 @@ async def test_one_that_ignores_sigterm_is_killed_with_its_own_children(tmp_path
     await until(lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_children_die_with_a_killed_parent_or_are_found_by_the_next(tmp_path: Path) -> None:
+def test_killed_parent_leaves_no_children(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
@@ -162,7 +230,7 @@ from rstar2_train.utils.supervisor import Child, Supervisor
 
 async def main():
     folder = Path({str(tmp_path)!r})
-    children = Supervisor(logs=folder / "logs", register=folder / "children.json", say=print)
+    children = Supervisor(logs=folder / "logs", register=folder / "children.json", notify=print)
     await children.start(Child("polite", {SLEEP!r}))
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / "up")!r}, 'w')"
     stubborn += "; time.sleep(60)"
@@ -177,13 +245,13 @@ asyncio.run(main())
     pids = [entry["pid"] for entry in json.loads((tmp_path / "children.json").read_text())]
     assert len(pids) == 2
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)][:1], timeout=10)
-    end_leftovers(tmp_path / "children.json")
+    stop_leftovers(tmp_path / "children.json")
     for pid in pids:
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert not (tmp_path / "children.json").exists()
 
 
-def test_leftovers_never_ends_a_process_that_only_has_the_same_pid(tmp_path: Path) -> None:
+def test_stop_leftovers_ignores_reused_pid(tmp_path: Path) -> None:
     register = tmp_path / "children.json"
     register.write_text(json.dumps([{"pid": os.getpid(), "started": 1.0}]))
-    assert end_leftovers(register) == 0
+    assert stop_leftovers(register) == 0

@@ -1,4 +1,4 @@
-"""A program whose terminal goes away: it goes on, or ends in order."""
+"""A program whose terminal is closed continues, or stops in order."""
 
 import os
 import pty
@@ -9,52 +9,61 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.utils.terminal import ending_signals
+from rstar2_train.utils.terminal import stop_signals
 
 PROGRAM = """\
 import pathlib, signal, sys, time
 from rich.console import Console
-from rstar2_train.utils.terminal import ending_signals, outlive_terminal
-outlive_terminal()
-hung_up = []
-for number in ending_signals():
-    signal.signal(number, lambda *_: hung_up.append(1))
-print("begun", flush=True)
-while not hung_up:
+from rstar2_train.utils.terminal import ignore_closed_terminal, stop_signals
+ignore_closed_terminal()
+signals = []
+for signum in stop_signals():
+    signal.signal(signum, lambda *_: signals.append(1))
+print("started", flush=True)
+while not signals:
     time.sleep(0.01)
 console = Console()
-console.print("[red]nobody reads this")
-print("nor this", file=sys.stderr, flush=True)
-pathlib.Path(sys.argv[1]).write_text("to the end")
+console.print("[red]discarded")
+print("discarded", file=sys.stderr, flush=True)
+pathlib.Path(sys.argv[1]).write_text("finished")
+"""
+PRINTING = """\
+from rstar2_train.utils.terminal import ignore_closed_terminal
+ignore_closed_terminal()
+print("x", flush=True)
 """
 
 
-def test_it_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
-    ours, its = pty.openpty()
-    done = tmp_path / "done"
+def test_ignore_closed_terminal_discards_output(tmp_path: Path) -> None:
+    """A program finishes its work after its terminal was closed."""
+    master, terminal = pty.openpty()
+    result = tmp_path / "result"
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(done)], stdin=its, stdout=its, stderr=its, start_new_session=True
+        [sys.executable, "-c", PROGRAM, str(result)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
     )
-    os.close(its)
-    assert os.read(ours, 100).strip() == b"begun"
-    os.close(ours)
+    os.close(terminal)
+    assert os.read(master, 100).strip() == b"started"
+    os.close(master)
     program.send_signal(signal.SIGTERM)
     assert program.wait(60) == 0
-    assert done.read_text() == "to the end"
+    assert result.read_text() == "finished"
 
 
-def test_a_full_disk_is_still_told() -> None:
-    program = "from rstar2_train.utils.terminal import outlive_terminal\noutlive_terminal()\nprint('x', flush=True)"
+def test_ignore_closed_terminal_full_disk_still_fails() -> None:
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False)
-    assert ended.returncode != 0
-    assert b"No space left on device" in ended.stderr
+        done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode != 0
+    assert b"No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize(("before", "asked"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
-def test_nohup_is_heeded(before: signal.Handlers, asked: bool) -> None:
-    kept = signal.signal(signal.SIGHUP, before)
+@pytest.mark.parametrize(("handler", "included"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_stop_signals_nohup_excludes_sighup(handler: signal.Handlers, included: bool) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
     try:
-        assert (signal.SIGHUP in ending_signals()) is asked
+        assert (signal.SIGHUP in stop_signals()) is included
     finally:
-        signal.signal(signal.SIGHUP, kept)
+        signal.signal(signal.SIGHUP, before)

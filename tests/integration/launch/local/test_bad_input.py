@@ -72,7 +72,7 @@ def test_every_wrong_field_at_once(tmp_path: Path) -> None:
             code,
             output,
             "keepPerPrompt",
-            "at most rolloutsPerPrompt (8)",
+            "at most rolloutsPerPrompt, which is 8",
             "did you mean 'promptsPerStep'?",
             "spec.executor.replicas is 0",
             "spec.stages[1].grpo.steps is -1",
@@ -99,13 +99,10 @@ def test_a_missing_tool_says_how_to_get_it(tmp_path: Path, tool: str, advice: st
         found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         if name != tool and found:
             (folder / name).symlink_to(found)
-    code = (
-        "import rstar2_train.launch.local.run as run, sys; run.add_tools_to_path = lambda: None\n"
-        "from rstar2_train.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
+    env = os.environ | {"PATH": str(folder), "RSTAR2_RUNSC": str(folder / "runsc")}
     done = subprocess.run(
-        [sys.executable, "-c", code, "run", str(SMOKE), "--state", str(tmp_path / "s")],
-        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"PATH": str(folder)},
+        [sys.executable, "-m", "rstar2_train.cli", "run", str(SMOKE), "--state", str(tmp_path / "s")],
+        capture_output=True, text=True, timeout=120, check=False, env=env,
     )  # fmt: skip
     assert_refused(done.returncode, done.stdout + done.stderr, tool, advice)
 

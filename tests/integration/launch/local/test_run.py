@@ -108,7 +108,7 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
     sandboxes = [p for p in children(state)["judge-worker"].children(recursive=True) if "runsc" in p.name()]
     assert sandboxes
     sandboxes[-1].kill()
-    driver = next(process for name, process in children(state).items() if name.startswith("driver-rl-2"))
+    driver = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
     wait_for(state, "rl-2", 1, run)
     driver.kill()
 
@@ -124,7 +124,7 @@ def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
     run.send_signal(signal.SIGINT)
     code, output = finish(run)
     assert code == ExitCode.SUSPENDED, output
-    assert "suspended" in output
+    assert "Suspended. Run the same command to resume." in output
     assert_nothing_left(state)
     code, output = finish(start(folder))
     assert code == 0, output
@@ -200,7 +200,7 @@ def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start)
             os.posix_fallocate(filler.fileno(), 0, free - LOW_BYTES // 2)
         code, output = finish(run)
         assert code == 1
-        assert "MiB are free" in output and "free some, then run the same command again" in output
+        assert "MiB are free" in output and "free some space, then run the same command again" in output
         outcome = state.stage("sft").outcome()
         assert outcome is not None and outcome.outcome == "suspended" and outcome.checkpoint is not None
         assert_nothing_left(state)

@@ -1,4 +1,4 @@
-"""What `rstar2 eval` and `rstar2 filter` settle before they start anything: limits, settings, what they refuse."""
+"""Plans of `rstar2 eval` and `rstar2 filter`: limits, settings, errors before anything starts."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,10 @@ import pytest
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.tiny.policy import write_policy
 from rstar2_train.inference.server import longest_sequence
-from rstar2_train.launch.evaluation.evaluate import EvaluationRun, plan_evaluation
-from rstar2_train.launch.evaluation.filter import FilterRun, kept_path, plan_filtering, report_path
+from rstar2_train.launch.evaluation.evaluate import EvaluationPlan, plan_evaluation
+from rstar2_train.launch.evaluation.filter import FilterPlan, kept_path, plan_filtering, report_path
 from rstar2_train.launch.evaluation.plan import EvalRequest, fit
+from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
@@ -19,7 +20,7 @@ TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny policy; it takes 2048 tokens."""
+    """A tiny policy with a context of 2048 tokens."""
     folder = tmp_path_factory.mktemp("model") / "policy"
     write_policy(folder, texts=["Find the sum of 12 and 30. Tool: execute_python_code_with_standard_io"] * 50, seed=0)
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 2048}
@@ -35,24 +36,24 @@ def benchmark(tmp_path: Path) -> Path:
     return file
 
 
-def wanted(model: Path, state: Path, **changes: Any) -> EvalRequest:
-    given = {
-        "model": str(model), "endpoint": "", "engine_token": "", "tokenizer": None, "manifest": TINY, "settings": {},
+def request(model: Path, state: Path, **changes: Any) -> EvalRequest:
+    options = {
+        "model": str(model), "external": ExternalServices(), "tokenizer": None, "manifest": TINY, "settings": {},
         "accelerator": None, "state": state,
     }  # fmt: skip
-    return EvalRequest(**(given | changes))
+    return EvalRequest(**(options | changes))
 
 
-def plan(model: Path, benchmark: Path, **changes: Any) -> EvaluationRun:
+def plan(model: Path, benchmark: Path, **changes: Any) -> EvaluationPlan:
     names = changes.pop("benchmarks", [str(benchmark)])
-    return plan_evaluation(wanted(model, benchmark.parent, **changes), names, data=Path())
+    return plan_evaluation(request(model, benchmark.parent, **changes), names, data=Path())
 
 
-def filtering(model: Path, problems: Path, **changes: Any) -> FilterRun:
-    return plan_filtering(wanted(model, problems.parent, **changes), problems)
+def filtering(model: Path, problems: Path, **changes: Any) -> FilterPlan:
+    return plan_filtering(request(model, problems.parent, **changes), problems)
 
 
-def test_the_manifests_evaluate_stage_and_what_is_given_over_it(model: Path, benchmark: Path) -> None:
+def test_evaluation_options_replace_the_manifests_settings(model: Path, benchmark: Path) -> None:
     evaluation = plan(model, benchmark)
     found = evaluation.plan
     assert found.samples == 1
@@ -67,7 +68,7 @@ def test_the_manifests_evaluate_stage_and_what_is_given_over_it(model: Path, ben
     assert longest_sequence(found.job) == longest + 200
 
 
-def test_the_manifests_filter_stage_and_what_is_given_over_it(model: Path, benchmark: Path) -> None:
+def test_filter_options_replace_the_manifests_settings(model: Path, benchmark: Path) -> None:
     found = filtering(model, benchmark)
     stage = next(stage.filter for stage in read_job(TINY)[0].spec.stages if stage.filter is not None)
     assert (found.plan.samples, found.drop_solved, found.plan.sampling) == (8, 8, stage.sampling)
@@ -81,7 +82,7 @@ def test_the_manifests_filter_stage_and_what_is_given_over_it(model: Path, bench
     assert longest_sequence(given.plan.job) == max(map(len, found.plan.prompts.values())) + 160
 
 
-def test_without_a_manifest_the_papers_settings_within_the_models_context(model: Path, benchmark: Path) -> None:
+def test_plan_without_manifest_fits_the_papers_settings(model: Path, benchmark: Path) -> None:
     long = benchmark.with_name("long.jsonl")
     long.write_text(json.dumps({"problem": "sum", "answer": "1"}))
     found = plan(model, long, manifest=None).plan
@@ -89,13 +90,13 @@ def test_without_a_manifest_the_papers_settings_within_the_models_context(model:
     sampling = found.sampling
     assert (found.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
     assert sampling.max_response_tokens == 2048 - prompt
-    assert f"limited to {2048 - prompt} tokens, not 30720: the model takes 2048" in found.note
+    assert f"limited to {2048 - prompt} tokens instead of 30720: the context of the model is 2048" in found.note
     other = filtering(model, long, manifest=None)
     assert (other.plan.samples, other.drop_solved, other.plan.sampling.temperature) == (8, 8, 1.0)
-    assert other.plan.sampling.max_turns == 10 and "not 8192" in other.plan.note
+    assert other.plan.sampling.max_turns == 10 and "instead of 8192" in other.plan.note
 
 
-def test_samples_are_kept_apart_by_what_they_depend_on(model: Path, benchmark: Path, tmp_path: Path) -> None:
+def test_samples_of_other_settings_have_their_own_folder(model: Path, benchmark: Path, tmp_path: Path) -> None:
     one = plan(model, benchmark)
     assert plan(model, benchmark, settings={"samples": 9}).plan.state.root == one.plan.state.root
     assert plan(model, benchmark, settings={"samples": 9}).out != one.out
@@ -106,7 +107,7 @@ def test_samples_are_kept_apart_by_what_they_depend_on(model: Path, benchmark: P
     assert plan(other, benchmark).plan.settings["model"] != one.plan.settings["model"]
 
 
-def test_another_drop_solved_uses_the_same_samples(model: Path, benchmark: Path) -> None:
+def test_filter_drop_solved_does_not_change_the_samples(model: Path, benchmark: Path) -> None:
     one, other = (filtering(model, benchmark, settings={"drop_solved": drop}) for drop in (8, 5))
     assert one.plan.state.root == other.plan.state.root and one.out != other.out
     same = plan(model, benchmark, settings=one.plan.sampling.model_dump(by_alias=False)).plan
@@ -122,80 +123,81 @@ def test_another_drop_solved_uses_the_same_samples(model: Path, benchmark: Path)
         ("some/folder", "some/folder/kept.jsonl", "some/folder/kept.report.json"),
     ],
 )
-def test_where_the_kept_problems_go(given: str | None, kept: str, report: str) -> None:
+def test_kept_path_follows_out(given: str | None, kept: str, report: str) -> None:
     found = kept_path(Path(given) if given else None, default=Path("state/kept.jsonl"))
     assert (found, report_path(found)) == (Path(kept), Path(report))
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
-        ({"drop_solved": 9}, "no problem can be solved 9 times with 8 samples"),
-        ({"samples": 4}, "solved 8 times with 4 samples.* give --drop-solved 4 or less"),
+        ({"drop_solved": 9}, "--drop-solved 9 drops no problem: there are only 8 samples"),
+        ({"samples": 4}, "only 4 samples per problem. Pass --drop-solved 4 or less"),
         ({"samples": 2000}, "samples: 2000: .* less than or equal to 1024"),
     ],
 )
-def test_a_filter_that_could_drop_nothing_is_refused(
-    model: Path, benchmark: Path, settings: dict[str, Any], says: str
+def test_filter_that_drops_nothing_is_rejected(
+    model: Path, benchmark: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PreflightError, match=says):
+    with pytest.raises(PreflightError, match=message):
         filtering(model, benchmark, settings=settings)
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         ([], "problems.jsonl: the file has no rows"),
         ([{"id": 1, "problem": "a", "answer": 1}] * 2, "problems.jsonl:2: duplicate id '1', first used in line 1"),
         ([{"problem": "a"}], "problems.jsonl:1: answer must be a non-empty text"),
     ],
 )
-def test_problems_that_cannot_be_used_are_named_by_line(
-    model: Path, tmp_path: Path, lines: list[dict], says: str
-) -> None:
+def test_filter_invalid_problem_is_named_by_line(model: Path, tmp_path: Path, lines: list[dict], message: str) -> None:
     file = tmp_path / "problems.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(PreflightError, match=says):
+    with pytest.raises(PreflightError, match=message):
         filtering(model, file)
 
 
-def test_the_budget_fits_the_context() -> None:
+def test_fit_limits_the_budget_to_the_context() -> None:
     sampling = Sampling(max_response_tokens=100)
-    assert fit(sampling, prompt=20, named="p", context=120) == (sampling, "")
-    assert fit(sampling, prompt=20, named="p", context=None) == (sampling, "")
-    clipped, note = fit(sampling, prompt=20, named="p", context=119)
-    assert clipped.max_response_tokens == 99 and "(p) needs 20" in note
-    with pytest.raises(PreflightError, match="problem p: its prompt takes 20 tokens, and the model no more than 20"):
-        fit(sampling, prompt=20, named="p", context=20)
+    assert fit(sampling, prompt=20, problem="p", context=120) == (sampling, "")
+    assert fit(sampling, prompt=20, problem="p", context=None) == (sampling, "")
+    clipped, note = fit(sampling, prompt=20, problem="p", context=119)
+    assert clipped.max_response_tokens == 99 and "(problem p) has 20" in note
+    with pytest.raises(PreflightError, match="prompt of problem p has 20 tokens, but the context of the model only 20"):
+        fit(sampling, prompt=20, problem="p", context=20)
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
-        ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
-        ({"model": str(TINY.parent)}, "examples: no model in this folder; config"),
+        ({"model": "/nowhere"}, "/nowhere: no such folder. Download Hub models first"),
+        (
+            {"model": str(TINY.parent)},
+            "examples is not a model in the Hugging Face format: it has no config.json",
+        ),
         ({"benchmarks": ["nothing"]}, "'nothing': no such file"),
         ({"manifest": Path("nothing.yaml")}, r"nothing\.yaml"),
         ({"settings": {"temperature": 3.0}}, "temperature: 3.0: .* less than or equal to 2"),
-        ({"endpoint": "http://127.0.0.1:1"}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
+        ({"external": ExternalServices("http://127.0.0.1:1")}, "--endpoint http://127.0.0.1:1: .*Cannot connect"),
         ({"tokenizer": Path("/nowhere")}, "/nowhere: the tokenizer cannot be used"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_started(
-    model: Path, benchmark: Path, changes: dict[str, Any], says: str
+def test_plan_invalid_option_fails_without_files(
+    model: Path, benchmark: Path, changes: dict[str, Any], message: str
 ) -> None:
     before = sorted(benchmark.parent.iterdir())
-    with pytest.raises(PreflightError, match=says):
+    with pytest.raises(PreflightError, match=message):
         plan(changes.pop("model", model), benchmark, **changes)
     assert sorted(benchmark.parent.iterdir()) == before
 
 
-def test_more_benchmarks_than_a_stage_may_have_are_refused(model: Path, benchmark: Path) -> None:
+def test_plan_too_many_benchmarks_is_rejected(model: Path, benchmark: Path) -> None:
     with pytest.raises(PreflightError, match="--benchmark: List should have at most 32 items"):
         plan(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
 
 
-def test_the_accelerator_that_a_machine_shows(tmp_path: Path) -> None:
+def test_vendor_follows_the_device_files(tmp_path: Path) -> None:
     assert vendor(tmp_path) == "None"
     (tmp_path / "kfd").touch()
     assert vendor(tmp_path) == "AMD"

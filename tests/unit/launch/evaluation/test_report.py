@@ -1,4 +1,4 @@
-"""Where a report goes: all of it or nothing, and told before anything is asked."""
+"""The folder of a report: checked before sampling, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rstar2_train.launch.evaluation import evaluate
 from rstar2_train.launch.local.preflight import PreflightError
 
 
-@pytest.mark.parametrize("where", ["file", "/proc/nope"])
-def test_a_place_that_cannot_hold_a_report_is_named(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("folder", ["file", "/proc/nope"])
+def test_check_out_names_an_unusable_folder(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PreflightError, match=f"no report can be written into .*{where}: "):
-        evaluate.check_out(tmp_path / where)
+    with pytest.raises(PreflightError, match=f"no report can be written into .*{folder}: "):
+        evaluate.check_out(tmp_path / folder)
 
 
-def test_the_trial_leaves_nothing(tmp_path: Path) -> None:
+def test_check_out_creates_no_folder(tmp_path: Path) -> None:
     evaluate.check_out(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_that_cannot_be_written_leaves_the_older_one_whole(tmp_path: Path) -> None:
+def test_failed_report_keeps_the_older_report(tmp_path: Path) -> None:
     (tmp_path / evaluate.REPORT).write_text("old")
     evaluate.check_out(tmp_path)
-    with pytest.raises(PreflightError, match="No space left"), evaluate._aside(tmp_path) as new:
+    with pytest.raises(PreflightError, match="No space left"), evaluate._staging_folder(tmp_path) as new:
         (new / evaluate.TRAJECTORIES).write_text("new")
         Path("/dev/full").write_text("x" * 10_000)
     assert [file.name for file in tmp_path.iterdir()] == [evaluate.REPORT]

@@ -1,0 +1,86 @@
+"""What the subcommands share: how they add their parser, print errors and tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PAGE_WIDTH = 120
+"""Columns of a table that is written to a file or a pipe."""
+
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Type of the object that `ArgumentParser.add_subparsers` returns."""
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps the paragraphs of descriptions and epilogs, except those with indented lines, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            paragraph if "\n " in paragraph else super(HelpFormatter, self)._fill_text(paragraph, width, indent)
+            for paragraph in paragraphs
+        )
+
+
+def add_command(
+    commands: Subparsers,
+    name: str,
+    main: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str = "",
+    epilog: str = "",
+    parents: list[argparse.ArgumentParser] | None = None,
+) -> argparse.ArgumentParser:
+    """Add a subcommand whose namespace has `main`. `help`: one line; `description`: default `help`."""
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=description or f"{help[0].upper()}{help[1:]}.",
+        epilog=epilog,
+        formatter_class=HelpFormatter,
+        parents=parents or [],
+    )
+    parser.set_defaults(main=main)
+    return parser
+
+
+def add_state_option(parser: argparse.ArgumentParser) -> None:
+    """Add --state, which all subcommands on jobs have."""
+    parser.add_argument(
+        "--state", type=Path, default=Path(".rstar2"), help="folder of the state of all jobs (default: %(default)s)"
+    )
+
+
+def fail(name: str, message: str) -> int:
+    """Print an error of the subcommand `name` to stderr; return exit code 1."""
+    print(f"rstar2 {name}: {message}", file=sys.stderr)
+    return 1
+
+
+def unknown_job(name: str, folder: Path) -> int:
+    """Print that a job has no state folder; return exit code 1."""
+    return fail(name, f"{folder}: no such job. Run it first, or pass the folder of all jobs with --state.")
+
+
+def table_console(*, width: int = PAGE_WIDTH) -> Console:
+    """Return a console for tables on stdout. `width`: columns if stdout is not a terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=width)
+
+
+def progress_bar() -> Progress:
+    """Return a progress bar with a count and the remaining time, on stderr; it disappears at the end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,32 @@
+"""`rstar2 track`: send a job's unsent tracking events to MLflow."""
+
+from __future__ import annotations
+
+import argparse
+
+from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
+
+NAME = "track"
+
+
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = add_command(commands, NAME, main, help="send unsent metrics and artifacts of a job to MLflow")
+    parser.add_argument("job", help="name of the job, as in its manifest")
+    parser.add_argument("--timeout", type=float, default=120, help="time limit in seconds (default: %(default)s)")
+    add_state_option(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Send the journal; return the exit code."""
+    from rstar2_train.tracking.shipper import ship
+
+    state = args.state / args.job
+    if not state.exists():
+        return unknown_job(NAME, state)
+    shipped = ship(state, timeout=args.timeout)
+    if shipped.complete:
+        print(shipped.rejection_message or "MLflow has everything.")
+        return 0
+    cause = shipped.error or f"{args.timeout:g} s were not enough; run it again, or pass a longer --timeout"
+    return fail(NAME, f"{shipped.pending} bytes of the journal are unsent: {cause}")

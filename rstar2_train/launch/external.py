@@ -1,0 +1,113 @@
+"""Engines and judges that run already, in place of those that a command starts: wait for them and check them.
+
+Used by `rstar2 serve`, `eval` and `filter` with --endpoint and --judge. In a cluster, all parts of an endpoint start at
+the same time, and an engine takes minutes to load its model; hence the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+from rstar2_train.inference.openai_client import ServedModel, served_models
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.types import JudgeUnavailable
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
+
+RETRY_SECONDS = 2.0
+"""Interval of requests to a part that does not answer yet."""
+
+
+class ExternalServiceRejected(PreflightError):
+    """An engine or judge answers, but cannot be used. The message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalServices:
+    """Engine and judge that run already. An empty URL means that the command starts its own."""
+
+    engine: str = ""
+    engine_token: str = ""
+    judge: str = ""
+    judge_token: str = ""
+
+    @classmethod
+    def from_options(cls, *, endpoint: str, judge: str) -> ExternalServices:
+        """Return the services of --endpoint and --judge, with their tokens from the environment. Raises OSError."""
+        return cls(
+            engine=endpoint.rstrip("/").removesuffix("/v1"),
+            engine_token=read_secret(ENGINE_TOKEN) or "",
+            judge=judge.rstrip("/"),
+            judge_token=read_secret(JUDGE_TOKEN) or "",
+        )
+
+
+async def find_model(
+    url: str,
+    *,
+    token: str,
+    names: Collection[str],
+    accept_only: bool,
+    advice: str,
+    notify: Callable[[str], None] | None = None,
+) -> ServedModel:
+    """Return the model that the engine at `url` serves under a name in `names`, or has loaded from a folder in `names`.
+
+    `accept_only`: if it serves exactly one model, accept that one. `advice`: end of the message if no model matches.
+    `notify`: wait for an engine that does not answer yet, and call this once. Raises ExternalServiceRejected for a
+    wrong token, a server other than vLLM, other models, and, without `notify`, an engine that does not answer.
+    """
+    models = await _list_models(url, token=token, notify=notify)
+    if accept_only and len(models) == 1:
+        return models[0]
+    for model in models:
+        if model.name in names or model.root in names:
+            return model
+    served = ", ".join(model.name for model in models) or "no model"
+    wanted = f", not {' or '.join(map(repr, sorted(names)))}" if names else ""
+    raise ExternalServiceRejected(f"--endpoint {url} serves {served}{wanted}: {advice}")
+
+
+async def _list_models(url: str, *, token: str, notify: Callable[[str], None] | None) -> list[ServedModel]:
+    notified = False
+    while True:
+        try:
+            return await served_models(url, token=token)
+        except EngineRejected as error:
+            raise ExternalServiceRejected(f"--endpoint {url}: {error} (token: {ENGINE_TOKEN})") from error
+        except EngineUnavailable as error:
+            if notify is None:
+                raise ExternalServiceRejected(f"--endpoint {url}: {error}") from error
+            if not notified:
+                notify(f"Waiting for the engine: {error}")
+                notified = True
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def check_judge(url: str, *, token: str, notify: Callable[[str], None] | None = None) -> None:
+    """Return when the judge at `url` has a sandbox that is ready.
+
+    `notify`: wait for a judge that is not ready, and call this once. Raises ExternalServiceRejected for a wrong token,
+    a server other than a judge, and, without `notify`, a judge that is not ready.
+    """
+    notified = False
+    async with JudgeClient(url, token or None) as judge:
+        while True:
+            cause = "no sandbox is ready"
+            try:
+                status = await judge.status()
+                if "ready" not in status:
+                    raise ExternalServiceRejected(f"--judge {url} returned {str(status)[:200]} (token: {JUDGE_TOKEN})")
+                if status["ready"]:
+                    return
+            except JudgeUnavailable as error:
+                cause = str(error)
+            if notify is None:
+                raise ExternalServiceRejected(f"--judge {url} is not ready: {cause}")
+            if not notified:
+                notify(f"Waiting for the judge: {cause}")
+                notified = True
+            await asyncio.sleep(RETRY_SECONDS)
