@@ -72,6 +72,7 @@ async def respond(kind: str, path: str, headers: list[tuple[bytes, bytes]]) -> l
     ],
 )
 async def test_bearer_auth_passes(kind: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Open paths, valid tokens and lifespan events reach the application."""
     assert await respond(kind, path, headers) == [{"type": "passed"}]
 
 
@@ -87,10 +88,12 @@ async def test_bearer_auth_passes(kind: str, path: str, headers: list[tuple[byte
     ],
 )
 async def test_bearer_auth_rejects(headers: list[tuple[bytes, bytes]]) -> None:
+    """A missing, wrong or repeated header gets 401 and the body."""
     start, body = await respond("http", "/run", headers)
     assert start["status"] == 401 and (b"www-authenticate", b"Bearer") in start["headers"]
     assert body["body"] == b'{"error": "no"}'
 
 
 async def test_bearer_auth_closes_websockets() -> None:
+    """No server here uses WebSockets."""
     assert await respond("websocket", "/run", [RIGHT]) == [{"type": "websocket.close", "code": 1008}]
