@@ -1,6 +1,6 @@
-"""The operator, the judge and the pure core run in small images: importing them must not import torch or its like.
+"""Modules of small images load no large library: the operator, the judge, the pure core, the endpoint of a model.
 
-import-linter sees what the source says; this sees what a fresh interpreter really loads.
+import-linter reads the source; these tests look at the modules that a new interpreter has loaded.
 """
 
 import subprocess
@@ -21,28 +21,29 @@ LIGHT = (
 )
 
 
-@pytest.mark.parametrize("module", LIGHT)
-def test_a_light_room_loads_nothing_heavy(module: str) -> None:
-    """A fresh interpreter imports the module and then has none of the heavy ones."""
-    program = f"import sys, {module}; print(*sorted({set(HEAVY)!r} & set(sys.modules)))"
+def loaded(modules: str, libraries: tuple[str, ...]) -> list[str]:
+    """Return the libraries that a new interpreter has loaded after it has imported the modules."""
+    program = f"import sys, {modules}; print(*sorted({set(libraries)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    return done.stdout.split()
 
 
-def test_a_served_models_endpoint_starts_in_the_engines_image() -> None:
-    """`rstar2 serve --endpoint --judge` runs there in a cluster: what that image lacks must not be loaded."""
-    lacks = ("redis", "ray", "mlflow", "cryptography", "math_verify", "pyarrow", "matplotlib")
+@pytest.mark.parametrize("module", LIGHT)
+def test_imports_light_module_loads_no_heavy_library(module: str) -> None:
+    """A small image must not need torch, vLLM, Ray or MLflow."""
+    assert loaded(module, HEAVY) == []
+
+
+def test_imports_endpoint_needs_only_the_engine_image() -> None:
+    """`rstar2 serve --endpoint --judge` runs in the engine's image, which lacks these libraries."""
+    missing = ("redis", "ray", "mlflow", "cryptography", "math_verify", "pyarrow", "matplotlib")
     modules = (
         "rstar2_train.cli.main, rstar2_train.launch.local.run, rstar2_train.serving.stack, rstar2_train.serving.model"
     )
-    program = f"import sys, {modules}; print(*sorted({set(lacks)!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    assert loaded(modules, missing) == []
 
 
-def test_the_check_can_fail() -> None:
-    """The same program sees a heavy module when there is one."""
-    program = f"import sys, ray; print(*sorted({set(HEAVY)!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "ray" in done.stdout.split()
+def test_imports_heavy_library_is_detected() -> None:
+    """The check itself can fail: an imported library is reported."""
+    assert loaded("ray", HEAVY) == ["ray"]

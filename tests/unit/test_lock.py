@@ -1,4 +1,4 @@
-"""The lock follows pyproject.toml: every package named there is pinned, at a version that is allowed, by name only."""
+"""requirements.lock agrees with pyproject.toml: every package is pinned at an allowed version, without an address."""
 
 import re
 import tomllib
@@ -12,35 +12,35 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def normal(name: str) -> str:
-    """A package's name as PyPI compares it."""
+    """Return the name of a package in PyPI's normal form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pinned() -> dict[str, str]:
-    """Normalised name to version, for each line of the lock."""
+    """Return normalised name -> version for each line of the lock."""
     lines = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*])?==(\S+)", LOCK, flags=re.MULTILINE)
     return {normal(name): version for name, version in lines}
 
 
-def wanted() -> list[Requirement]:
-    """Everything that pyproject.toml asks for, in every extra and in the development group."""
+def required() -> list[Requirement]:
+    """Return the requirements of pyproject.toml, with every extra and the development group."""
     project = PROJECT["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values(), PROJECT["dependency-groups"]["dev"]]
     return [Requirement(text) for requirements in lists for text in requirements]
 
 
-def test_every_requirement_is_pinned_at_an_allowed_version() -> None:
-    """A package added to pyproject.toml without `make lock` would be missing on a fresh machine."""
+def test_lock_pins_every_requirement() -> None:
+    """A package that was added to pyproject.toml without `make lock` would be missing on a new machine."""
     versions = pinned()
-    missing = [str(need) for need in wanted() if normal(need.name) not in versions]
+    missing = [str(need) for need in required() if normal(need.name) not in versions]
     assert missing == [], "run `make lock`"
     wrong = [
-        str(need) for need in wanted() if not need.specifier.contains(versions[normal(need.name)], prereleases=True)
+        str(need) for need in required() if not need.specifier.contains(versions[normal(need.name)], prereleases=True)
     ]
     assert wrong == [], "run `make lock`"
 
 
-def test_the_lock_names_no_address() -> None:
-    """Where packages come from is the machine's business: a lock made behind a mirror must work without it."""
+def test_lock_contains_no_address() -> None:
+    """The index is a setting of the machine: a lock that was written behind a mirror must work without it."""
     assert "://" not in LOCK
     assert "--index" not in LOCK and "--find-links" not in LOCK
