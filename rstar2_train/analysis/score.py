@@ -91,7 +91,7 @@ def _load(model: Path) -> Policy:
     from rstar2_train.trainer.model import Policy
 
     logging.disable_progress_bar()  # ours is on the terminal
-    compute = device.pick("NVIDIA" if torch.cuda.is_available() else "None")
+    compute = device.select_device("NVIDIA" if torch.cuda.is_available() else "None")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             model, dtype=compute.dtype, attn_implementation="sdpa", local_files_only=True

@@ -1,7 +1,7 @@
 """The GRPO-RoC objective (paper eq. 6): clipped probability ratios, no KL term, no entropy term.
 
-The trainer calls `grpo_loss` for every micro-batch. Each token carries its weight in the whole update, so that the sum
-over micro-batches and ranks is exactly eq. 6, however the tokens were packed.
+The trainer calls `grpo_loss` for every micro-batch. Each token has its weight in the whole update, so that the sum over
+micro-batches and ranks is exactly eq. 6 for any distribution of the tokens.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0
-"""Bound of log ratios before exp: an overflow would turn a masked token's 0 into NaN."""
+"""Bound of log ratios before exp: an overflow would change a masked token's 0 to NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossParts:
-    """The share of one micro-batch in the loss and in its metrics; all are added up (`max_` ones: maximised)."""
+    """The share of one micro-batch in the loss and in its metrics."""
 
     loss: Tensor
     """Scalar with a gradient: minus the micro-batch's share of eq. 6."""
     sums: dict[str, Tensor]
-    """Scalars to add up: tokens, clipped, ratio, kl, and mismatch and correction where engine log-probs are given."""
+    """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities also mismatch and correction."""
     maxima: dict[str, Tensor]
     """Scalars to maximise: ratio_max, mismatch_max."""
 
@@ -38,20 +38,20 @@ def grpo_loss(
     engine_logprobs: Tensor | None = None,
     correction_cap: float | None = None,
 ) -> LossParts:
-    """Minus the clipped objective of eq. 6 for some tokens. All tensors have one shape, or broadcast to it.
+    """Return minus the clipped objective of eq. 6 for some tokens. All tensors have one shape, or broadcast to it.
 
     Args:
-        logprobs: log-probability of each token under the policy that learns; has the gradient.
+        logprobs: log-probability of each token under the trained policy, with gradient.
         old_logprobs: the same under the trainer's policy at the start of the step.
         advantages: eq. 7, the value of the token's rollout.
         weights: the token's weight in the update (`advantage.group_token_weights`); 0 masks it: tool output, padding.
-        clip_low: the ratio counts down to 1 - clip_low.
-        clip_high: and up to 1 + clip_high (clip-higher).
-        engine_logprobs: log-probabilities under the engine that sampled, for the mismatch metrics.
-        correction_cap: weigh each token by min(cap, p_old / p_engine): truncated importance sampling. None: off.
+        clip_low: the lower bound of the ratio is 1 - clip_low.
+        clip_high: the upper bound of the ratio is 1 + clip_high (clip-higher).
+        engine_logprobs: log-probabilities that the engine reported, for the mismatch metrics.
+        correction_cap: weight each token by min(cap, p_old / p_engine): truncated importance sampling. None: off.
 
     Raises:
-        ValueError: when a correction is asked for without the engine's log-probabilities.
+        ValueError: for a correction without the engine's log-probabilities.
     """
     if correction_cap is not None and engine_logprobs is None:
         raise ValueError("importance correction needs the engine's log-probabilities")

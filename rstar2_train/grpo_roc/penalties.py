@@ -1,7 +1,8 @@
-"""The two penalties of Resample-on-Correct, from what the rollout worker recorded, never from text.
+"""The two penalties of Resample-on-Correct, from recorded counts, never from text.
 
-They rank the correct rollouts of a group by the quality of their traces (paper §2.2.3, eqs. 4 and 5). Called when a
-trajectory has its verdict; `resample` turns them into drawing weights. Imports only the standard library.
+They rank the correct rollouts of a group by the quality of their traces (paper §2.2.3, eqs. 4 and 5).
+`rollout/scoring.py` computes them once per trajectory; `resample` converts them to sampling weights. Imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ NO_CALL_PENALTY = 0.5
 
 
 def error_penalty(*, calls: int, errors: int) -> float:
-    """p_err of eq. 4: the share of tool calls that failed, 0.5 when there was none.
+    """Return p_err of eq. 4: the share of tool calls that failed, or 0.5 if there is none.
 
     Args:
-        calls: tool calls the model made, malformed ones included.
-        errors: those that did not end well: malformed, unknown tool, exception, time, memory or output limit.
+        calls: tool calls of the model, malformed ones included.
+        errors: tool errors: malformed, unknown tool, exception, time, memory or output limit.
 
     Raises:
         ValueError: unless 0 <= errors <= calls.
@@ -26,12 +27,12 @@ def error_penalty(*, calls: int, errors: int) -> float:
 
 
 def format_penalty(*, answers: int, turns: int, balanced: bool) -> float:
-    """p_format of eq. 5: 1 without an answer, else the answers beyond the first per turn, at most 1.
+    """Return p_format of eq. 5: 1 without an answer, else the answers after the first per turn, at most 1.
 
     Args:
         answers: complete answer blocks in the model's own text.
         turns: assistant turns, the first one included.
-        balanced: whether every answer tag was closed, in order; an unclosed one is no answer, so 1.
+        balanced: whether every answer tag is closed, in order; if not, p_format is 1.
 
     Raises:
         ValueError: for negative counts, or an answer in no turn.

@@ -1,8 +1,9 @@
-"""Resample-on-Correct: which rollouts of a group train the policy (paper §2.2.3).
+"""Resample-on-Correct: selects the rollouts of a group that train the policy (paper §2.2.3).
 
-Twice as many rollouts are sampled as are trained on. Failures are kept as they come, so that the policy goes on seeing
-every way to fail; of the successes, those with clean traces are preferred. Stands between the verdicts and the
-advantages. Pure: the same arguments give the same selection on every machine. Imports only the standard library.
+The group has twice as many rollouts as train. Wrong rollouts are drawn uniformly, so that the policy still learns from
+every kind of failure. Of the correct rollouts, those with clean traces are preferred. Runs after the verdicts and
+before the advantages. Pure: the same arguments give the same selection on every machine. Imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Mode = Literal["Paper", "Rank", "Uniform"]
 Seed = int | tuple[int | str, ...]
 
 DELTA = 0.05
-"""Added to p_total before it is inverted: the paper's weight 1/p_total has no value for a flawless trace."""
+"""Added to p_total before the inversion: the paper's weight 1/p_total is undefined for a trace without penalty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class RolloutStats:
     penalty: float = 0.0
     """p_total = p_err + p_format, in [0, 2] (eqs. 4 and 5)."""
     failed: bool = False
-    """Lost to infrastructure: excluded from the group, whatever the other fields hold."""
+    """Lost to infrastructure: excluded from the group; the other fields are ignored."""
 
     @property
     def positive(self) -> bool:
@@ -41,15 +42,15 @@ class RolloutStats:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSelection:
-    """What became of a group."""
+    """The selection of one group."""
 
     kept: list[int]
-    """Indices of the rollouts selected, ascending: min(G, survivors) of them."""
+    """Indices of the selected rollouts, ascending: min(G, rollouts that are not lost) of them."""
     reasons: list[str]
-    """One for each rollout. kept: negative | positive; untrained: all correct | all wrong | alone (selected, but the
+    """One reason per rollout. kept: negative | positive; untrained: all correct | all wrong | alone (selected, but the
     group has no variance); dropped: negative | penalty (a positive that was not drawn) | uniform | infrastructure."""
     trainable: bool
-    """Whether the selected rewards differ; a group without variance has no advantage to learn from."""
+    """Whether the selected rewards differ; without variance all advantages are 0."""
 
 
 def resample(
@@ -57,19 +58,20 @@ def resample(
 ) -> RolloutSelection:
     """Select `keep` (G) of the rollouts of one prompt.
 
-    Of L rollouts that infrastructure spared, all are kept when L <= G; else `class_counts` says how many failures and
-    successes, and they are drawn without replacement: failures uniformly; successes with weight 1/(p_total + DELTA)
-    (Paper), by lowest p_total (Rank), or uniformly (Uniform, where the counts too are those of a plain draw of G).
+    Of L rollouts that are not lost, all are kept if L <= G. Otherwise `class_counts` gives the numbers of wrong and
+    correct rollouts, and they are drawn without replacement: wrong ones uniformly; correct ones with weight
+    1/(p_total + DELTA) (Paper), by lowest p_total (Rank), or uniformly (Uniform; then the counts too are those of a
+    plain draw of G).
 
     Args:
         stats: the group's rollouts, in the order of their sample index.
-        keep: G, the rollouts a group trains on, at least 1.
-        mode: how successes are drawn.
-        min_per_class: keep at least so many of either class, where it has them; at most G/2.
-        seed: run seed, step and prompt id (or one number); the same seed draws the same on every machine.
+        keep: G, the number of rollouts that train, at least 1.
+        mode: how correct rollouts are drawn.
+        min_per_class: smallest number of each class, if the class has it; at most G/2.
+        seed: run seed, step and prompt id (or one number); the same seed gives the same draw on every machine.
 
     Raises:
-        ValueError: when keep or min_per_class is impossible.
+        ValueError: for an impossible keep or min_per_class.
     """
     _check(keep=keep, min_per_class=min_per_class)
     alive = [index for index, rollout in enumerate(stats) if not rollout.failed]
@@ -103,18 +105,18 @@ def resample(
 def class_counts(
     *, negatives: int, positives: int, keep: int, min_per_class: int = 0, wanted_negatives: int | None = None
 ) -> tuple[int, int]:
-    """How many failures and successes to keep of a group with more than `keep` rollouts; always `keep` together.
+    """Return the numbers of wrong and correct rollouts to keep; their sum is `keep` for a group that is larger.
 
-    The paper halves both classes of 2G rollouts; with L survivors, floor(negatives * G / L) failures are kept and
-    successes fill up to G. Then each class is raised to its minimum at the other's cost. Integers throughout: rounding
-    never makes the sum miss G.
+    The paper halves both classes of 2G rollouts. With L rollouts, floor(negatives * G / L) wrong ones are kept, and
+    correct ones fill up to G. Then each class is raised to its minimum at the cost of the other. All numbers are
+    integers: the sum is always exactly G.
 
     Args:
-        negatives: failures in the group.
-        positives: successes in the group.
+        negatives: wrong rollouts in the group.
+        positives: correct rollouts in the group.
         keep: G.
-        min_per_class: least number of either class, where it has them.
-        wanted_negatives: start from this count of failures in place of the paper's.
+        min_per_class: smallest number of each class, if the class has it.
+        wanted_negatives: number of wrong rollouts to start from instead of the paper's.
     """
     _check(keep=keep, min_per_class=min_per_class)
     total = negatives + positives
@@ -128,7 +130,7 @@ def class_counts(
 
 
 def stable_hash(seed: Seed) -> int:
-    """A 64-bit number from a seed, the same in every process (Python's own hash of a string is not)."""
+    """Return a 64-bit number for a seed, the same in every process; Python's own hash of a string differs."""
     text = json.dumps(seed if isinstance(seed, int) else list(seed))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 

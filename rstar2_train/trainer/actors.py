@@ -1,4 +1,4 @@
-"""One actor of Ray a rank, and calls that never hang on a dead one."""
+"""One Ray actor per rank, and calls to all ranks that do not hang when a rank crashes."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ if TYPE_CHECKING:
     from rstar2_train.trainer.rank import TrainerRank
 
 SETTLE_SECONDS = 5.0
-"""How long to look for a dead rank behind another rank's error."""
+"""Wait for a crashed rank that may be the cause of another rank's error, in seconds."""
 
 
 class RanksLost(StageFailed):
-    """A rank's process died; the group is gone. Another attempt from the last checkpoint may succeed."""
+    """The process of a rank crashed, and the group with it. A restart from the last checkpoint may succeed."""
 
     def __init__(self, message: str) -> None:
         super().__init__("RanksLost", message, retryable=True)
 
 
 class RankProcess:
-    """The actor around a Rank: torch is imported in its process only, which saves the driver seconds and memory."""
+    """The actor around a TrainerRank. Only its process imports torch, which saves the orchestrator time and memory."""
 
     def __init__(self, *, rank: int, ranks: int, config: TrainConfig) -> None:
-        # Before torch is imported, which reads it once. Threads that spin for long while they wait for the slowest one
-        # make a step many times slower as soon as anything else runs on the machine; threads that do not spin at all
-        # make small steps on an idle machine half as slow again (0.27 s beside 0.18 s). So: some tens of microseconds.
+        # Set before the import of torch, which reads it once. Threads that spin long while they wait for the slowest
+        # thread slow a step down many times if any other process runs. Without spinning, small steps on an idle machine
+        # take 0.27 s instead of 0.18 s. So they spin some tens of microseconds.
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")
         from rstar2_train.trainer.rank import TrainerRank
 
         self._rank: TrainerRank = TrainerRank(rank=rank, ranks=ranks, config=config)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Run a method of the Rank."""
+        """Call a method of the rank."""
         return getattr(self._rank, method)(*args)
 
 
 class RankActors:
-    """Actors, one a rank, in one process group; every call goes to all of them."""
+    """The actors of all ranks, in one process group; every call reaches all of them."""
 
     def __init__(self, *, ranks: int, config: TrainConfig, ray_address: str | None, gpus_per_rank: float) -> None:
         self.count = ranks
-        self._runtime = ray_runtime.join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
-        # Nothing is restarted: a new rank could not join the old process group.
+        self._runtime = ray_runtime.start_or_join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
+        # No restarts: a new rank could not join the old process group.
         remote = self._runtime.ray.remote(num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0)(RankProcess)
         self._actors: list[ActorHandle[Any]] = [
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
         hosts = self.call("host")
         port = self._wait([self._actors[0].call.remote("listen", hosts[0])], "listen")[0]
-        here = Counter(hosts)
-        self.pids: list[int] = self.call_each("connect", [(hosts[0], port, here[host]) for host in hosts])
+        ranks_on = Counter(hosts)
+        self.pids: list[int] = self.call_each("connect", [(hosts[0], port, ranks_on[host]) for host in hosts])
 
     def call(self, method: str, *args: Any) -> list[Any]:
-        """Run a method on every rank with the same arguments; results by rank. Raises as `_wait` does."""
+        """Call a method of every rank with the same arguments; return the results by rank. Raises as `_wait` does."""
         return self.call_each(method, [args] * self.count)
 
     def call_each(self, method: str, args: list[tuple[Any, ...]]) -> list[Any]:
-        """Run a method on every rank, each with its own arguments; results by rank."""
+        """Call a method of every rank, each with its own arguments; return the results by rank. Raises like `_wait`."""
         if not self._actors:
-            raise RanksLost(f"cannot {method}: the ranks have ended")
+            raise RanksLost(f"cannot call {method}: the ranks have stopped")
         references = [actor.call.remote(method, *each) for actor, each in zip(self._actors, args, strict=True)]
         return self._wait(references, method)
 
     def stop(self) -> None:
-        """End all ranks, by agreement where they are all well, and the private Ray."""
+        """Stop all ranks, together if all are healthy, and the private Ray."""
         if self._actors:
-            # A rank that died meanwhile must not keep the others from being ended.
+            # A rank that crashed must not prevent the stop of the others.
             with contextlib.suppress(Exception):
                 self.call("close")
         self._kill()
@@ -87,11 +87,11 @@ class RankActors:
         self._actors = []
 
     def _wait(self, references: list[Any], method: str) -> list[Any]:
-        """All results, in order.
+        """Return all results, in order.
 
         Raises:
-            RanksLost: when a rank's process has died; the others, which may wait in a collective for ever, are ended.
-            Exception: what a rank raised. The group is ended too: its ranks are no longer in step.
+            RanksLost: if the process of a rank crashed; the others, which may be blocked in a collective, are killed.
+            Exception: the exception of a rank. The group is killed too: its ranks are no longer in the same state.
         """
         ray = self._runtime.ray
         pending = list(references)
@@ -103,13 +103,15 @@ class RankActors:
                 try:
                     ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
-                    # Often the echo of another rank's death: wait a little for the death itself.
+                    # Often the consequence of another rank's crash: wait a little for the crash itself.
                     failure = failure or error
                     deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
                 except ray.exceptions.RayError as error:
                     self._kill()
                     number = references.index(reference)
-                    raise RanksLost(f"trainer rank {number} of {self.count} died during {method}: {error}") from error
+                    raise RanksLost(
+                        f"trainer rank {number} of {self.count} crashed during {method}: {error}"
+                    ) from error
         if failure is not None:
             self._kill()
             cause = getattr(failure, "cause", None)

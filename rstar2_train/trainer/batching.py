@@ -1,13 +1,13 @@
-"""Shares the sequences of an update out over ranks and micro-batches. Pure; NumPy arrays, no torch.
+"""Distributes the sequences of an update over ranks and micro-batches. Pure; NumPy arrays, no torch.
 
-Every rank must run the same number of forward passes, for each is a set of collectives: ranks with less to do run
-padding of zero weight. Sequences are never cut or dropped to make numbers even.
+Every rank must run the same number of forward passes, because each one is a set of collectives: ranks with fewer
+micro-batches run padding with weight 0. Sequences are never truncated or dropped to even the numbers out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,42 +19,42 @@ from rstar2_train.trainer.types import TokenizedExample, TrainSequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """One sequence of an update, ready to be packed. Arrays have the length of the sequence."""
+    """One sequence of an update, before packing. Arrays have the length of the sequence."""
 
     ids: NDArray[np.int32]
     learned: NDArray[np.bool_]
-    """Tokens whose log-probability counts; never the first."""
+    """Whether the token is trained; never the first token."""
     weight: float
-    """Weight of each of its learned tokens in the update."""
+    """Weight of each trained token in the update."""
     advantage: float = 0.0
     engine_logprobs: NDArray[np.float32] | None = None
 
 
 @dataclass(slots=True)
 class MicroBatch:
-    """What one rank holds in one forward pass: padded on the right, so that causal attention needs no mask.
+    """The input of one rank's forward pass: padded on the right, so that causal attention needs no mask.
 
-    The per-token arrays list the learned tokens only, row by row.
+    The per-token arrays have only the trained tokens, row by row.
     """
 
     ids: NDArray[np.int32]
-    """[rows, longest]; padding is 0, and no learned token can see it."""
+    """[rows, longest] token ids; padding is 0, and no trained token attends to it."""
     positions: NDArray[np.int64]
-    """[learned] flat index in [rows, longest] of the position that predicts each learned token."""
+    """[trained] flat index in [rows, longest] of the position that predicts each trained token."""
     targets: NDArray[np.int64]
-    """[learned] the token predicted there."""
+    """[trained] the predicted token."""
     weights: NDArray[np.float32]
     advantages: NDArray[np.float32]
     engine_logprobs: NDArray[np.float32] | None = None
     sequences: int = field(default=0)
-    """Real sequences in it."""
+    """Number of sequences without padding rows."""
 
 
-def sft_rows(sequences: Items[TokenizedExample]) -> list[BatchRow]:
-    """Rows whose weights make the loss the mean over all learned tokens of the batch.
+def sft_rows(sequences: Sequence[TokenizedExample]) -> list[BatchRow]:
+    """Return rows whose weights make the loss the mean over all trained tokens of the batch.
 
     Raises:
-        ValueError: for an empty batch, a mask of another length, or nothing to learn at all.
+        ValueError: for an empty batch, a mask of another length, or a batch without a trained token.
     """
     masks = []
     for index, sequence in enumerate(sequences):
@@ -62,18 +62,18 @@ def sft_rows(sequences: Items[TokenizedExample]) -> list[BatchRow]:
         masks[-1][:1] = False
     tokens = sum(int(mask.sum()) for mask in masks)
     if not tokens:
-        raise ValueError("the batch has no token to learn: check the masks")
+        raise ValueError("the batch has no trained token: check the masks")
     return [
         BatchRow(ids=np.asarray(sequence.ids, dtype=np.int32), learned=mask, weight=1.0 / tokens)
         for sequence, mask in zip(sequences, masks, strict=True)
     ]
 
 
-def grpo_updates(groups: Items[Items[TrainSequence]], *, updates: int, seed: int) -> list[list[list[BatchRow]]]:
-    """The groups of a step, shared out over its updates; weights have the true denominators of each update.
+def grpo_updates(groups: Sequence[Sequence[TrainSequence]], *, updates: int, seed: int) -> list[list[list[BatchRow]]]:
+    """Distribute the groups of a step over its updates; weights have the exact denominators of each update.
 
-    Groups stay whole. Which group falls into which update is drawn from `seed`; with fewer groups than updates there
-    are as many updates as groups.
+    Groups stay whole. `seed` determines the update of each group. With fewer groups than updates, each group is one
+    update.
 
     Returns:
         For each update, its groups as rows.
@@ -91,28 +91,28 @@ def grpo_updates(groups: Items[Items[TrainSequence]], *, updates: int, seed: int
     return [_update([(index, groups[index]) for index in share]) for share in shares]
 
 
-def share_out(rows: Items[BatchRow], *, ranks: int, tokens_per_micro_batch: int) -> list[list[MicroBatch]]:
-    """The micro-batches of each rank: equally many for all, sequences of like length together.
+def distribute_rows(rows: Sequence[BatchRow], *, ranks: int, tokens_per_micro_batch: int) -> list[list[MicroBatch]]:
+    """Return the micro-batches of each rank: the same number for all, sequences of similar length together.
 
-    Rows sorted by length are dealt out back and forth, so that ranks get like shares; each rank cuts its share where
-    the padded size would exceed the budget.
+    Rows sorted by length are dealt to the ranks in alternating direction, so that the shares are similar. Each share is
+    split where the padded size would exceed the budget.
     """
     order = sorted(rows, key=lambda row: len(row.ids), reverse=True)
-    hands: list[list[BatchRow]] = [[] for _ in range(ranks)]
+    shares: list[list[BatchRow]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
-        turn, place = divmod(position, ranks)
-        hands[place if turn % 2 == 0 else ranks - 1 - place].append(row)
-    cut = [_cut(hand, tokens_per_micro_batch) for hand in hands]
-    count = max(len(batches) for batches in cut)
+        turn, rank = divmod(position, ranks)
+        shares[rank if turn % 2 == 0 else ranks - 1 - rank].append(row)
+    split = [_split(share, tokens_per_micro_batch) for share in shares]
+    count = max(len(batches) for batches in split)
     engine = bool(order) and order[0].engine_logprobs is not None
     padding = _padding_row(engine=engine)
     return [
         [_pack(batch) for batch in batches] + [_pack([padding], sequences=0)] * (count - len(batches))
-        for batches in cut
+        for batches in split
     ]
 
 
-def _update(groups: list[tuple[int, Items[TrainSequence]]]) -> list[list[BatchRow]]:
+def _update(groups: list[tuple[int, Sequence[TrainSequence]]]) -> list[list[BatchRow]]:
     masks = []
     for index, group in groups:
         if not group:
@@ -149,15 +149,15 @@ def _response_mask(where: str, rollout: TrainSequence) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros(len(rollout.prompt_ids), dtype=bool), mask])
 
 
-def _mask(where: str, ids: Items[int], mask: Items[int]) -> NDArray[np.bool_]:
+def _mask(where: str, ids: Sequence[int], mask: Sequence[int]) -> NDArray[np.bool_]:
     if len(ids) != len(mask):
         raise ValueError(f"{where}: {len(ids)} tokens, but a mask of {len(mask)}")
     return np.array(mask, dtype=bool)
 
 
-def _cut(hand: list[BatchRow], budget: int) -> list[list[BatchRow]]:
+def _split(share: list[BatchRow], budget: int) -> list[list[BatchRow]]:
     batches: list[list[BatchRow]] = []
-    for row in hand:  # longest first: the first row of a batch says how wide it is
+    for row in share:  # longest first: the first row of a batch determines its width
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0].ids) <= budget:
             batches[-1].append(row)
         else:

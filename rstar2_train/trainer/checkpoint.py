@@ -1,8 +1,8 @@
-"""Checkpoint folders: complete or absent, verified before use, pruned, never left half-written.
+"""Checkpoint folders: complete or absent, verified before use, and pruned.
 
-A checkpoint is written into a hidden folder aside, sealed with a manifest of sizes and SHA-256 hashes, fsynced, and
-only then renamed to `step-000040`. One writer a directory: the current attempt of the stage. No torch: the drivers use
-this to look for something to resume from before any rank exists.
+A checkpoint is written into a hidden temporary folder, sealed with a manifest of sizes and SHA-256 hashes, fsynced, and
+only then renamed to `step-000040`. Each directory has one writer: the current attempt of the stage. No torch: the
+orchestrator searches for a checkpoint to resume from before any rank exists.
 """
 
 from __future__ import annotations
@@ -38,64 +38,64 @@ class CheckpointInvalid(StageFailed):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """What a checkpoint says of itself."""
+    """The manifest of a checkpoint."""
 
     step: int
     extra: dict[str, Any]
     ranks: int
     files: dict[str, tuple[int, str]]
-    """Size and SHA-256 of every other file in the folder."""
+    """Size in bytes and SHA-256 of every other file in the folder."""
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint after `step` belongs."""
+    """Return the folder of the checkpoint after `step`."""
     return directory / f"step-{step:06d}"
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """Complete checkpoints of a directory as (step, folder), oldest first. Reads no contents: `verify` does."""
+    """Return the complete checkpoints of a directory as (step, folder), oldest first. Does not verify their content."""
     if not directory.is_dir():
         return []
-    found = []
+    checkpoints = []
     for path in directory.iterdir():
         match = NAME.fullmatch(path.name)
         if match and (path / MANIFEST).is_file():
-            found.append((int(match[1]), path))
-    return sorted(found)
+            checkpoints.append((int(match[1]), path))
+    return sorted(checkpoints)
 
 
 def latest(directory: Path) -> Path | None:
-    """The newest complete checkpoint, or None."""
-    found = list_checkpoints(directory)
-    return found[-1][1] if found else None
+    """Return the newest complete checkpoint, or None."""
+    checkpoints = list_checkpoints(directory)
+    return checkpoints[-1][1] if checkpoints else None
 
 
 def prune(directory: Path, *, keep_last: int, best: int | None = None) -> list[int]:
-    """Delete all but the last `keep_last` checkpoints and the one of step `best`, and all stale asides.
+    """Delete all checkpoints except the last `keep_last` and that of step `best`, and all temporary folders.
 
-    A checkpoint is renamed aside before it is deleted, so that one half deleted is never taken for complete.
+    A checkpoint is renamed before it is deleted, so that a partly deleted one is never taken for complete.
 
     Returns:
-        The steps deleted.
+        The steps of the deleted checkpoints.
     """
     if keep_last < 1:
         raise ValueError(f"keep_last must be at least 1, not {keep_last}")
     remove_asides(directory)
-    doomed = [(step, path) for step, path in list_checkpoints(directory)[:-keep_last] if step != best]
-    for _, path in doomed:
+    old = [(step, path) for step, path in list_checkpoints(directory)[:-keep_last] if step != best]
+    for _, path in old:
         remove(path)
-    return [step for step, _ in doomed]
+    return [step for step, _ in old]
 
 
 def remove(path: Path) -> None:
-    """Delete a folder so that it is never seen half deleted."""
+    """Delete a folder under another name, so that no reader finds it partly deleted."""
     aside = _aside(path)
     path.rename(aside)
     shutil.rmtree(aside)
 
 
 def remove_asides(directory: Path) -> None:
-    """Delete what a writer that was killed left behind."""
+    """Delete the temporary folders of killed writers."""
     if directory.is_dir():
         for path in directory.glob(f"{ASIDE}*"):
             shutil.rmtree(path)
@@ -103,14 +103,14 @@ def remove_asides(directory: Path) -> None:
 
 @contextlib.contextmanager
 def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
-    """Give a folder to fill; it becomes `target` when the block ends well and vanishes when it does not.
+    """Yield a temporary folder; it becomes `target` when the block succeeds and is deleted when it raises.
 
     Args:
-        target: the folder to make; one that is already there is replaced.
-        durable: fsync, so that it also survives the machine. Without it, it survives the process only.
+        target: the folder to create; an existing one is replaced.
+        durable: fsync, so that the folder survives a crash of the machine; otherwise only of the process.
 
     Raises:
-        StageFailed: StorageFull when disk or quota is full (a person must free space); nothing is left behind.
+        StageFailed: StorageFull if disk or quota is full (not retryable); no files are left.
     """
     aside = _aside(target)
     try:
@@ -129,14 +129,14 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         if is_full(error):
             raise StageFailed(
                 "StorageFull",
-                f"no space left to write {target}: free some (or lower spec.checkpoint.keepLast), then run again",
+                f"no space left to write {target}: free some space or lower spec.checkpoint.keepLast, then run again",
                 retryable=False,
             ) from error
         raise
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk or quota is behind an exception, however libraries have wrapped it."""
+    """Return whether a full disk or quota caused an exception, also if a library wrapped it."""
     while error is not None:
         if (isinstance(error, OSError) and error.errno in DISK_FULL) or os.strerror(errno.ENOSPC) in str(error):
             return True
@@ -145,7 +145,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    """Seal a folder aside. The last file written: a folder without it is no checkpoint."""
+    """Write the manifest, the last file of a checkpoint: a folder without it is incomplete."""
     content = {
         "version": VERSION,
         "step": manifest.step,
@@ -157,29 +157,29 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def verify(folder: Path) -> CheckpointManifest:
-    """Read the manifest and hold every file against it.
+    """Return the manifest after a comparison of every file with it.
 
     Raises:
-        CheckpointInvalid: names the file that is missing, of another size, or of other content.
+        CheckpointInvalid: names the file that is missing, or has another size or content.
     """
     path = folder / MANIFEST
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointInvalid(f"{folder} is no complete checkpoint: {path} is missing") from None
+        raise CheckpointInvalid(f"incomplete checkpoint {folder}: {path} is missing") from None
     except ValueError as error:
         raise CheckpointInvalid(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise CheckpointInvalid(f"{path} is not of version {VERSION}: this program cannot read it")
+        raise CheckpointInvalid(f"{path} does not have version {VERSION}, the only version that this program reads")
     for name, (size, digest) in content["files"].items():
         file = folder / name
         if not file.is_file():
             raise CheckpointInvalid(f"incomplete checkpoint: {file} is missing")
         if file.stat().st_size != size:
-            raise CheckpointInvalid(f"damaged checkpoint: {file} has {file.stat().st_size} bytes, not {size}")
+            raise CheckpointInvalid(f"damaged checkpoint: {file} has {file.stat().st_size} bytes instead of {size}")
         with file.open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
-                raise CheckpointInvalid(f"damaged checkpoint: the content of {file} is not what was written")
+                raise CheckpointInvalid(f"damaged checkpoint: the SHA-256 of {file} differs from the manifest")
     return CheckpointManifest(
         step=content["step"],
         extra=content["extra"],

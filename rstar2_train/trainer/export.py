@@ -1,6 +1,6 @@
-"""Writes the policy as a folder that transformers and vLLM load: at the end of a stage, and every step for the engines.
+"""Writes the policy as a folder for transformers and vLLM: at the end of a stage, and in every step for the engines.
 
-The source folder lends everything but the weights: config, tokenizer, chat template.
+All files except the weights are copied from the source folder: config, tokenizer, chat template.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from safetensors.torch import save_file
 from rstar2_train.trainer.model import INDEX, SINGLE, Policy, named_shards
 
 FILE_BYTES = 4 * 2**30
-"""Weights are cut into files of about this size, so that rank 0 never holds a whole large model."""
+"""Approximate size of a weights file: rank 0 never holds a whole large model."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
 
 
 def copy_companions(source: Path, target: Path) -> None:
-    """Copy all files of a model folder but its weights."""
+    """Copy all files of a model folder except its weights."""
     for path in source.iterdir():
         if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
             shutil.copyfile(path, target / path.name)
 
 
 def write_weights(policy: Policy, source: Path, target: Path) -> None:
-    """Gather each parameter and let rank 0 write it, tied ones once, in the dtype that config.json names. Collective.
+    """Gather each parameter; rank 0 writes it, tied ones once, in the dtype of config.json. Collective.
 
     Args:
         policy: the sharded policy.
-        source: the model folder it was loaded from.
+        source: the model folder from which it was loaded.
         target: an existing folder, not yet visible to readers.
     """
     dtype = _stored_dtype(source)
@@ -58,7 +58,9 @@ def _stored_dtype(source: Path) -> torch.dtype:
     config = json.loads((source / "config.json").read_text())
     dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "float32", None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"{source / 'config.json'}: dtype {config.get('dtype')!r} is no floating-point type of torch")
+        raise ValueError(
+            f"{source / 'config.json'}: dtype {config.get('dtype')!r} is not a floating-point type of torch"
+        )
     return dtype
 
 

@@ -1,7 +1,7 @@
-"""Log-probabilities of chosen tokens without the vocabulary-wide logits ever existing whole.
+"""Log-probabilities of chosen tokens, computed in chunks instead of all vocabulary-wide logits.
 
-A 16K-token pass over a 150K vocabulary would need 10 GB of float32 logits, and as much again for their gradient.
-Chunks of rows, each recomputed in the backward pass, need a few hundred MB (about 3 % more time at 4B parameters).
+The float32 logits of a 16K-token pass over a 150K vocabulary would need 10 GB, and their gradient as much again. Chunks
+of rows, each recomputed in the backward pass, need a few hundred MB (and about 3 % more time at 4B parameters).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.utils.checkpoint import checkpoint
 def token_logprobs(
     *, hidden: Tensor, head: Tensor, targets: Tensor, chunk: int, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, and the entropy of the distribution it was drawn from.
+    """Return the log-probability of each target, and the entropy of its distribution.
 
     Args:
         hidden: [tokens, width] final hidden states at the positions that predict the targets.
         head: [vocabulary, width] the output projection.
         targets: [tokens] token ids.
-        chunk: rows of logits that exist at once.
-        temperature: divides the logits: the policy is the distribution that was sampled from.
+        chunk: rows of logits in memory at the same time.
+        temperature: divides the logits, as in sampling.
 
     Returns:
         log-probabilities [tokens], float32, with a gradient; entropies [tokens] in nats, without one.
@@ -31,8 +31,8 @@ def token_logprobs(
         rows = slice(start, start + chunk)
         inputs = (hidden[rows], head, targets[rows], temperature)
         if torch.is_grad_enabled() and len(targets) > chunk:
-            # A single chunk may stay until the backward pass: it is as large as what one recomputation would hold.
-            # Nothing here draws random numbers, so there is no generator state to keep for the second pass.
+            # A single chunk may stay until the backward pass: one recomputation would need the same memory. The chunk
+            # uses no random numbers, so the generator state need not be preserved.
             parts.append(checkpoint(_chunk, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(_chunk(*inputs))

@@ -1,6 +1,6 @@
-"""Learning rates as pure functions of the step; the drivers compute them, the trainer is told.
+"""Learning rates as pure functions of the step. The stages compute them and pass them to the trainer.
 
-Keeping the schedule out of the optimiser means that a resumed run needs only its step number to continue it.
+The optimiser has no schedule, so a resumed stage needs only its step number to continue.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import math
 
 
 def warmup(step: int, *, peak: float, warmup_steps: int) -> float:
-    """Linear warm-up, then constant: the rate of 0-based `step` (paper §4.3: 20 rollout steps).
+    """Return the rate of 0-based `step`: linear warm-up, then constant (paper §4.3: 20 rollout steps).
 
-    The first step already learns: peak / warmup_steps, then twice that, and so on.
+    The first step has peak / warmup_steps, the second twice that.
     """
     _check(step, warmup_steps)
     return peak * min(1.0, (step + 1) / warmup_steps) if warmup_steps else peak
 
 
 def cosine(step: int, *, peak: float, total_steps: int, warmup_steps: int, min_ratio: float = 0.0) -> float:
-    """Linear warm-up, then half a cosine from `peak` to `peak * min_ratio` at the last step (paper §4.1).
+    """Return the rate of `step`: linear warm-up, then half a cosine from `peak` to `peak * min_ratio` (paper §4.1).
 
     Args:
-        step: 0-based; steps past the end keep the last rate.
+        step: 0-based; steps after the last one have the last rate.
         peak: the highest rate.
         total_steps: steps of the stage, at least 1.
-        warmup_steps: of these, steps of warm-up.
-        min_ratio: where the cosine ends, as a share of the peak.
+        warmup_steps: how many of them are warm-up.
+        min_ratio: the last rate as a share of the peak.
     """
     _check(step, warmup_steps)
     if total_steps < 1:

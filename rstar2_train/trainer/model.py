@@ -1,7 +1,7 @@
 """The policy: a causal language model of transformers, its layers sharded over the ranks (FSDP2).
 
-Built without memory on the meta device, sharded, and only then filled: each rank reads its own slice of each tensor
-from the safetensors files, so that no rank ever holds the whole model.
+It is built on the meta device without memory, sharded, and only then filled: each rank reads its own part of each
+tensor from the safetensors files, so that no rank ever holds the whole model.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SINGLE = "model.safetensors"
 
 
 class Policy(nn.Module):
-    """Token ids in, log-probabilities of chosen tokens out: the forward pass that FSDP sees.
+    """The forward pass under FSDP: from token ids to log-probabilities of chosen tokens.
 
-    The output projection runs inside this forward, where its parameters are gathered.
+    The output projection runs inside this forward pass, where its parameters are gathered.
     """
 
     def __init__(self, model: Any, *, chunk: int) -> None:
@@ -42,12 +42,12 @@ class Policy(nn.Module):
     def forward(
         self, *, ids: Tensor, positions: Tensor, targets: Tensor, temperature: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [learned] of the targets.
+        """Return the log-probabilities and entropies [trained] of the targets.
 
         Args:
-            ids: [rows, longest] padded on the right; causal attention keeps the padding out of sight.
-            positions: [learned] flat index of the position that predicts each target.
-            targets: [learned] token ids.
+            ids: [rows, longest] padded on the right; causal attention excludes the padding.
+            positions: [trained] flat index of the position that predicts each target.
+            targets: [trained] token ids.
             temperature: of the sampling distribution.
         """
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -64,14 +64,14 @@ def load_policy(model_dir: Path, *, compute: ComputeDevice, chunk: int, activati
     """Build the policy of a model folder and shard it over all ranks. Collective.
 
     Raises:
-        FileNotFoundError: when the folder has no config.json or no safetensors.
-        ValueError: when its tensors are not those of the model its config names.
+        FileNotFoundError: if the folder has no config.json or no safetensors.
+        ValueError: if its tensors are not those of the model in config.json.
     """
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     model.tie_weights()
-    # Dropout off: the ratio of eq. 6 compares two passes over the same tokens, they must not differ by chance.
+    # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.
     model.eval()
     layers = model.base_model.layers
     if activation_checkpointing:
@@ -91,7 +91,7 @@ def load_policy(model_dir: Path, *, compute: ComputeDevice, chunk: int, activati
 
 
 def named_shards(policy: Policy) -> dict[str, DTensor]:
-    """Every parameter once (tied ones under their first name), by its name in the model folder."""
+    """Return every parameter once (tied ones under their first name), by its name in the model folder."""
     shards: dict[str, DTensor] = {}
     for name, parameter in policy.named_parameters():
         assert isinstance(parameter, DTensor), name
@@ -100,17 +100,17 @@ def named_shards(policy: Policy) -> dict[str, DTensor]:
 
 
 def tensor_files(model_dir: Path) -> dict[str, Path]:
-    """Which safetensors file of a model folder holds each tensor.
+    """Return the safetensors file of each tensor of a model folder.
 
     Raises:
-        FileNotFoundError: when there is none.
+        FileNotFoundError: if the folder has none.
     """
     index = model_dir / INDEX
     if index.exists():
         return {name: model_dir / file for name, file in json.loads(index.read_text())["weight_map"].items()}
     single = model_dir / SINGLE
     if not single.exists():
-        raise FileNotFoundError(f"{model_dir} holds no safetensors weights: neither {SINGLE} nor {INDEX}")
+        raise FileNotFoundError(f"{model_dir} has no safetensors weights: neither {SINGLE} nor {INDEX}")
     with safe_open(single, framework="pt") as file:
         return dict.fromkeys(file.keys(), single)
 
@@ -138,16 +138,17 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
                 stored = file.get_slice(name)
                 if list(stored.get_shape()) != list(parameter.shape):
                     raise ValueError(
-                        f"{path}: {name} has shape {stored.get_shape()}, config.json asks for {list(parameter.shape)}"
+                        f"{path}: {name} has shape {stored.get_shape()}, but config.json requires "
+                        f"{list(parameter.shape)}"
                     )
-                rows = -(-parameter.shape[0] // ranks)  # fully_shard cuts the first dimension as torch.chunk does
+                rows = -(-parameter.shape[0] // ranks)  # fully_shard splits the first dimension as torch.chunk does
                 start = min(rank * rows, parameter.shape[0])
                 local = parameter.to_local()
                 local.copy_(stored[start : start + len(local)])
 
 
 def _fill_buffers(model: nn.Module, device: torch.device) -> None:
-    """Compute what is in no file (rotary frequencies): a module's own constructor makes its buffers anew."""
+    """Compute the buffers that no file contains (rotary frequencies) with the constructor of their module."""
     for module in model.modules():
         if module._non_persistent_buffers_set:
             fresh = type(module)(module.config)

@@ -1,7 +1,7 @@
-"""AdamW over sharded parameters, and the gradient clip over all shards. The rate comes with each step.
+"""AdamW over sharded parameters, and the gradient clip over all shards. Each step passes its learning rate.
 
-The optimiser's state exists from the start, zero, so that a checkpoint has the same tensors before and after the first
-step and is read back in place.
+The optimiser's state is zero from the start, so that a checkpoint has the same tensors before and after the first step,
+and can be restored in place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rstar2_train.trainer.types import OptimizerConfig
 
 
 def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW with zero moments over every parameter; each rank updates its own shards."""
+    """Return AdamW with zero moments over every parameter; each rank updates its own shards."""
     optimizer = torch.optim.AdamW(
         policy.parameters(),
         lr=0.0,
@@ -38,7 +38,7 @@ def update(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip
     """Clip the gradient by its global norm, update, and clear it. Collective.
 
     Returns:
-        The norm before the clip. When it is not finite the weights stay as they are; the caller counts such updates.
+        The norm before the clip. If it is not finite, the weights stay unchanged; the caller counts such updates.
     """
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), grad_clip)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
@@ -51,5 +51,5 @@ def update(policy: Policy, optimizer: torch.optim.AdamW, *, lr: float, grad_clip
 
 
 def named_state(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, dict[str, torch.Tensor]]:
-    """The optimiser's tensors by parameter name: step, exp_avg, exp_avg_sq; not copies."""
+    """Return the optimiser's tensors by parameter name, without copies: step, exp_avg, exp_avg_sq."""
     return {name: optimizer.state[parameter] for name, parameter in named_shards(policy).items()}

@@ -1,6 +1,6 @@
-"""One rank of the trainer: the process that Ray starts, holding its shard of the policy and of the optimiser.
+"""One rank of the trainer: a process of Ray with its shard of the policy and of the optimiser.
 
-`TrainerGroup` calls the same method of every rank at once; inside, ranks meet in collectives.
+`TrainerGroup` calls the same method of every rank at the same time; the ranks communicate in collectives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, 
 
 
 class TrainerRank:
-    """One of `ranks` processes. From `connect` on, all methods are collective."""
+    """One of `ranks` processes. After `connect`, all methods are collective."""
 
     def __init__(self, *, rank: int, ranks: int, config: TrainConfig) -> None:
         self.rank = rank
@@ -34,25 +34,25 @@ class TrainerRank:
         self.optimizer_config = OptimizerConfig()
 
     def host(self) -> str:
-        """Address of the machine that this rank runs on."""
+        """Return the address of this rank's machine."""
         import ray
 
         return str(ray.util.get_node_ip_address())
 
     def listen(self, host: str) -> int:
-        """On rank 0: take the port where it will wait for the others; bound here, so that nobody else can take it."""
+        """Bind the port of rank 0, where the other ranks connect, and return it. Bound early, so that it stays free."""
         self.listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.listener.bind((host, 0))
         self.listener.listen()
         return int(self.listener.getsockname()[1])
 
     def connect(self, host: str, port: int, ranks_here: int) -> int:
-        """Join the process group; returns the process id. `ranks_here`: ranks on this machine, for its cores."""
+        """Join the process group and return the process id. `ranks_here`: ranks that share this machine's cores."""
         if host == LOOPBACK:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        torch.set_num_threads(device.threads(self.config.threads, ranks_here))
+        torch.set_num_threads(device.thread_count(self.config.threads, ranks_here))
         torch.manual_seed(self.config.seed + self.rank)
-        self.compute = device.pick(self.config.vendor)
+        self.compute = device.select_device(self.config.vendor)
         timeout = datetime.timedelta(seconds=self.config.collective_timeout_seconds)
         store = dist.TCPStore(
             host,
@@ -68,7 +68,7 @@ class TrainerRank:
         return os.getpid()
 
     def load(self, model_dir: Path, optimizer: OptimizerConfig) -> None:
-        """Read a model folder; a fresh optimiser."""
+        """Load a model folder, and create a fresh optimiser."""
         self.policy = load_policy(
             model_dir,
             compute=self.compute,
@@ -79,14 +79,14 @@ class TrainerRank:
         self.optimizer = make_optimizer(self.policy, optimizer)
 
     def sft(self, batches: list[MicroBatch], lr: float) -> MetricTally:
-        """One supervised update."""
+        """Run one supervised update."""
         policy, _ = self._loaded()
         tally = step.sft_backward(policy, batches, self.compute.device)
         tally.add(self._update(lr))
         return tally
 
     def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> MetricTally:
-        """One GRPO step of one or more updates; pi_old is the policy as this method finds it."""
+        """Run one GRPO step of one or more updates; pi_old is the policy before the first one."""
         policy, _ = self._loaded()
         old = None
         if len(updates) > 1:
@@ -108,26 +108,26 @@ class TrainerRank:
             tally.add(self._update(lr))
         return tally
 
-    def save(self, folder: Path) -> dict[str, sharded_state.FileSeal]:
-        """Write this rank's part of a checkpoint; returns its files' sizes and hashes."""
+    def save(self, folder: Path) -> dict[str, sharded_state.FileDigest]:
+        """Write this rank's part of a checkpoint; return the sizes and hashes of its files."""
         return sharded_state.save(folder, *self._loaded())
 
     def restore(self, folder: Path, reset_optimizer: bool) -> None:
-        """Read weights and optimiser from a verified checkpoint, whatever number of ranks wrote it."""
+        """Load weights and optimiser from a verified checkpoint of any number of ranks."""
         policy, optimizer = self._loaded()
         sharded_state.restore(folder, policy, None if reset_optimizer else optimizer)
         if reset_optimizer:
             self.optimizer = make_optimizer(policy, self.optimizer_config)
 
     def export(self, model_dir: Path, folder: Path) -> None:
-        """Gather the weights; rank 0 fills `folder`: them in safetensors, all else copied from `model_dir`."""
+        """Gather the weights; rank 0 writes them to `folder` and copies the other files of `model_dir`."""
         policy, _ = self._loaded()
         if self.rank == 0:
             export.copy_companions(model_dir, folder)
         export.write_weights(policy, model_dir, folder)
 
     def close(self) -> None:
-        """Leave the process group together: a rank that leaves early makes others abort at exit."""
+        """Leave the process group together: if one rank leaves early, the others abort at exit."""
         dist.barrier()
         dist.destroy_process_group()
 
@@ -140,5 +140,5 @@ class TrainerRank:
         policy, optimizer = self._loaded()
         norm = update(policy, optimizer, lr=lr, grad_clip=self.optimizer_config.grad_clip)
         finite = norm < float("inf")
-        # Every rank has the same norm: a maximum keeps it whole when ranks are added up.
+        # Every rank has the same norm: the maximum over ranks keeps it.
         return MetricTally(maxima={"grad_norm": norm, "skipped": float(not finite)})

@@ -1,6 +1,6 @@
-"""One optimiser update on one rank: forward and backward over its micro-batches, then the shared update.
+"""Forward and backward of one update on one rank, over its micro-batches.
 
-Runs inside the rank processes. All ranks call these together, with equally many micro-batches.
+Runs inside the rank processes. All ranks call these functions together, with the same number of micro-batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rstar2_train.trainer.types import MetricTally, Objective
 
 
 def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> MetricTally:
-    """Accumulate the gradient of the mean negative log-likelihood of a batch's learned tokens.
+    """Accumulate the gradient of the mean negative log-likelihood of a batch's trained tokens.
 
     Returns:
         sums: loss (this rank's share), tokens, entropy.
@@ -32,8 +32,8 @@ def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device
         weights = _to(batch.weights, device)
         loss = -(logprobs * weights).sum()
         _backward(loss)
-        learned = (weights > 0).float()
-        tally.add(_floats({"loss": loss, "tokens": learned.sum(), "entropy": (entropies * learned).sum()}, {}))
+        trained = (weights > 0).float()
+        tally.add(_floats({"loss": loss, "tokens": trained.sum(), "entropy": (entropies * trained).sum()}, {}))
     return tally
 
 
@@ -52,8 +52,8 @@ def grpo_backward(
         batches: this rank's micro-batches of the update.
         device: where to compute.
         objective: the loss's settings.
-        old_logprobs: of each micro-batch, at the start of the step. None for the step's only update: the weights are
-            still those of the start, so the policy's own values, detached, are the same numbers.
+        old_logprobs: log-probabilities of each micro-batch at the start of the step. None for a single update: its
+            weights are those of the start, so the policy's own values, detached, are the same numbers.
     """
     tally = MetricTally()
     for number, batch in enumerate(batches):
@@ -80,9 +80,9 @@ def grpo_backward(
 def start_logprobs(
     policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
 ) -> list[Tensor]:
-    """pi_old of each micro-batch: the trainer's own log-probabilities before the step's first update."""
+    """Return pi_old of each micro-batch: the trainer's own log-probabilities before the first update of the step."""
     values = [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
-    # A backward pass would do it: without one, the root's parameters stay gathered after a forward pass.
+    # Without a backward pass the root's parameters would stay gathered after the forward pass.
     cast(FSDPModule, policy).reshard()
     return values
 
@@ -98,17 +98,17 @@ def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, tempera
 
 
 def _backward(loss: Tensor) -> None:
-    # FSDP divides the summed gradient by the ranks; the weights already hold the true, global denominators.
+    # FSDP divides the summed gradient by the number of ranks; the weights already have the global denominators.
     (loss * dist.get_world_size()).backward()
 
 
 def _to(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    # Arrays that came through Ray are read-only views of its store, which torch does not want to alias.
+    # Arrays from Ray are read-only views of its object store, which torch must not alias.
     return torch.tensor(array, device=device)
 
 
 def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> MetricTally:
-    # One transfer from the device for all of them.
+    # One transfer from the device for all scalars.
     names = [*sums, *maxima]
     values = torch.stack([*sums.values(), *maxima.values()]).detach().double().tolist()
     return MetricTally(

@@ -1,13 +1,13 @@
-"""TrainerGroup: the trainer as the drivers see it. Synchronous; call it from a thread of an event loop.
+"""TrainerGroup: the interface of the trainer. Synchronous; call it from a thread, not from the event loop.
 
-It shares sequences out over the ranks, starts each update on all of them at once, and puts their measures together.
-The ranks themselves are processes of Ray (`cluster`, `rank`); this side of them needs no torch.
+It distributes the sequences over the ranks, runs each update on all of them, and combines their metrics. The ranks are
+processes of Ray (`actors`, `rank`); this side needs no torch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +15,7 @@ from typing import Any, Self
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors
-from rstar2_train.trainer.batching import grpo_updates, sft_rows, share_out
+from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import (
     MetricTally,
@@ -33,7 +33,7 @@ Metrics = dict[str, float]
 class TrainerGroup:
     """One policy and its optimiser over `ranks` processes.
 
-    Every method raises RanksLost (retryable) when a rank's process dies; the group is unusable after any error.
+    Every method raises RanksLost (retryable) when the process of a rank crashes. After any error the group is unusable.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class TrainerGroup:
         """Start the ranks.
 
         Args:
-            ranks: processes, at least 1.
-            config: how they compute.
+            ranks: number of processes, at least 1.
+            config: settings of the computation.
             ray_address: a Ray cluster to join; None starts a private one on this machine.
             gpus_per_rank: accelerators that Ray reserves for each rank.
         """
@@ -64,11 +64,11 @@ class TrainerGroup:
         self._model_dir = model_dir
 
     def restore(self, checkpoint_dir: Path, reset_optimizer: bool = False) -> TrainState:
-        """Take weights and optimiser from a checkpoint, which is verified first. `load` must come before.
+        """Verify a checkpoint, and load its weights and optimiser. Call `load` before.
 
         Args:
             checkpoint_dir: a folder that `save` wrote, with any number of ranks.
-            reset_optimizer: take the weights only.
+            reset_optimizer: load only the weights.
 
         Raises:
             CheckpointInvalid: names the file that is missing or damaged.
@@ -77,35 +77,37 @@ class TrainerGroup:
         self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
-    def sft_step(self, sequences: Items[TokenizedExample], *, lr: float) -> Metrics:
-        """One supervised update; the loss is the mean over all learned tokens of the batch.
+    def sft_step(self, sequences: Sequence[TokenizedExample], *, lr: float) -> Metrics:
+        """Run one supervised update; the loss is the mean over all trained tokens of the batch.
 
         Returns:
-            loss (nats a token), grad_norm, entropy, tokens (learned), sequences, update_skipped, lr, seconds,
+            loss (nats per token), grad_norm, entropy, tokens (trained), sequences, update_skipped, lr, seconds,
             tokens_per_second (all tokens, prompts included).
         """
         started = time.perf_counter()
         rows = sft_rows(sequences)
-        shares = share_out(rows, ranks=self._ranks.count, tokens_per_micro_batch=self._config.tokens_per_micro_batch)
+        shares = distribute_rows(
+            rows, ranks=self._ranks.count, tokens_per_micro_batch=self._config.tokens_per_micro_batch
+        )
         tally = self._merge(self._ranks.call_each("sft", [(share, lr) for share in shares]))
         metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
         return metrics | {"sequences": float(len(rows))}
 
     def grpo_step(
-        self, groups: Items[Items[TrainSequence]], *, lr: float, settings: GRPOSettings, seed: int
+        self, groups: Sequence[Sequence[TrainSequence]], *, lr: float, settings: GRPOSettings, seed: int
     ) -> Metrics:
-        """One GRPO step (eq. 6) over kept groups, in `settings.updates_per_step` updates.
+        """Run one GRPO step (eq. 6) over the kept groups, in `settings.updates_per_step` updates.
 
         Args:
-            groups: for each prompt its kept rollouts, with their advantages.
+            groups: the kept rollouts of each prompt, with their advantages.
             lr: learning rate of every update of the step.
             settings: clip range, temperature, importance correction, updates.
-            seed: shares the groups out over the updates.
+            seed: determines the update of each group.
 
         Returns:
             loss, grad_norm (largest), clip_fraction, ratio_mean, ratio_max, approx_kl, entropy, mismatch_mean and
-            mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean where it is on,
-            tokens (learned), sequences, groups, updates, update_skipped, lr, seconds, tokens_per_second.
+            mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean if it is enabled,
+            tokens (trained), sequences, groups, updates, update_skipped, lr, seconds, tokens_per_second.
         """
         started = time.perf_counter()
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
@@ -117,7 +119,7 @@ class TrainerGroup:
             correction_cap=correction.cap if correction.enabled else None,
         )
         by_update = [
-            share_out(
+            distribute_rows(
                 [row for group in update for row in group],
                 ranks=self._ranks.count,
                 tokens_per_micro_batch=self._config.tokens_per_micro_batch,
@@ -146,15 +148,15 @@ class TrainerGroup:
         return metrics
 
     def save(self, checkpoint_dir: Path, *, step: int, extra: dict[str, Any]) -> None:
-        """Write a checkpoint: complete or absent. One that is already there is replaced.
+        """Write a checkpoint: complete or absent. Replaces an existing one.
 
         Args:
-            checkpoint_dir: the folder to make, best `checkpoints.checkpoint_path(directory, step)`.
-            step: the step after which it is written.
-            extra: JSON values to hand back on restore: data cursor, best reward, ...
+            checkpoint_dir: the folder to create, such as `checkpoint_path(directory, step)`.
+            step: the number of finished steps.
+            extra: JSON values that `restore` returns, such as the step history.
 
         Raises:
-            StageFailed: StorageFull (not retryable: someone must free space); nothing is left half-written.
+            StageFailed: StorageFull (not retryable: free some space first); no partial files are left.
         """
         checkpoint.remove_asides(checkpoint_dir.parent)
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
@@ -167,8 +169,8 @@ class TrainerGroup:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.
 
         Args:
-            model_dir: the folder to make; one that is already there is replaced.
-            durable: fsync it. Not needed for weights on their way to an engine.
+            model_dir: the folder to create; an existing one is replaced.
+            durable: fsync it; not needed for weights that are pushed to engines.
         """
         if self._model_dir is None:
             raise RuntimeError("no model is loaded: call load() first")
@@ -177,7 +179,7 @@ class TrainerGroup:
             self._ranks.call("export", source, folder)
 
     def close(self) -> None:
-        """End the ranks, and the private Ray. May be called twice."""
+        """Stop the ranks and the private Ray. A second call has no effect."""
         self._ranks.stop()
 
     def __enter__(self) -> Self:

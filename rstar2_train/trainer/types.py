@@ -1,11 +1,11 @@
-"""What drivers and ranks tell one another: settings, sequences, what was measured, what a checkpoint brings back.
+"""The data that the orchestrator and the ranks exchange: settings, sequences, metrics, checkpoint state.
 
-Plain dataclasses without torch: the drivers build them, Ray carries them to the ranks.
+Plain dataclasses without torch: the orchestrator creates them, Ray transfers them to the ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,26 +15,26 @@ from rstar2_train.api.roles import Vendor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How ranks compute; the same for every stage of a job."""
+    """Settings of the ranks; the same for every stage of a job."""
 
     vendor: Vendor = "None"
     """None: CPU, gloo, float32. Else: the rank's GPU, NCCL or RCCL, bfloat16 over float32 master weights."""
     tokens_per_micro_batch: int = 16384
-    """Most tokens of one forward pass, padding included; a longer sequence gets a pass of its own."""
+    """Largest number of tokens per forward pass, padding included; a longer sequence has its own pass."""
     logprob_chunk_tokens: int = 2048
-    """Rows of vocabulary-wide logits that exist at once."""
+    """Rows of vocabulary-wide logits in memory at the same time."""
     activation_checkpointing: bool = True
     """Recompute each layer's activations in the backward pass."""
     threads: int | None = None
-    """CPU threads of each rank; default: the machine's cores shared out among its ranks."""
+    """CPU threads per rank; default: the machine's cores divided by its ranks."""
     seed: int = 0
-    """Seeds each rank's generators (models here run without dropout; nothing else draws)."""
+    """Seed of each rank's generators. Models run without dropout, so no code draws from them."""
     collective_timeout_seconds: float = 1800.0
-    """A collective that takes longer fails: a rank is stuck or unreachable."""
+    """Timeout of a collective: after it, a rank is stuck or unreachable."""
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> TrainConfig:
-        """The settings that a job's spec asks for."""
+        """Return the settings of a job's spec."""
         return cls(
             vendor=spec.accelerator.vendor,
             tokens_per_micro_batch=spec.trainer.tokens_per_micro_batch,
@@ -47,11 +47,11 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW and the gradient clip; the learning rate comes with each step."""
+    """AdamW and the gradient clip; each step passes its learning rate."""
 
     weight_decay: float = 0.01
     grad_clip: float = 1.0
-    """Largest global norm of an update's gradient."""
+    """Largest global norm of the gradient of an update."""
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
 
@@ -60,28 +60,28 @@ class OptimizerConfig:
 class TokenizedExample:
     """One tokenised conversation."""
 
-    ids: Items[int]
-    mask: Items[int]
-    """1 where the token is learned (the assistant's own); of the length of `ids`. The first token is never learned:
-    nothing predicts it."""
+    ids: Sequence[int]
+    mask: Sequence[int]
+    """1 for each trained token (the assistant's own), else 0; has the length of `ids`. No position predicts the first
+    token, so it is never trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSequence:
     """One kept rollout with its advantage."""
 
-    prompt_ids: Items[int]
-    response_ids: Items[int]
-    mask: Items[int]
-    """1 where the model sampled the token, 0 for tool output; of the length of `response_ids`."""
-    engine_logprobs: Items[float]
-    """Log-probabilities that the engine reported; 0 where masked; of the length of `response_ids`."""
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    mask: Sequence[int]
+    """1 for each token that the model sampled, 0 for tool output; has the length of `response_ids`."""
+    engine_logprobs: Sequence[float]
+    """Log-probabilities that the engine reported, 0 for masked tokens; has the length of `response_ids`."""
     advantage: float
 
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """What a checkpoint was written with."""
+    """The step and the extra values of a checkpoint."""
 
     step: int
     extra: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """How a GRPO update computes its loss (eq. 6)."""
+    """Settings of the loss of a GRPO update (eq. 6)."""
 
     clip_low: float
     clip_high: float
@@ -100,13 +100,13 @@ class Objective:
 
 @dataclass(slots=True)
 class MetricTally:
-    """What one rank measured: parts to be added up over ranks and updates, and parts to be maximised."""
+    """Metrics of one rank: parts to sum over ranks and updates, and parts to maximise."""
 
     sums: dict[str, float] = field(default_factory=dict)
     maxima: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: MetricTally) -> None:
-        """Merge what another micro-batch, update or rank measured."""
+        """Merge the metrics of another micro-batch, update or rank."""
         for name, value in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         for name, value in other.maxima.items():

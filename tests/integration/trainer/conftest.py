@@ -1,4 +1,4 @@
-"""Fixtures of the trainer's tests: a toy model folder."""
+"""Fixtures of the trainer tests: a toy model folder."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ from models import write_model
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder; read-only by agreement."""
+    """A model folder; tests must not change it."""
     return write_model(tmp_path_factory.mktemp("models") / "toy")

@@ -1,4 +1,4 @@
-"""A toy model, toy batches, and a rank inside the test's own process: what the tests of the trainer share."""
+"""Shared by the trainer tests: a toy model, toy batches, and a rank inside the test's own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIMIZER = OptimizerConfig()
 
 
 def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32") -> Path:
-    """A random Qwen3 of two layers, with a file that stands for its tokenizer."""
+    """Write a random Qwen3 of two layers, with a placeholder file for its tokenizer."""
     torch.manual_seed(7)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -43,7 +43,7 @@ def write_model(folder: Path, *, tied: bool = True, dtype: str = "float32") -> P
 
 @contextmanager
 def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: object) -> Iterator[TrainerRank]:
-    """The only rank of a group, in this process and without Ray."""
+    """Create the only rank of a group, in this process and without Ray."""
     rank = TrainerRank(rank=0, ranks=1, config=replace(config, **changes))  # type: ignore[arg-type]
     rank.connect(LOOPBACK, rank.listen(LOOPBACK), 1)
     try:
@@ -55,7 +55,7 @@ def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: ob
 
 
 def conversations(count: int, *, seed: int = 0) -> list[TokenizedExample]:
-    """Sequences of 6 to 20 tokens that count upwards: quickly learned."""
+    """Return sequences of 6 to 20 tokens that count upwards, which a model learns quickly."""
     draw = random.Random(seed)
     sequences = []
     for _ in range(count):
@@ -66,7 +66,7 @@ def conversations(count: int, *, seed: int = 0) -> list[TokenizedExample]:
 
 
 def rollout_groups(groups: int, size: int, *, seed: int = 0) -> list[list[TrainSequence]]:
-    """Random rollouts, half of each group good, with a masked stretch as a tool's output would be."""
+    """Return random rollouts, half of each group good, with masked tokens in the place of tool output."""
     draw = random.Random(seed)
 
     def rollout(member: int) -> TrainSequence:

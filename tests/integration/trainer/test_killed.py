@@ -1,4 +1,4 @@
-"""What is left when a process of the trainer is killed: an error that says so, and no other process."""
+"""A killed trainer process: a clear error, and no remaining process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
 
 
-def test_a_lost_rank_is_reported_and_ends_the_group(model_dir: Path, tmp_path: Path) -> None:
+def test_trainer_group_killed_rank_raises_ranks_lost(model_dir: Path, tmp_path: Path) -> None:
+    """The error names the rank and the call; the group is unusable, writes nothing, and leaves no process."""
     with TrainerGroup(ranks=2, config=CONFIG) as group:
         group.load(model_dir, optimizer=OPTIMIZER)
         os.kill(group.pids[1], signal.SIGKILL)
-        with pytest.raises(RanksLost, match="rank 1 of 2 died during sft") as caught:
+        with pytest.raises(RanksLost, match="rank 1 of 2 crashed during sft") as caught:
             group.sft_step(conversations(4), lr=1e-3)
         assert caught.value.retryable
-        with pytest.raises(RanksLost, match="have ended"):
+        with pytest.raises(RanksLost, match="have stopped"):
             group.save(tmp_path / "step-000001", step=1, extra={})
         assert list(tmp_path.iterdir()) == []
         group.close()
-    # Closed twice by now, and the processes are gone.
+    # Closed twice by now, and no process remains.
     assert not any("ray::Rank" in child.name() for child in psutil.Process().children(recursive=True))
 
 
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
-"""Ray's own, which ask the dead head for a minute before they believe it; `rstar2 run` ends them at its next start."""
-DRIVER = """
+"""Ray's own processes, which retry the dead head process for a minute; the next `rstar2 run` terminates them."""
+ORCHESTRATOR = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
@@ -47,15 +48,18 @@ time.sleep(600)
 """
 
 
-def test_ranks_end_with_a_driver_that_is_killed(model_dir: Path) -> None:
-    here = str(Path(__file__).parent)
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(model_dir), here], stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    with driver:
-        assert driver.stdout.readline() == "ready\n"
-        children = psutil.Process(driver.pid).children(recursive=True)
+def test_ranks_exit_with_a_killed_orchestrator(model_dir: Path) -> None:
+    """After a SIGKILL of the orchestrator, the ranks and the private Ray exit."""
+    folder = str(Path(__file__).parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ORCHESTRATOR, str(model_dir), folder], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        children = psutil.Process(process.pid).children(recursive=True)
         assert any("ray::Rank" in child.name() for child in children)
-        driver.kill()
+        process.kill()
     agents = [child for child in children if child.is_running() and child.name().startswith(AGENTS)]
     children = [child for child in children if child not in agents]
     deadline = time.monotonic() + 120

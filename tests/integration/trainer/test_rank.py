@@ -1,4 +1,4 @@
-"""One rank in this process, with the real sharded model: what it computes, learns, and writes."""
+"""One rank in this process, with the real sharded model: log-probabilities, updates and exports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models import OPTIMIZER, VOCABULARY, conversations, rank_here, rollout_grou
 from transformers import AutoModelForCausalLM
 
 from rstar2_train.trainer import export
-from rstar2_train.trainer.batching import MicroBatch, grpo_updates, sft_rows, share_out
+from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.model import named_shards
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.step import start_logprobs
@@ -20,12 +20,12 @@ OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_
 
 
 def sft_batches(sequences: list[TokenizedExample], budget: int = 256) -> list[MicroBatch]:
-    return share_out(sft_rows(sequences), ranks=1, tokens_per_micro_batch=budget)[0]
+    return distribute_rows(sft_rows(sequences), ranks=1, tokens_per_micro_batch=budget)[0]
 
 
 def grpo_batches(groups: list[list[TrainSequence]], updates: int = 1, budget: int = 256) -> list[list[MicroBatch]]:
     return [
-        share_out([row for group in update for row in group], ranks=1, tokens_per_micro_batch=budget)[0]
+        distribute_rows([row for group in update for row in group], ranks=1, tokens_per_micro_batch=budget)[0]
         for update in grpo_updates(groups, updates=updates, seed=0)
     ]
 
@@ -36,19 +36,20 @@ def weights(rank: TrainerRank) -> dict[str, torch.Tensor]:
 
 
 def reference_logprobs(model: Path, sequences: list[TokenizedExample]) -> list[torch.Tensor]:
-    """Log-probabilities of the learned tokens, each sequence alone, with transformers."""
+    """Return the log-probabilities of the trained tokens, one sequence at a time, with transformers."""
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    found = []
+    logprobs = []
     for sequence in sequences:
         ids = torch.tensor([list(sequence.ids)])
         with torch.no_grad():
             table = torch.log_softmax(plain(ids).logits[0, :-1], dim=-1)
-        found.append(table.gather(1, ids[0, 1:, None]).squeeze(1)[torch.tensor(sequence.mask[1:], dtype=torch.bool)])
-    return found
+        logprobs.append(table.gather(1, ids[0, 1:, None]).squeeze(1)[torch.tensor(sequence.mask[1:], dtype=torch.bool)])
+    return logprobs
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_logprobs_are_those_of_transformers_whatever_the_packing(tmp_path: Path, tied: bool) -> None:
+def test_rank_logprobs_equal_transformers(tmp_path: Path, tied: bool) -> None:
+    """The log-probabilities of packed micro-batches equal those of single sequences in transformers."""
     model = write_model(tmp_path / "m", tied=tied)
     sequences = conversations(9)
     expected = torch.cat(reference_logprobs(model, sorted(sequences, key=lambda s: len(s.ids), reverse=True)))
@@ -56,11 +57,12 @@ def test_logprobs_are_those_of_transformers_whatever_the_packing(tmp_path: Path,
         assert rank.policy is not None
         batches = sft_batches(sequences, budget=64)
         assert len(batches) > 1
-        found = start_logprobs(rank.policy, batches, rank.compute.device, temperature=1.0)
-    torch.testing.assert_close(torch.cat(found), expected, rtol=1e-4, atol=1e-5)
+        actual = start_logprobs(rank.policy, batches, rank.compute.device, temperature=1.0)
+    torch.testing.assert_close(torch.cat(actual), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_micro_batches_and_checkpointed_activations_change_nothing(model_dir: Path) -> None:
+def test_rank_micro_batches_do_not_change_the_update(model_dir: Path) -> None:
+    """Smaller micro-batches and activation checkpointing give the same update."""
     groups = rollout_groups(4, 4)
     results = []
     for budget, recompute in ((4096, False), (48, False), (48, True)):
@@ -75,7 +77,8 @@ def test_micro_batches_and_checkpointed_activations_change_nothing(model_dir: Pa
             torch.testing.assert_close(tensor, results[0][2][name], rtol=1e-3, atol=2e-4)
 
 
-def test_supervised_steps_learn(model_dir: Path) -> None:
+def test_rank_sft_steps_lower_the_loss(model_dir: Path) -> None:
+    """The first loss equals transformers; thirty steps at least halve it."""
     batches = sft_batches(conversations(16))
     with rank_here(model_dir) as rank:
         losses = [rank.sft(batches, 3e-3).sums["loss"] for _ in range(30)]
@@ -84,7 +87,8 @@ def test_supervised_steps_learn(model_dir: Path) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_grpo_step_raises_what_was_good_and_lowers_what_was_bad(model_dir: Path) -> None:
+def test_rank_grpo_step_follows_the_advantages(model_dir: Path) -> None:
+    """Tokens with positive advantage become more likely, others less; the first ratio is exactly 1."""
     groups = rollout_groups(4, 4)
     with rank_here(model_dir) as rank:
         assert rank.policy is not None
@@ -96,7 +100,7 @@ def test_a_grpo_step_raises_what_was_good_and_lowers_what_was_bad(model_dir: Pat
     advantages = torch.cat([torch.tensor(batch.advantages) for batch in updates[0]])
     assert change[advantages > 0].mean() > 0
     assert change[advantages < 0].mean() < 0
-    # The step's only update starts from pi_old itself: the ratio is exactly 1 and nothing is clipped.
+    # A single update starts from pi_old itself: the ratio is exactly 1, and no token is clipped.
     tokens = tally.sums["tokens"]
     assert tokens == sum(sum(rollout.mask) for group in groups for rollout in group)
     assert tally.sums["ratio"] == tokens
@@ -104,7 +108,8 @@ def test_a_grpo_step_raises_what_was_good_and_lowers_what_was_bad(model_dir: Pat
     assert tally.sums["mismatch"] == pytest.approx((torch.cat(before) + 4.0).abs().sum().item(), rel=1e-4)
 
 
-def test_later_updates_of_a_step_are_measured_against_its_start(model_dir: Path) -> None:
+def test_rank_later_updates_use_the_start_logprobs(model_dir: Path) -> None:
+    """The ratios of later updates are relative to the policy at the start of the step."""
     groups = rollout_groups(1, 4)
     with rank_here(model_dir) as rank:
         update = grpo_batches(groups)[0]
@@ -115,7 +120,8 @@ def test_later_updates_of_a_step_are_measured_against_its_start(model_dir: Path)
     assert tally.sums["kl"] > 0
 
 
-def test_a_step_at_a_temperature_uses_that_distribution(model_dir: Path) -> None:
+def test_rank_grpo_step_uses_the_temperature(model_dir: Path) -> None:
+    """The entropy is that of the distribution at the sampling temperature."""
     groups = rollout_groups(1, 2)
     hot = Objective(clip_low=0.2, clip_high=0.28, temperature=2.0, correction_cap=2.0)
     with rank_here(model_dir) as rank:
@@ -128,7 +134,8 @@ def test_a_step_at_a_temperature_uses_that_distribution(model_dir: Path) -> None
     assert "correction" not in warm.sums
 
 
-def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(model_dir: Path) -> None:
+def test_rank_skips_an_update_that_is_not_finite(model_dir: Path) -> None:
+    """A NaN gradient leaves the weights unchanged and is counted; the next update is healthy."""
     (bad,) = rollout_groups(1, 1)
     group = [TrainSequence(
         prompt_ids=bad[0].prompt_ids, response_ids=bad[0].response_ids, mask=bad[0].mask,
@@ -144,12 +151,12 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(model_dir: Path)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_optimiser_is_that_of_torch(model_dir: Path) -> None:
+def test_rank_optimizer_equals_torch_adamw(model_dir: Path) -> None:
     """Two steps of the rank against AdamW over the plain model, clip included."""
     sequences = conversations(6)
     plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     adam = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.01)
-    learned = sum(sum(sequence.mask) for sequence in sequences)
+    trained = sum(sum(sequence.mask) for sequence in sequences)
     norms = []
     for _ in range(2):
         loss = torch.zeros(())
@@ -157,23 +164,24 @@ def test_the_optimiser_is_that_of_torch(model_dir: Path) -> None:
             ids = torch.tensor([list(sequence.ids)])
             table = torch.log_softmax(plain(ids).logits[0, :-1], dim=-1)
             chosen = table.gather(1, ids[0, 1:, None]).squeeze(1)
-            loss = loss - (chosen * torch.tensor(sequence.mask[1:])).sum() / learned
+            loss = loss - (chosen * torch.tensor(sequence.mask[1:])).sum() / trained
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0).item())
         adam.step()
         adam.zero_grad()
     with rank_here(model_dir) as rank:
         batches = sft_batches(sequences)
-        found = [rank.sft(batches, 1e-2).maxima["grad_norm"] for _ in range(2)]
+        actual = [rank.sft(batches, 1e-2).maxima["grad_norm"] for _ in range(2)]
         after = weights(rank)
-    assert found == pytest.approx(norms, rel=1e-3)
+    assert actual == pytest.approx(norms, rel=1e-3)
     expected = dict(plain.named_parameters())
     for name, tensor in after.items():
         torch.testing.assert_close(tensor, expected[name].detach(), rtol=1e-3, atol=5e-4)
 
 
 @pytest.mark.parametrize(("tied", "dtype"), [(True, "float32"), (False, "float32"), (True, "bfloat16")])
-def test_an_export_loads_in_transformers_with_equal_logits(tmp_path: Path, tied: bool, dtype: str) -> None:
+def test_rank_export_loads_in_transformers(tmp_path: Path, tied: bool, dtype: str) -> None:
+    """The exported folder has the same log-probabilities, dtype and files."""
     source = write_model(tmp_path / "source", tied=tied, dtype=dtype)
     target = tmp_path / "target"
     target.mkdir()
@@ -181,12 +189,12 @@ def test_an_export_loads_in_transformers_with_equal_logits(tmp_path: Path, tied:
     with rank_here(source) as rank:
         assert rank.policy is not None
         rank.sft(sft_batches(sequences), 1e-2)
-        found = start_logprobs(rank.policy, sft_batches(sequences), rank.compute.device, temperature=1.0)
+        actual = start_logprobs(rank.policy, sft_batches(sequences), rank.compute.device, temperature=1.0)
         rank.export(source, target)
     ordered = sorted(sequences, key=lambda sequence: len(sequence.ids), reverse=True)
     exact = dtype == "float32"
     torch.testing.assert_close(
-        torch.cat(found),
+        torch.cat(actual),
         torch.cat(reference_logprobs(target, ordered)),
         rtol=1e-4 if exact else 0.1,
         atol=1e-5 if exact else 0.1,
@@ -198,9 +206,8 @@ def test_an_export_loads_in_transformers_with_equal_logits(tmp_path: Path, tied:
     assert files == {path.name for path in source.iterdir()}
 
 
-def test_tied_weights_are_written_once_and_large_models_in_several_files(
-    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_export_splits_large_models(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model is written in several files, with tied weights once, and loads again."""
     monkeypatch.setattr(export, "FILE_BYTES", 20_000)
     target = tmp_path / "target"
     target.mkdir()
@@ -216,28 +223,31 @@ def test_tied_weights_are_written_once_and_large_models_in_several_files(
     assert again["model.embed_tokens.weight"].shape == (VOCABULARY, 32)
 
 
-def test_a_folder_without_weights_is_refused(tmp_path: Path, model_dir: Path) -> None:
+def test_rank_load_without_weights_raises(tmp_path: Path, model_dir: Path) -> None:
+    """A model folder without safetensors is rejected."""
     (tmp_path / "config.json").write_text((model_dir / "config.json").read_text())
     with rank_here(None) as rank, pytest.raises(FileNotFoundError, match="no safetensors"):
         rank.load(tmp_path, OPTIMIZER)
 
 
-def test_weights_of_another_model_are_refused(tmp_path: Path, model_dir: Path) -> None:
+def test_rank_load_weights_of_another_model_raises(tmp_path: Path, model_dir: Path) -> None:
+    """Tensors of another shape, and missing tensors, are named."""
     text = (model_dir / "config.json").read_text()
     (tmp_path / "model.safetensors").write_bytes((model_dir / "model.safetensors").read_bytes())
     (tmp_path / "config.json").write_text(text.replace('"hidden_size": 32', '"hidden_size": 64'))
-    with rank_here(None) as rank, pytest.raises(ValueError, match=r"has shape .*config.json asks for"):
+    with rank_here(None) as rank, pytest.raises(ValueError, match=r"has shape .*config.json requires"):
         rank.load(tmp_path, OPTIMIZER)
     (tmp_path / "config.json").write_text(text.replace('"attention_bias": false', '"attention_bias": true'))
     with rank_here(None) as rank, pytest.raises(ValueError, match=r"missing \['model.layers.0.self_attn"):
         rank.load(tmp_path, OPTIMIZER)
 
 
-def test_a_missing_accelerator_is_named(model_dir: Path) -> None:
+def test_rank_missing_accelerator_raises(model_dir: Path) -> None:
+    """The error names the vendor of the job."""
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
     with (
-        pytest.raises(RuntimeError, match=r"vendor is AMD, but torch sees no accelerator"),
+        pytest.raises(RuntimeError, match=r"vendor is AMD, but torch finds no accelerator"),
         rank_here(model_dir, vendor="AMD"),
     ):
         pass

@@ -8,22 +8,24 @@ import pytest
 import torch
 from models import conversations, rank_here, rollout_groups
 
-from rstar2_train.trainer.batching import MicroBatch, grpo_updates, sft_rows, share_out
+from rstar2_train.api.roles import Vendor
+from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.step import start_logprobs
 from rstar2_train.trainer.types import Objective
 
 pytestmark = pytest.mark.gpu
-VENDOR = "amd" if torch.version.hip else "nvidia"
+VENDOR: Vendor = "AMD" if torch.version.hip else "NVIDIA"
+VENDORS: tuple[Vendor, ...] = ("None", VENDOR)
 
 
 def sft_batches() -> list[MicroBatch]:
-    return share_out(sft_rows(conversations(9)), ranks=1, tokens_per_micro_batch=64)[0]
+    return distribute_rows(sft_rows(conversations(9)), ranks=1, tokens_per_micro_batch=64)[0]
 
 
 def test_rank_gpu_logprobs_match_cpu(model_dir: Path) -> None:
-    """The log-probabilities of learned tokens differ from the CPU's by bfloat16 rounding only."""
+    """The log-probabilities of trained tokens differ from the CPU's by bfloat16 rounding only."""
     results = []
-    for vendor in ("none", VENDOR):
+    for vendor in VENDORS:
         with rank_here(model_dir, vendor=vendor) as rank:
             assert rank.policy is not None
             logprobs = start_logprobs(rank.policy, sft_batches(), rank.compute.device, temperature=1.0)
@@ -43,7 +45,7 @@ def test_rank_gpu_grpo_step_follows_advantages(model_dir: Path) -> None:
     """After one GRPO step, tokens of good rollouts are more likely than before and those of bad ones less."""
     objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
     update = [row for group in grpo_updates(rollout_groups(4, 4), updates=1, seed=0)[0] for row in group]
-    batches = share_out(update, ranks=1, tokens_per_micro_batch=256)[0]
+    batches = distribute_rows(update, ranks=1, tokens_per_micro_batch=256)[0]
     with rank_here(model_dir, vendor=VENDOR) as rank:
         assert rank.policy is not None
         before = start_logprobs(rank.policy, batches, rank.compute.device, temperature=1.0)

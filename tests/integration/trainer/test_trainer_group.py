@@ -1,4 +1,4 @@
-"""TrainerGroup over real Ray ranks: two ranks compute what one does; checkpoints; exports; a full disk."""
+"""TrainerGroup with real Ray ranks: two ranks equal one; checkpoints; exports; a full disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.batching import grpo_updates, sft_rows, share_out
+from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import Objective
@@ -25,7 +25,7 @@ SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorr
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[TrainerGroup]:
-    """Two ranks; each test loads what it needs."""
+    """Two ranks; each test loads its own model."""
     with TrainerGroup(ranks=2, config=CONFIG) as group:
         yield group
 
@@ -36,7 +36,7 @@ def exported(group: TrainerGroup, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def steps(group: TrainerGroup, numbers: range) -> list[float]:
-    """A few SFT and GRPO updates; their losses."""
+    """Run a few SFT and GRPO updates; return their losses."""
     losses = []
     for number in numbers:
         losses.append(group.sft_step(conversations(7, seed=number), lr=LR)["loss"])
@@ -45,7 +45,8 @@ def steps(group: TrainerGroup, numbers: range) -> list[float]:
     return losses
 
 
-def test_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    """Two ranks have the metrics and the weights of a single rank."""
     group.load(model_dir, optimizer=OPTIMIZER)
     supervised = group.sft_step(conversations(7), lr=LR)
     reinforced = group.grpo_step(rollout_groups(3, 4), lr=LR, settings=SETTINGS, seed=5)
@@ -53,7 +54,7 @@ def test_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Pat
     after_two = exported(group, tmp_path / "two")
 
     def share(rows: list) -> list:  # type: ignore[type-arg]
-        return share_out(rows, ranks=1, tokens_per_micro_batch=CONFIG.tokens_per_micro_batch)[0]
+        return distribute_rows(rows, ranks=1, tokens_per_micro_batch=CONFIG.tokens_per_micro_batch)[0]
 
     with rank_here(model_dir) as rank:
         first = rank.sft(share(sft_rows(conversations(7))), LR)
@@ -80,7 +81,8 @@ def test_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Pat
         torch.testing.assert_close(tensor, after_one[name], rtol=1e-3, atol=2e-4)
 
 
-def test_a_resumed_run_continues_as_if_it_had_not_stopped(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+def test_trainer_group_restore_continues_exactly(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    """After a restore, losses and weights are bit-identical to an uninterrupted run."""
     group.load(model_dir, optimizer=OPTIMIZER)
     steps(group, range(2))
     folder = checkpoint.checkpoint_path(tmp_path, 2)
@@ -95,22 +97,23 @@ def test_a_resumed_run_continues_as_if_it_had_not_stopped(group: TrainerGroup, m
     resumed = exported(group, tmp_path / "resumed")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
 
-    # A stage that starts from the checkpoint's weights does, in float32, what one does that starts from the model.
+    # In float32 a stage that starts from the checkpoint's weights equals one that starts from the model folder.
     group.load(model_dir, optimizer=OPTIMIZER)
     group.restore(folder, reset_optimizer=True)
-    exported(group, tmp_path / "handed-on")
+    exported(group, tmp_path / "final-model")
     from_checkpoint = steps(group, range(2, 4))
-    group.load(tmp_path / "handed-on", optimizer=OPTIMIZER)
+    group.load(tmp_path / "final-model", optimizer=OPTIMIZER)
     assert steps(group, range(2, 4)) == from_checkpoint
 
-    # Without its moments the optimiser takes other steps from the same weights.
+    # Without its moments the optimiser makes other steps from the same weights.
     group.restore(folder, reset_optimizer=True)
     fresh = steps(group, range(2, 4))
     assert fresh[0] == expected[0]
     assert fresh[1:] != expected[1:]
 
 
-def test_a_checkpoint_of_two_ranks_is_read_by_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+def test_trainer_group_checkpoint_loads_with_one_rank(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    """One rank restores a checkpoint of two ranks and continues from it."""
     group.load(model_dir, optimizer=OPTIMIZER)
     steps(group, range(1))
     group.save(checkpoint.checkpoint_path(tmp_path, 1), step=1, extra={})
@@ -121,16 +124,15 @@ def test_a_checkpoint_of_two_ranks_is_read_by_one(group: TrainerGroup, model_dir
         rank.restore(checkpoint.checkpoint_path(tmp_path, 1), False)
         (tmp_path / "one").mkdir()
         rank.export(model_dir, tmp_path / "one")
-        batches = share_out(sft_rows(conversations(7)), ranks=1, tokens_per_micro_batch=4096)[0]
+        batches = distribute_rows(sft_rows(conversations(7)), ranks=1, tokens_per_micro_batch=4096)[0]
         assert rank.sft(batches, LR).sums["loss"] == pytest.approx(loss, rel=1e-5)
         assert rank.sft(batches, LR).sums["loss"] == pytest.approx(following, rel=1e-5)
-    one = load_file(tmp_path / "one" / "model.safetensors")
-    assert all(torch.equal(two[name], one[name]) for name in two)
+    weights = load_file(tmp_path / "one" / "model.safetensors")
+    assert all(torch.equal(two[name], weights[name]) for name in two)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_group_goes_on(
-    group: TrainerGroup, model_dir: Path, tmp_path: Path
-) -> None:
+def test_trainer_group_damaged_checkpoint_is_rejected(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    """A damaged checkpoint is rejected with the file's name; the group stays usable."""
     group.load(model_dir, optimizer=OPTIMIZER)
     folder = checkpoint.checkpoint_path(tmp_path, 1)
     group.save(folder, step=1, extra={})
@@ -138,7 +140,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_group_goes_on(
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(CheckpointInvalid, match=r"content of .*__1_0\.distcp"):
+    with pytest.raises(CheckpointInvalid, match=r"SHA-256 of .*__1_0\.distcp"):
         group.restore(folder)
     shard.unlink()
     with pytest.raises(CheckpointInvalid, match=r"__1_0\.distcp is missing"):
@@ -146,9 +148,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_group_goes_on(
     assert group.sft_step(conversations(3), lr=LR)["loss"] > 0
 
 
-def test_an_export_replaces_the_one_before_and_leaves_nothing_aside(
-    group: TrainerGroup, model_dir: Path, tmp_path: Path
-) -> None:
+def test_trainer_group_export_replaces_the_folder(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
+    """A second export replaces the first one and leaves no temporary folder."""
     group.load(model_dir, optimizer=OPTIMIZER)
     before = exported(group, tmp_path / "weights")
     steps(group, range(1))
@@ -159,7 +160,7 @@ def test_an_export_replaces_the_one_before_and_leaves_nothing_aside(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for a manifest, not for a checkpoint."""
+    """A file system with space for a manifest, but not for a checkpoint."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -171,8 +172,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_disk_is_reported_and_nothing_is_left(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
-    """Last in the module's group: after an error of its ranks it is at its end."""
+def test_trainer_group_full_disk_is_storage_full(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
+    """This test is the last one of the module's group: after an error of its ranks it is unusable."""
     group.load(model_dir, optimizer=OPTIMIZER)
     with pytest.raises(StageFailed, match="no space left") as caught:
         group.save(small_disk / "step-000001", step=1, extra={})

@@ -1,4 +1,4 @@
-"""Eq. 6 by hand, and value and gradient against a naive implementation that loops over groups and tokens."""
+"""Eq. 6: hand-computed values, and a comparison with a naive implementation that loops over groups and tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW, HIGH = 0.2, 0.28
 def one_token(
     *, ratio: float, advantage: float, engine_ratio: float | None = None, cap: float | None = None
 ) -> tuple[LossParts, float]:
-    """The loss parts of a single token with this ratio, and the gradient of its log-probability."""
+    """Return the loss parts of a single token with this ratio, and the gradient of its log-probability."""
     old = torch.tensor([-1.0])
     new = (old + math.log(ratio)).requires_grad_()
     parts = grpo_loss(
@@ -45,7 +45,10 @@ def one_token(
         (0.5, -1.0, -0.8, 0.0, 1),  # below: clip-low
     ],
 )
-def test_one_token_by_hand(ratio: float, advantage: float, objective: float, gradient: float, clipped: int) -> None:
+def test_grpo_loss_one_token_matches_hand_computed(
+    ratio: float, advantage: float, objective: float, gradient: float, clipped: int
+) -> None:
+    """Loss, gradient and metrics of one token, inside and outside of the clip range."""
     parts, slope = one_token(ratio=ratio, advantage=advantage)
     assert parts.loss.item() == pytest.approx(-objective, rel=1e-5)
     assert slope == pytest.approx(-gradient, rel=1e-5)
@@ -55,15 +58,16 @@ def test_one_token_by_hand(ratio: float, advantage: float, objective: float, gra
 
 
 @pytest.mark.parametrize(("engine_ratio", "weight"), [(0.5, 0.5), (1.0, 1.0), (1.5, 1.5), (8.0, 2.0)])
-def test_importance_correction_is_truncated_from_above(engine_ratio: float, weight: float) -> None:
-    """The token counts min(cap, p_trainer / p_engine) times."""
+def test_grpo_loss_truncates_the_importance_correction(engine_ratio: float, weight: float) -> None:
+    """A token has weight min(cap, p_trainer / p_engine)."""
     parts, slope = one_token(ratio=1.0, advantage=3.0, engine_ratio=engine_ratio, cap=2.0)
     assert slope == pytest.approx(-3.0 * weight, rel=1e-5)
     assert parts.sums["correction"].item() == pytest.approx(weight, rel=1e-5)
     assert parts.maxima["mismatch_max"].item() == pytest.approx(abs(math.log(engine_ratio)), abs=1e-6)
 
 
-def test_without_correction_the_engine_only_shows_in_metrics() -> None:
+def test_grpo_loss_without_correction_ignores_engine_logprobs() -> None:
+    """Without correction the engine's log-probabilities change only the metrics."""
     plain, slope = one_token(ratio=1.0, advantage=3.0)
     measured, same = one_token(ratio=1.0, advantage=3.0, engine_ratio=4.0)
     assert slope == same
@@ -71,7 +75,8 @@ def test_without_correction_the_engine_only_shows_in_metrics() -> None:
     assert measured.sums["mismatch"].item() == pytest.approx(math.log(4), rel=1e-5)
 
 
-def test_correction_needs_the_engines_logprobs() -> None:
+def test_grpo_loss_correction_needs_engine_logprobs() -> None:
+    """A correction without the engine's log-probabilities is an error."""
     with pytest.raises(ValueError, match="engine"):
         one_token(ratio=1.0, advantage=1.0, cap=2.0)
 
@@ -83,7 +88,7 @@ def naive(
     advantages: list[float],
     sizes: list[int],
 ) -> torch.Tensor:
-    """Eq. 6 as it is written: per group a sum over tokens over the group's tokens; then the mean over groups."""
+    """Return eq. 6 literally: the token mean of each group, then the mean over groups."""
     objectives = []
     start = 0
     for size in sizes:
@@ -104,7 +109,8 @@ def naive(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
+def test_grpo_loss_matches_a_naive_implementation(seed: int) -> None:
+    """Value and gradient over two micro-batches equal loops over groups and tokens."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [3, 5, 2]
     lengths = torch.randint(2, 9, (sum(sizes),), generator=generator).tolist()
@@ -119,7 +125,7 @@ def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
 
     longest = max(lengths)
     new = torch.zeros(len(lengths), longest)
-    before = torch.full((len(lengths), longest), float("nan"))  # what lies in padding must not matter
+    before = torch.full((len(lengths), longest), float("nan"))  # the content of padding must not matter
     weights = torch.zeros(len(lengths), longest)
     tokens = [sum(sum(masks[n]) for n in range(sum(sizes[:g]), sum(sizes[: g + 1]))) for g in range(len(sizes))]
     by_group = group_token_weights(tokens)
@@ -129,7 +135,7 @@ def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
         before[row, :length] = old[row]
         weights[row, :length] = torch.tensor(masks[row]) * by_group[group_of[row]]
     new.requires_grad_()
-    # In two micro-batches, as a trainer would: the parts add up.
+    # In two micro-batches, as in the trainer: the parts sum up.
     total = torch.zeros(())
     clipped = 0.0
     for rows in (slice(0, 4), slice(4, None)):
@@ -150,6 +156,6 @@ def test_value_and_gradient_match_the_naive_implementation(seed: int) -> None:
     assert new.grad is not None
     for row, length in enumerate(lengths):
         slope = reference[row].grad
-        # None: each of its tokens is clipped or masked.
+        # None: all of its tokens are clipped or masked.
         torch.testing.assert_close(new.grad[row, :length], torch.zeros(length) if slope is None else slope)
         assert not new.grad[row, length:].any()

@@ -1,4 +1,4 @@
-"""Eqs. 4 and 5 by hand, and the worked traces with the answers that the definitions give."""
+"""Eqs. 4 and 5: hand-computed values and worked traces."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
     [(0, 0, 0.5), (1, 0, 0.0), (1, 1, 1.0), (2, 1, 0.5), (4, 1, 0.25), (3, 2, 2 / 3)],
 )
 def test_error_penalty_is_the_share_of_failed_calls(calls: int, errors: int, expected: float) -> None:
+    """Eq. 4; a trajectory without calls has 0.5."""
     assert error_penalty(calls=calls, errors=errors) == pytest.approx(expected)
 
 
@@ -19,11 +20,13 @@ def test_error_penalty_is_the_share_of_failed_calls(calls: int, errors: int, exp
     ("answers", "turns", "expected"),
     [(0, 0, 1.0), (0, 3, 1.0), (1, 1, 0.0), (1, 5, 0.0), (2, 3, 1 / 3), (2, 1, 1.0), (5, 2, 1.0), (3, 4, 0.5)],
 )
-def test_format_penalty_counts_answers_beyond_the_first(answers: int, turns: int, expected: float) -> None:
+def test_format_penalty_counts_answers_after_the_first(answers: int, turns: int, expected: float) -> None:
+    """Eq. 5, at most 1."""
     assert format_penalty(answers=answers, turns=turns, balanced=True) == pytest.approx(expected)
 
 
-def test_an_unclosed_answer_is_none() -> None:
+def test_format_penalty_unbalanced_tags_is_one() -> None:
+    """An unclosed answer tag is no answer."""
     assert format_penalty(answers=1, turns=2, balanced=False) == 1.0
 
 
@@ -41,20 +44,23 @@ def test_an_unclosed_answer_is_none() -> None:
         ("unclosed answer", 1, 0, 0, 2, False, 0.0, 1.0),
     ],
 )
-def test_worked_traces(
+def test_penalties_of_worked_traces(
     trace: str, calls: int, errors: int, answers: int, turns: int, balanced: bool, p_err: float, p_format: float
 ) -> None:
+    """The penalties of worked traces, as the definitions give them."""
     assert error_penalty(calls=calls, errors=errors) == pytest.approx(p_err), trace
     assert format_penalty(answers=answers, turns=turns, balanced=balanced) == pytest.approx(p_format), trace
 
 
 @pytest.mark.parametrize(("calls", "errors"), [(1, 2), (0, 1), (3, -1)])
-def test_impossible_error_counts_are_refused(calls: int, errors: int) -> None:
+def test_error_penalty_impossible_counts_raise(calls: int, errors: int) -> None:
+    """More errors than calls, or negative counts, are rejected."""
     with pytest.raises(ValueError, match="errors"):
         error_penalty(calls=calls, errors=errors)
 
 
 @pytest.mark.parametrize(("answers", "turns"), [(-1, 1), (1, 0), (0, -1)])
-def test_impossible_answer_counts_are_refused(answers: int, turns: int) -> None:
+def test_format_penalty_impossible_counts_raise(answers: int, turns: int) -> None:
+    """Negative counts, or an answer in no turn, are rejected."""
     with pytest.raises(ValueError, match="impossible"):
         format_penalty(answers=answers, turns=turns, balanced=True)

@@ -1,4 +1,4 @@
-"""Resample-on-Correct: counts by hand and by property, drawing laws by counting, reasons, repeatability."""
+"""Resample-on-Correct: class counts, probabilities of the draw, reasons, and determinism."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ groups = st.lists(rollouts(), min_size=0, max_size=40)
      (31, 1, (15, 1)), (32, 0, (16, 0)), (7, 23, (3, 13)), (10, 10, (8, 8)), (5, 15, (4, 12)), (3, 12, (3, 12)),
      (0, 0, (0, 0))],
 )  # fmt: skip
-def test_the_papers_counts_of_a_group_of_sixteen(negatives: int, positives: int, expected: tuple[int, int]) -> None:
+def test_class_counts_match_the_paper_for_sixteen(negatives: int, positives: int, expected: tuple[int, int]) -> None:
+    """The counts for G = 16 equal the paper's, computed by hand."""
     assert class_counts(negatives=negatives, positives=positives, keep=16) == expected
 
 
@@ -51,19 +52,22 @@ def test_the_papers_counts_of_a_group_of_sixteen(negatives: int, positives: int,
     [(1, 31, 1, (1, 15)), (31, 1, 1, (15, 1)), (2, 30, 2, (2, 14)), (30, 2, 2, (14, 2)), (0, 32, 2, (0, 16)),
      (31, 1, 2, (15, 1)), (1, 31, 2, (1, 15)), (16, 16, 8, (8, 8)), (28, 4, 8, (12, 4))],
 )  # fmt: skip
-def test_minimum_of_either_class(negatives: int, positives: int, least: int, expected: tuple[int, int]) -> None:
+def test_class_counts_respect_min_per_class(
+    negatives: int, positives: int, least: int, expected: tuple[int, int]
+) -> None:
+    """Each class is raised to its minimum at the cost of the other."""
     assert class_counts(negatives=negatives, positives=positives, keep=16, min_per_class=least) == expected
 
 
 @pytest.mark.parametrize(("negatives", "positives", "keep"), [(7, 23, 15), (7, 7, 7)])
-def test_odd_group_sizes_add_up_too(negatives: int, positives: int, keep: int) -> None:
+def test_class_counts_odd_sizes_sum_to_keep(negatives: int, positives: int, keep: int) -> None:
+    """The counts of odd groups sum to G."""
     assert sum(class_counts(negatives=negatives, positives=positives, keep=keep)) == keep
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 40), st.data())
-def test_counts_always_sum_to_g_and_fit_their_classes(
-    negatives: int, positives: int, keep: int, data: st.DataObject
-) -> None:
+def test_class_counts_always_sum_to_keep(negatives: int, positives: int, keep: int, data: st.DataObject) -> None:
+    """For any group the counts sum to G and fit their classes."""
     least = data.draw(st.integers(0, keep // 2))
     wanted = data.draw(st.none() | st.integers(0, 60))
     kept = class_counts(
@@ -77,7 +81,10 @@ def test_counts_always_sum_to_g_and_fit_their_classes(
 
 
 @given(groups, st.integers(1, 20), st.sampled_from(MODES), st.data())
-def test_a_selection_is_whole(group: list[RolloutStats], keep: int, mode: Mode, data: st.DataObject) -> None:
+def test_resample_selection_is_consistent(
+    group: list[RolloutStats], keep: int, mode: Mode, data: st.DataObject
+) -> None:
+    """For any group the kept indices, the reasons and `trainable` agree."""
     least = data.draw(st.integers(0, keep // 2))
     chosen = resample(group, keep=keep, mode=mode, min_per_class=least, seed=(1, 2, "p"))
     alive = [index for index, rollout in enumerate(group) if not rollout.failed]
@@ -93,18 +100,21 @@ def test_a_selection_is_whole(group: list[RolloutStats], keep: int, mode: Mode, 
 
 
 @given(groups, st.integers(1, 20), st.sampled_from(MODES), st.integers(0, 2**31))
-def test_the_same_seed_draws_the_same(group: list[RolloutStats], keep: int, mode: Mode, seed: int) -> None:
+def test_resample_same_seed_is_deterministic(group: list[RolloutStats], keep: int, mode: Mode, seed: int) -> None:
+    """The same seed gives the same selection."""
     first = resample(group, keep=keep, mode=mode, seed=(seed, 3, "problem-7"))
     assert first == resample(list(group), keep=keep, mode=mode, seed=(seed, 3, "problem-7"))
 
 
-def test_another_step_or_prompt_draws_anew() -> None:
+def test_resample_seed_depends_on_step_and_prompt() -> None:
+    """Another step or prompt gives another selection."""
     group = [CLEAN, WRONG] * 16
     drawn = {tuple(resample(group, keep=16, seed=(0, step, prompt)).kept) for step in range(4) for prompt in ("a", "b")}
     assert len(drawn) == 8
 
 
-def test_the_seed_hash_is_the_same_in_every_process() -> None:
+def test_stable_hash_is_equal_across_processes() -> None:
+    """The hash does not depend on the process; different names have different hashes."""
     code = "from rstar2_train.grpo_roc.resample import stable_hash; print(stable_hash((7, 3, 'problem')))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(other.stdout) == stable_hash((7, 3, "problem"))
@@ -113,13 +123,15 @@ def test_the_seed_hash_is_the_same_in_every_process() -> None:
 
 @given(st.lists(rollouts(), min_size=2, max_size=32), st.sampled_from(MODES))
 @settings(max_examples=50)
-def test_fewer_survivors_than_g_are_all_kept(group: list[RolloutStats], mode: Mode) -> None:
+def test_resample_small_group_keeps_all(group: list[RolloutStats], mode: Mode) -> None:
+    """If at most G rollouts are not lost, all of them are kept."""
     alive = [index for index, rollout in enumerate(group) if not rollout.failed]
     assert resample(group, keep=32, mode=mode, seed=0).kept == alive
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_kind_of_failure_can_survive_where_two_or_more_failed(mode: Mode) -> None:
+def test_resample_can_keep_every_kind_of_failure(mode: Mode) -> None:
+    """With two or more wrong rollouts, each of them can be kept."""
     timed_out = RolloutStats(reward=0.0, penalty=1.0)
     unanswered = RolloutStats(reward=0.0, penalty=NO_CALL_PENALTY + 1.0)
     group = [timed_out, unanswered] + [CLEAN] * 6
@@ -127,7 +139,8 @@ def test_every_kind_of_failure_can_survive_where_two_or_more_failed(mode: Mode) 
     assert {0, 1} <= survivors
 
 
-def test_failures_are_drawn_uniformly_whatever_their_penalties() -> None:
+def test_resample_draws_wrong_rollouts_uniformly() -> None:
+    """Penalties have no effect on wrong rollouts."""
     group = [RolloutStats(reward=0.0, penalty=errors / 4) for errors in range(4)] + [CLEAN] * 4
     draws = 4000
     counts = [0] * 4
@@ -139,8 +152,8 @@ def test_failures_are_drawn_uniformly_whatever_their_penalties() -> None:
     assert all(abs(count / draws - 0.5) < 5 * (0.25 / draws) ** 0.5 for count in counts)
 
 
-def test_successes_are_drawn_by_the_inverse_of_their_penalty() -> None:
-    """One of two successes: the chance of each is its weight's share, 1/(p + delta), by the law of the draw."""
+def test_resample_draws_correct_rollouts_by_inverse_penalty() -> None:
+    """Of two correct rollouts, the probability of each is its share of the weights 1/(p + delta)."""
     group = [CLEAN, RolloutStats(reward=1.0, penalty=0.25)]
     weights = [1 / DELTA, 1 / (0.25 + DELTA)]
     share = weights[0] / sum(weights)
@@ -149,7 +162,8 @@ def test_successes_are_drawn_by_the_inverse_of_their_penalty() -> None:
     assert abs(hits / draws - share) < 5 * (share * (1 - share) / draws) ** 0.5
 
 
-def test_lower_penalties_survive_more_often_in_their_order() -> None:
+def test_resample_prefers_lower_penalties() -> None:
+    """Correct rollouts with lower penalties are kept more often."""
     group = [RolloutStats(reward=1.0, penalty=errors / 4) for errors in range(5)] * 2 + [WRONG] * 10
     counts = [0] * 5
     for seed in range(1500):
@@ -160,13 +174,15 @@ def test_lower_penalties_survive_more_often_in_their_order() -> None:
     assert counts[0] > counts[4]
 
 
-def test_rank_keeps_the_lowest_penalties_in_the_order_they_came() -> None:
+def test_resample_rank_keeps_the_lowest_penalties() -> None:
+    """The mode `Rank` keeps the lowest penalties, in sample order."""
     group = [FAULTY, CLEAN, NO_CALL, CLEAN, WRONG, WRONG, WRONG, WRONG]
     for seed in range(20):
         assert [index for index in resample(group, keep=4, mode="Rank", seed=seed).kept if index < 4] == [1, 3]
 
 
-def test_uniform_is_a_plain_draw_that_ignores_reward_and_penalty() -> None:
+def test_resample_uniform_ignores_reward_and_penalty() -> None:
+    """The mode `Uniform` draws every pair with the same probability."""
     group = [CLEAN, FAULTY, WRONG, WRONG]
     pairs = {pair: 0 for pair in itertools.combinations(range(4), 2)}
     draws = 6000
@@ -176,7 +192,8 @@ def test_uniform_is_a_plain_draw_that_ignores_reward_and_penalty() -> None:
     assert all(abs(count / draws - share) < 5 * (share * (1 - share) / draws) ** 0.5 for count in pairs.values())
 
 
-def test_reasons_say_why() -> None:
+def test_resample_reasons_per_rollout() -> None:
+    """Each rollout has the reason for its selection."""
     group = [LOST, WRONG, WRONG, CLEAN, FAULTY]
     chosen = resample(group, keep=2, mode="Rank", seed=0)
     assert chosen.kept[-1] == 3
@@ -190,25 +207,29 @@ def test_reasons_say_why() -> None:
     ("group", "reason"),
     [([CLEAN] * 4, "untrained: all correct"), ([WRONG] * 4, "untrained: all wrong"), ([WRONG], "untrained: alone")],
 )
-def test_a_group_without_variance_is_not_trainable(group: list[RolloutStats], reason: str) -> None:
+def test_resample_without_variance_is_not_trainable(group: list[RolloutStats], reason: str) -> None:
+    """A group with equal rewards does not train; its reason names the case."""
     chosen = resample(group, keep=2, seed=0)
     assert not chosen.trainable
     assert {chosen.reasons[index] for index in chosen.kept} == {reason}
 
 
-def test_a_lone_failure_is_lost_by_the_papers_counts_and_kept_with_a_minimum() -> None:
+def test_resample_min_per_class_keeps_a_single_failure() -> None:
+    """The paper's counts drop a single wrong rollout of 32; a minimum per class keeps it."""
     group = [WRONG] + [CLEAN] * 31
     assert not resample(group, keep=16, seed=0).trainable
     assert 0 in resample(group, keep=16, min_per_class=1, seed=0).kept
 
 
-def test_a_group_lost_to_infrastructure_is_empty() -> None:
+def test_resample_lost_group_keeps_none() -> None:
+    """A group whose rollouts are all lost keeps none."""
     chosen = resample([LOST, LOST], keep=2, seed=0)
     assert chosen.kept == []
     assert not chosen.trainable
 
 
 @pytest.mark.parametrize(("keep", "least"), [(0, 0), (4, 3), (4, -1)])
-def test_impossible_settings_are_refused(keep: int, least: int) -> None:
+def test_resample_invalid_settings_raise(keep: int, least: int) -> None:
+    """An impossible keep or minimum is rejected."""
     with pytest.raises(ValueError, match="must be"):
         resample([CLEAN], keep=keep, min_per_class=least, seed=0)

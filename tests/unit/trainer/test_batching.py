@@ -1,4 +1,4 @@
-"""Sharing out an update: nothing lost, nothing cut, equal numbers of passes, true denominators."""
+"""Distribution of an update: every token once, equal numbers of micro-batches, exact denominators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.trainer.batching import MicroBatch, grpo_updates, sft_rows, share_out
+from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.types import TokenizedExample, TrainSequence
 
 
@@ -30,7 +30,8 @@ def tokens(batches: list[MicroBatch]) -> list[tuple[int, float]]:
     )
 
 
-def test_sft_weights_are_a_mean_over_learned_tokens_and_the_first_token_is_not_one() -> None:
+def test_sft_rows_weights_are_a_token_mean() -> None:
+    """All trained tokens of a batch have the same weight; the first token of a sequence is never trained."""
     rows = sft_rows([TokenizedExample([5, 6, 7], [1, 1, 0]), TokenizedExample([8, 9], [0, 1])])
     assert [row.learned.tolist() for row in rows] == [[False, True, False], [False, True]]
     assert [row.weight for row in rows] == [0.5, 0.5]
@@ -39,18 +40,20 @@ def test_sft_weights_are_a_mean_over_learned_tokens_and_the_first_token_is_not_o
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [
-        ([], "no token"),
-        ([TokenizedExample([1, 2], [1, 0])], "no token"),
+        ([], "no trained token"),
+        ([TokenizedExample([1, 2], [1, 0])], "no trained token"),
         ([TokenizedExample([1, 2], [1])], "sequence 0: 2 tokens"),
     ],
 )
-def test_bad_sft_batches_are_refused(sequences: list[TokenizedExample], message: str) -> None:
+def test_sft_rows_invalid_batch_raises(sequences: list[TokenizedExample], message: str) -> None:
+    """A batch without a trained token, or with a mask of another length, is rejected."""
     with pytest.raises(ValueError, match=message):
         sft_rows(sequences)
 
 
-def test_each_target_is_predicted_from_the_token_before_it() -> None:
-    batch = share_out(
+def test_distribute_rows_predicts_targets_from_the_token_before() -> None:
+    """Positions, targets and engine log-probabilities belong together."""
+    batch = distribute_rows(
         grpo_updates([[rollout(mask=[1, 0, 1])]], updates=1, seed=0)[0][0], ranks=1, tokens_per_micro_batch=64
     )[0][0]
     assert batch.ids.tolist() == [[1, 2, 3, 100, 101, 102]]
@@ -60,8 +63,9 @@ def test_each_target_is_predicted_from_the_token_before_it() -> None:
     assert batch.engine_logprobs.tolist() == [0.0, -1.0]
 
 
-def test_positions_are_flat_over_padded_rows() -> None:
-    batch = share_out(
+def test_distribute_rows_positions_are_flat() -> None:
+    """Positions index the padded micro-batch as one flat array."""
+    batch = distribute_rows(
         sft_rows([TokenizedExample([1, 2], [0, 1]), TokenizedExample([3, 4, 5, 6], [0, 0, 0, 1])]),
         ranks=1,
         tokens_per_micro_batch=8,
@@ -71,7 +75,8 @@ def test_positions_are_flat_over_padded_rows() -> None:
     assert batch.targets.tolist() == [6, 2]
 
 
-def test_group_weights_have_the_true_denominators_of_their_update() -> None:
+def test_grpo_updates_weights_use_exact_denominators() -> None:
+    """A token's weight is 1 / (tokens of its group x groups of its update)."""
     groups = [
         [rollout(mask=[1, 1]), rollout(mask=[1, 0, 1])],
         [rollout(mask=[1]), rollout(mask=[1])],
@@ -87,7 +92,8 @@ def test_group_weights_have_the_true_denominators_of_their_update() -> None:
             assert group[0].weight == pytest.approx(1 / (learned * len(update)))
 
 
-def test_groups_are_shared_out_by_seed_and_stay_whole() -> None:
+def test_grpo_updates_distribute_whole_groups_by_seed() -> None:
+    """The seed determines the update of a group; groups stay whole, and no group is lost."""
     groups = [[rollout(mask=[1], first=10 * n), rollout(mask=[1], first=10 * n)] for n in range(1, 9)]
 
     def layout(seed: int) -> list[list[int]]:
@@ -101,7 +107,8 @@ def test_groups_are_shared_out_by_seed_and_stay_whole() -> None:
     assert [len(update) for update in layout(1)] == [2, 2, 2, 2]
 
 
-def test_fewer_groups_than_updates() -> None:
+def test_grpo_updates_with_fewer_groups_than_updates() -> None:
+    """Each group is one update."""
     assert len(grpo_updates([[rollout(mask=[1])]], updates=4, seed=0)) == 1
 
 
@@ -122,19 +129,21 @@ def test_fewer_groups_than_updates() -> None:
         ),
     ],
 )
-def test_bad_groups_are_refused(groups: list[list[TrainSequence]], message: str) -> None:
+def test_grpo_updates_invalid_groups_raise(groups: list[list[TrainSequence]], message: str) -> None:
+    """Empty groups, empty prompts and lists of different lengths are rejected."""
     with pytest.raises(ValueError, match=message):
         grpo_updates(groups, updates=1, seed=0)
 
 
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=40), st.integers(1, 5), st.integers(2, 200))
-def test_every_token_is_in_exactly_one_micro_batch(lengths: list[int], ranks: int, budget: int) -> None:
+def test_distribute_rows_keeps_every_token_once(lengths: list[int], ranks: int, budget: int) -> None:
+    """Every trained token is in one micro-batch; all ranks have the same number, within the token budget."""
     sequences = [
         TokenizedExample([100 * n + k for k in range(length)], [1] * length)
         for n, length in enumerate(lengths, start=1)
     ]
     rows = sft_rows(sequences)
-    shares = share_out(rows, ranks=ranks, tokens_per_micro_batch=budget)
+    shares = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget)
     assert len(shares) == ranks
     assert len({len(share) for share in shares}) == 1
     everything = [batch for share in shares for batch in share]
@@ -150,8 +159,9 @@ def test_every_token_is_in_exactly_one_micro_batch(lengths: list[int], ranks: in
         assert (flat[batch.positions[real] + 1] == batch.targets[real]).all()
 
 
-def test_ranks_get_like_shares() -> None:
+def test_distribute_rows_balances_the_ranks() -> None:
+    """The numbers of trained tokens per rank differ by at most 5 %."""
     rows = sft_rows([TokenizedExample([1] * length, [1] * length) for length in range(2, 102)])
-    shares = share_out(rows, ranks=4, tokens_per_micro_batch=512)
+    shares = distribute_rows(rows, ranks=4, tokens_per_micro_batch=512)
     sizes = [sum(len(batch.targets) for batch in share) for share in shares]
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)

@@ -1,4 +1,4 @@
-"""The driver's side of the trainer starts without torch: it is imported in the ranks only."""
+"""The orchestrator's side of the trainer needs no torch; only the ranks import it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 
-def test_the_group_imports_no_torch() -> None:
+def test_trainer_group_imports_no_torch() -> None:
+    """The orchestrator imports TrainerGroup without torch, transformers and Ray, which need seconds to load."""
     code = "import sys, rstar2_train.trainer.trainer_group\n"
     code += "print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Chunked log-probabilities against the plain computation, in value and gradient."""
+"""Chunked log-probabilities compared with the plain computation, in value and gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rstar2_train.trainer.logprobs import token_logprobs
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_chunks_equal_the_plain_computation(chunk: int, temperature: float) -> None:
+def test_token_logprobs_equal_the_plain_computation(chunk: int, temperature: float) -> None:
+    """Values, entropies and gradients equal a log-softmax over all logits, for any chunk size."""
     torch.manual_seed(0)
     hidden = torch.randn(50, 8, requires_grad=True)
     head = torch.randn(31, 8, requires_grad=True)
@@ -31,8 +32,8 @@ def test_chunks_equal_the_plain_computation(chunk: int, temperature: float) -> N
     torch.testing.assert_close(chunked, gradients)
 
 
-def test_chunks_are_recomputed_not_kept() -> None:
-    """What autograd keeps of the pass must stay far below the vocabulary-wide logits."""
+def test_token_logprobs_keep_no_full_logits() -> None:
+    """Autograd saves far less than the vocabulary-wide logits."""
     hidden = torch.randn(512, 4, requires_grad=True)
     head = torch.randn(1000, 4, requires_grad=True)
     kept = 0
@@ -47,7 +48,8 @@ def test_chunks_are_recomputed_not_kept() -> None:
     assert kept <= 64 * 1000
 
 
-def test_without_gradients_the_values_are_the_same() -> None:
+def test_token_logprobs_without_gradients() -> None:
+    """Without gradients the values are the same."""
     torch.manual_seed(0)
     hidden, head, targets = torch.randn(20, 4), torch.randn(9, 4), torch.randint(0, 9, (20,))
     with torch.no_grad():
