@@ -1,8 +1,7 @@
-"""From a job's trajectory files to a folder of pages: the flow of `rstar2 analyse`.
+"""The flow of `rstar2 analyse`: from the trajectory files of a job to a folder of pages.
 
-find and choose (`sources`) -> one reading of all files (`gather`): entropies where a model is named (`score`), token by
-token (`tokens`), into figures (`figures`, `study`, `roc`) and the viewer's data (`viewer`) -> plots, pages and
-`summary.json` (`pages`). All is written into a folder aside, which takes an older analysis's place when it is whole.
+Selects files and groups (`sources.py`), reads each file once (`gather.py`), and writes the pages (`pages.py`). All
+files go into a temporary folder that replaces an older analysis when it is complete.
 """
 
 from __future__ import annotations
@@ -18,80 +17,81 @@ from typing import Any
 from rich.progress import Progress
 
 from rstar2_train.analysis import pages, sources
-from rstar2_train.analysis.gather import TrajectoryFigures, read
+from rstar2_train.analysis.gather import FileReader
 from rstar2_train.analysis.score import Scorer
 from rstar2_train.analysis.sources import AnalysisError, TrajectoryFile
-from rstar2_train.analysis.tokens import Decode
 from rstar2_train.analysis.viewer import ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.tracking.traces import Decode
+from rstar2_train.utils.numbers import mean
 
 TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisRequest:
-    """What was asked for."""
+    """The options of an analysis."""
 
     out: Path
+    """Folder of the pages."""
     stages: Collection[str] = ()
-    """These alone; empty: all."""
+    """Names of the stages to include; empty: all."""
     limit: int = 4000
-    """Trajectories in the viewer, about: groups stay whole."""
+    """Approximate number of trajectories in the viewer; groups stay complete."""
     model: str = ""
-    """What computes entropies: a stage's name (its model) or a Hugging Face folder; empty: nothing does."""
+    """Model for entropies: name of a stage, or Hugging Face folder; empty: no entropies."""
     sample: int = 64
-    """Trajectories that it scores (the paper: 64)."""
+    """Number of trajectories to score (the paper: 64)."""
     tokenizer: Path | None = None
-    """Folder with tokenizer.json; None: the job's own."""
+    """Folder with tokenizer.json; None: the tokenizer of the job."""
 
 
-def analyse(state: JobState, wanted: AnalysisRequest, progress: Progress) -> dict[str, Any]:
-    """Write the pages; returns what `summary.json` holds.
+def analyse(state: JobState, request: AnalysisRequest, progress: Progress) -> dict[str, Any]:
+    """Write the pages and return the content of `summary.json`.
 
     Raises:
-        AnalysisError: no trajectories, no tokenizer, no such stage or model, a damaged job file, or something else lies
-            at `out`.
-        StoreError: a trajectory file is damaged.
+        AnalysisError: no trajectories, no tokenizer, unknown stage or model, damaged job file, or `out` is not an
+            analysis.
+        TrajectoryStoreError: a trajectory file is damaged.
     """
-    check_out(wanted.out)
+    check_out(request.out)
     try:
         job = state.job()
     except ValueError as error:
-        raise AnalysisError(f"{state.job_file} is not a job: {error}") from error
-    files = sources.find(state, job, wanted.stages)
-    scored = sources.pool(files, wanted.model) if wanted.model else None
-    rows = [(file, sources.census(file)) for file in files]
-    choice = sources.choose(rows, limit=wanted.limit, scored=scored, sample=wanted.sample)
-    decode = load_decoder(wanted.tokenizer or find_tokenizer(state, job))
+        raise AnalysisError(f"{state.job_file} is not a valid job: {error}") from error
+    files = sources.find_files(state, job, request.stages)
+    scored = sources.file_to_score(files, request.model) if request.model else None
+    rows = [(file, sources.read_rows(file)) for file in files]
+    selection = sources.select_samples(rows, limit=request.limit, scored=scored, sample=request.sample)
+    decode = load_decoder(request.tokenizer or find_tokenizer(state, job))
     scorer = None
     if scored is not None:
-        model = find_model(state, job, wanted.model)
-        # What was chosen greedily has no distribution that it was drawn from: then that of the model itself.
-        scorer = Scorer(model, cache=state.entropies, temperature=temperature(job, scored) or 1.0)
-    with replaced(wanted.out) as folder:
-        data = ViewerData(folder / "data")
+        model = find_model(state, job, request.model)
+        # Greedy sampling (temperature 0) has no distribution, so the model's own distribution is used.
+        scorer = Scorer(model, cache=state.entropies, temperature=sampling_temperature(job, scored) or 1.0)
+    with atomic_folder(request.out) as folder:
+        reader = FileReader(selection=selection, decode=decode, scorer=scorer, data=ViewerData(folder / "data"))
         task = progress.add_task("trajectories", total=sum(len(members) for _, members in rows))
-        found = TrajectoryFigures()
         for file in files:
-            read(file, choice, decode, scorer, data, found, advance=lambda: progress.advance(task))
+            reader.read(file, on_row=lambda: progress.advance(task))
         entropy = None
         if scored is not None and scorer is not None:
-            entropy = found.entropy.summary() | {
-                "model": wanted.model,
+            entropy = reader.figures.entropy.summary() | {
+                "model": request.model,
                 "stage": scored.stage,
                 "set": scored.set,
                 "step": scored.step,
                 "temperature": scorer.temperature,
-                "logprob_gap": sum(found.gap) / len(found.gap) if found.gap else None,
+                "logprob_gap": mean(reader.figures.logprob_gaps),
             }
-        return pages.write(folder, job, found, entropy, data)
+        return pages.write_pages(folder, job, reader.figures, entropy, reader.data)
 
 
-def temperature(job: AgenticRLJob, source: TrajectoryFile) -> float:
-    """The temperature that a file's trajectories were sampled at. Pure.
+def sampling_temperature(job: AgenticRLJob, source: TrajectoryFile) -> float:
+    """Return the sampling temperature of a file's trajectories. Pure.
 
-    Raises AnalysisError for an evaluation whose settings the job has no more (its manifest was changed since).
+    Raises AnalysisError for a validation whose settings were removed from the manifest.
     """
     stage = job.stage(source.stage)
     if source.set == "training":
@@ -101,69 +101,71 @@ def temperature(job: AgenticRLJob, source: TrajectoryFile) -> float:
     if stage.evaluate is not None:
         return stage.evaluate.sampling.temperature
     if job.spec.validation is None:
-        raise AnalysisError(f"{source.path} was sampled under spec.validation, which the job has no more: put it back")
+        raise AnalysisError(
+            f"{source.path} was sampled with spec.validation, which the job no longer has. Restore it in the manifest"
+        )
     return job.spec.validation.sampling.temperature
 
 
 def find_model(state: JobState, job: AgenticRLJob, model: str) -> Path:
-    """The folder of a model that is named by its stage or by its path. Raises AnalysisError when there is none."""
+    """Return the folder of a model by the name of its stage or by its path. Raises AnalysisError if it is missing."""
     if any(stage.name == model for stage in job.spec.stages):
         folder = state.stage(model).model
         if not folder.exists():
             raise AnalysisError(
-                f"stage {model} has handed on no model ({folder}): name one that has trained, or a folder"
+                f"stage {model} has no model yet ({folder} does not exist). Use a completed stage or a folder"
             )
         return folder
     folder = Path(model)
     if not folder.is_dir():
         names = ", ".join(stage.name for stage in job.spec.stages)
-        raise AnalysisError(f"{model} is neither a stage of {job.metadata.name} ({names}) nor a folder")
+        raise AnalysisError(f"--score {model}: neither a stage of {job.metadata.name} ({names}) nor a folder")
     return folder
 
 
 def find_tokenizer(state: JobState, job: AgenticRLJob) -> Path:
-    """The job's tokenizer: that of its newest model, else of its source. Raises AnalysisError when there is none."""
-    places = [state.stage(stage.name).model for stage in reversed(job.spec.stages)] + [Path(job.spec.model.source)]
-    found = next((folder for folder in places if (folder / TOKENIZER).exists()), None)
-    if found is None:
+    """Return the folder of the job's tokenizer: its newest model, or its source. Raises AnalysisError without one."""
+    models = [state.stage(stage.name).model for stage in reversed(job.spec.stages)] + [Path(job.spec.model.source)]
+    folder = next((folder for folder in models if (folder / TOKENIZER).exists()), None)
+    if folder is None:
         raise AnalysisError(
-            f"no {TOKENIZER} in any stage's model nor in {job.spec.model.source}: name a folder with --tokenizer"
+            f"no {TOKENIZER} in the models of the stages or in {job.spec.model.source}. Set a folder with --tokenizer"
         )
-    return found
+    return folder
 
 
 def load_decoder(folder: Path) -> Decode:
-    """Token ids to text, special tokens included. Raises AnalysisError for a tokenizer that cannot be read."""
+    """Return a function from token ids to text with special tokens. Raises AnalysisError for an invalid tokenizer."""
     from tokenizers import Tokenizer
 
     file = folder / TOKENIZER
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more telling
-        raise AnalysisError(f"{file} cannot be read as a tokenizer: {error}") from error
+    except Exception as error:  # the library has no specific exception
+        raise AnalysisError(f"{file}: cannot read the tokenizer: {error}") from error
     return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def check_out(out: Path) -> None:
-    """Raises AnalysisError when `out` is there and neither an older analysis nor an empty folder."""
-    ours = all((out / name).exists() for name in (pages.SUMMARY, *pages.ASSETS))
-    if out.exists() and not ours and not (out.is_dir() and not any(out.iterdir())):
-        raise AnalysisError(f"{out} is there and is no earlier analysis: it will not be replaced. Name another --out")
+    """Raises AnalysisError if `out` exists and is neither an older analysis nor an empty folder."""
+    is_analysis = all((out / name).exists() for name in (pages.SUMMARY, *pages.ASSETS))
+    if out.exists() and not is_analysis and not (out.is_dir() and not any(out.iterdir())):
+        raise AnalysisError(f"{out} exists and is not an analysis, so it is not replaced. Set another --out")
 
 
 @contextmanager
-def replaced(out: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `out` at the end, or is gone after an error: `out` is never half-written.
+def atomic_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `out` on success, and is removed after an error.
 
-    What a process left that was killed is removed.
+    Also removes temporary folders of killed processes.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    for left in out.parent.glob(f".{out.name}.*.*"):
-        if left.suffix[1:].isdigit() and not Path("/proc", left.suffix[1:]).exists():
-            shutil.rmtree(left)
+    for leftover in out.parent.glob(f".{out.name}.*.*"):
+        if leftover.suffix[1:].isdigit() and not Path("/proc", leftover.suffix[1:]).exists():
+            shutil.rmtree(leftover)
     aside, old = (out.with_name(f".{out.name}.{name}.{os.getpid()}") for name in ("new", "old"))
-    for left in (aside, old):  # of a process that had this number, as the only one of a container has each time
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (aside, old):  # of a killed process with the same id, which is usual in a container
+        shutil.rmtree(leftover, ignore_errors=True)
     aside.mkdir()
     try:
         yield aside

@@ -1,7 +1,8 @@
-"""The pages of an analysis: the report, the viewer, their plots and `summary.json`. Last in the flow.
+"""Writes the pages of an analysis: the report, the viewer, the plots and `summary.json`.
 
-What models wrote reaches a page in two ways only: through Jinja with autoescape, or as strings in the viewer's data,
-which its script shows as text. Both pages forbid inline scripts and anything from elsewhere (Content-Security-Policy).
+The last step of `rstar2 analyse`. Texts of models are untrusted: Jinja escapes them, or they are strings in the
+viewer's data, which its script inserts as text. The Content-Security-Policy of both pages forbids inline scripts and
+external resources.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 from rstar2_train.analysis import figures
 from rstar2_train.analysis.figures import Point
 from rstar2_train.analysis.gather import TrajectoryFigures
-from rstar2_train.analysis.roc import sentences
+from rstar2_train.analysis.roc import reason_texts
 from rstar2_train.analysis.tokens import FORKING_WORDS, REGIONS
-from rstar2_train.analysis.viewer import NATS, ViewerData
+from rstar2_train.analysis.viewer import UNITS_PER_NAT, ViewerData
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.grpo_roc.resample import DELTA, Mode
 
@@ -27,28 +28,28 @@ FORMAT = 1
 """Version of summary.json."""
 HERE = Path(__file__).parent
 ASSETS = ("style.css", "viewer.js")
-"""With the summary, what marks a folder as an analysis: only such a one is ever replaced."""
+"""Files that identify a folder as an analysis, with the summary. Only such a folder is ever replaced."""
 STAGE_METRICS = (
     ("reward/mean", "reward", "{:.3f}"),
     ("response/length_mean", "tokens", "{:.0f}"),
-    ("tools/calls_per_trajectory", "calls", "{:.2f}"),
+    ("tools/calls_per_trajectory", "tool calls", "{:.2f}"),
     ("tools/error_ratio", "tool errors", "{:.1%}"),
-    ("tools/error_ratio_correct", "… in right ones", "{:.1%}"),
-    ("response/truncation_ratio", "cut off", "{:.1%}"),
+    ("tools/error_ratio_correct", "… in correct rollouts", "{:.1%}"),
+    ("response/truncation_ratio", "truncated", "{:.1%}"),
 )
-"""Columns of the report's table of stages: metric, heading, form."""
+"""Columns of the report's table of stages: metric, heading, format."""
 
 
-def write(
+def write_pages(
     folder: Path,
     job: AgenticRLJob,
-    found: TrajectoryFigures,
+    collected: TrajectoryFigures,
     entropy: dict[str, Any] | None,
     data: ViewerData,
 ) -> dict[str, Any]:
-    """Write everything into `folder`; returns what `summary.json` holds. The same trajectories give the same bytes.
+    """Write all files into `folder` and return the content of `summary.json`. Same trajectories give the same bytes.
 
-    `entropy`: the entropy study and how it was made; None where no model scored.
+    `entropy`: the entropy study and its settings; None without a scoring model.
     """
     modes: dict[str, Mode] = {
         stage.name: job.grpo_settings(stage).resample.mode for stage in job.spec.stages if stage.type == "GRPO"
@@ -56,32 +57,32 @@ def write(
     summary: dict[str, Any] = {
         "format": FORMAT,
         "job": job.metadata.name,
-        "trajectories": sum(point.trajectories for point in found.points),
+        "trajectories": sum(point.trajectories for point in collected.points),
         "shown": len(data),
         "files": [
             {"stage": p.source.stage, "set": p.source.set, "step": p.source.step, "trajectories": p.trajectories}
             | {"metrics": p.metrics}
-            for p in found.points
+            for p in collected.points
         ],
         "selection": {
             stage: {reason: tally.summary() for reason, tally in sorted(tallies.items())}
-            for stage, tallies in found.reasons.items()
+            for stage, tallies in collected.reasons.items()
             if tallies
         },
-        "surprisal": {stage: study.summary() for stage, study in found.surprisal.items() if study.trajectories},
+        "surprisal": {stage: study.summary() for stage, study in collected.surprisal.items() if study.trajectories},
         "entropy": entropy,
     }
     data.finish(
         {
             "job": job.metadata.name,
-            "nats": NATS,
+            "unitsPerNat": UNITS_PER_NAT,
             "delta": DELTA,
             "trajectories": summary["trajectories"],
-            "modes": modes,
-            "why": {stage.name: sentences(modes.get(stage.name, "Paper")) for stage in job.spec.stages},
+            "weighted": {name: mode == "Paper" for name, mode in modes.items()},
+            "reasons": {stage.name: reason_texts(modes.get(stage.name, "Paper")) for stage in job.spec.stages},
         }
     )
-    plots = figures.plot(found.points, folder)
+    plots = figures.draw_plots(collected.points, folder)
     for asset in ASSETS:
         shutil.copyfile(HERE / asset, folder / asset)
     _render(folder, "viewer.html", job=job.metadata.name)
@@ -91,8 +92,8 @@ def write(
         summary=summary,
         plots=plots,
         headings=[heading for _, heading, _ in STAGE_METRICS],
-        rows=stage_rows(found.points),
-        fates=fate_meanings(summary["selection"], modes),
+        rows=stage_rows(collected.points),
+        reasons=reason_meanings(summary["selection"], modes),
         kinds=(*REGIONS, "forking", "all"),
         forking_words=FORKING_WORDS,
     )
@@ -101,21 +102,21 @@ def write(
 
 
 def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """The table of stages: a row for each stage's steps, slices or evaluation, with the first and last step's figures.
+    """Return the table of stages: one row for the steps, the slices or the evaluation of a stage. Pure.
 
-    A cell is `first → last` of a training; of a filter, whose files are slices of one whole, their mean by trajectory;
-    a dash where nothing was measured. Pure.
+    A cell of training steps is `first → last`. A cell of a filter is the mean over its slices, weighted by
+    trajectories. A dash means that there is no value.
     """
     rows = []
     for (stage, kind), group in groupby(points, key=lambda point: (point.source.stage, point.source.set)):
         members = list(group)
         cells = []
-        for metric, _, form in STAGE_METRICS:
+        for metric, _, template in STAGE_METRICS:
             if kind == "training" and len(members) > 1:
                 values = [members[0].metrics.get(metric), members[-1].metrics.get(metric)]
             else:
-                values = [_mean(metric, members)]
-            cells.append(" → ".join("-" if value is None else form.format(value) for value in values))
+                values = [_weighted_mean(metric, members)]
+            cells.append(" → ".join("-" if value is None else template.format(value) for value in values))
         rows.append(
             {
                 "stage": stage,
@@ -128,18 +129,18 @@ def stage_rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return rows
 
 
-def _mean(metric: str, points: Sequence[Point]) -> float | None:
-    """Mean over those that have it, by trajectory."""
-    seen = [(point.metrics[metric], point.trajectories) for point in points if metric in point.metrics]
-    return sum(value * weight for value, weight in seen) / sum(weight for _, weight in seen) if seen else None
+def _weighted_mean(metric: str, points: Sequence[Point]) -> float | None:
+    """Return the mean of a metric over the points that have it, weighted by trajectories."""
+    pairs = [(point.metrics[metric], point.trajectories) for point in points if metric in point.metrics]
+    return sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs) if pairs else None
 
 
-def fate_meanings(
+def reason_meanings(
     selection: Mapping[str, Mapping[str, Mapping[str, float]]], modes: Mapping[str, Mode]
 ) -> list[tuple[str, str]]:
-    """Each fate of the report's table with its meaning, once; twice where stages resample in two modes. Pure."""
+    """Return (reason, explanation) of the reasons in the report; two for a reason under two resampling modes. Pure."""
     pairs = {
-        (reason, sentences(modes[stage]).get(reason, reason))
+        (reason, reason_texts(modes[stage]).get(reason, reason))
         for stage, reasons in selection.items()
         for reason in reasons
     }

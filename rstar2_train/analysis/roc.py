@@ -1,6 +1,6 @@
-"""What Resample-on-Correct kept and dropped, counted, and why, in a sentence for the reader of a trajectory. Pure.
+"""Counts the rollouts per selection reason of Resample-on-Correct, and explains each reason. Pure.
 
-The word or two in `Trajectory.kept_reason` come from `grpo_roc.resample`; what they mean depends on the job's mode.
+The reasons in `Trajectory.kept_reason` come from `grpo_roc.resample`. Their explanation depends on the resampling mode.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from rstar2_train.grpo_roc.resample import DELTA, Mode
 from rstar2_train.rollout.trajectory import Trajectory
 
-_DRAWN: dict[Mode, str] = {
-    "Paper": f"The right rollouts of a group are drawn with weight 1 / (p_total + {DELTA:g}), so that clean traces are "
-    "kept more often than those with failed calls or a faulty format.",
-    "Rank": "Of the right rollouts of a group, those with the lowest p_total are kept.",
-    "Uniform": "This job draws uniformly (plain GRPO, without Resample-on-Correct): the trace played no part.",
+_CORRECT_DRAW: dict[Mode, str] = {
+    "Paper": f"Correct rollouts of a group are drawn with weight 1 / (p_total + {DELTA:g}). Rollouts with failed tool "
+    "calls or a faulty format are therefore kept less often.",
+    "Rank": "The correct rollouts of a group with the lowest p_total are kept.",
+    "Uniform": "This job draws uniformly (plain GRPO, without Resample-on-Correct), regardless of the penalties.",
 }
-_FAILURES = (
-    "Wrong rollouts are drawn by chance alone, whatever their traces look like, so that the policy goes on seeing "
-    "every way to fail."
+_WRONG_DRAW = (
+    "Wrong rollouts are drawn uniformly, regardless of their penalties, so that the policy is trained on all kinds of "
+    "failures."
 )
 
 
 @dataclass(slots=True)
 class ReasonTally:
-    """The rollouts that met with one fate."""
+    """The rollouts with one selection reason."""
 
     rollouts: int = 0
     p_err: float = 0.0
-    """Sum of their tool-error penalties (eq. 4)."""
+    """Sum of the tool-error penalties (eq. 4)."""
     p_format: float = 0.0
-    """Sum of their format penalties (eq. 5)."""
+    """Sum of the format penalties (eq. 5)."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Count a rollout."""
@@ -39,7 +39,7 @@ class ReasonTally:
         self.p_format += trajectory.p_format
 
     def summary(self) -> dict[str, float]:
-        """As JSON: how many, and their mean penalties."""
+        """Return the number of rollouts and the mean penalties, for JSON."""
         return {
             "rollouts": self.rollouts,
             "p_err_mean": self.p_err / self.rollouts,
@@ -47,22 +47,22 @@ class ReasonTally:
         }
 
 
-def sentences(mode: Mode) -> dict[str, str]:
-    """For each `kept_reason`, what it means under a job's mode of resampling; `` is that of a trajectory in no update.
+def reason_texts(mode: Mode) -> dict[str, str]:
+    """Return `kept_reason` -> explanation for a resampling mode. The empty reason is that of rollouts without training.
 
-    Source: paper §2.2.3, and the reasons that `grpo_roc.resample.Selection` lists.
+    Source: paper §2.2.3 and the reasons of `grpo_roc.resample.Selection`.
     """
     return {
-        "": "Nothing was selected here: these rollouts measure or filter, they do not train.",
-        "kept: positive": f"Right, and part of the update. {_DRAWN[mode]}",
-        "kept: negative": f"Wrong, and part of the update. {_FAILURES}",
-        "dropped: penalty": f"Right, but not drawn. {_DRAWN[mode]}",
-        "dropped: negative": f"Wrong, and not drawn: the group's share of wrong rollouts was full. {_FAILURES}",
-        "dropped: uniform": f"Not drawn. {_DRAWN[mode]}",
-        "dropped: infrastructure": "Lost to a failure of the infrastructure: no member of the group, never scored 0.",
-        "untrained: all correct": "All that were selected of its group are right, so none has an advantage: the group "
-        "taught nothing and was left out of the update.",
-        "untrained: all wrong": "All that were selected of its group are wrong, so none has an advantage: the group "
-        "taught nothing and was left out of the update.",
-        "untrained: alone": "The only one of its group that infrastructure spared: nothing to compare it with.",
+        "": "Rollouts of an evaluation or a filter are not part of any update.",
+        "kept: positive": f"Correct and part of the update. {_CORRECT_DRAW[mode]}",
+        "kept: negative": f"Wrong and part of the update. {_WRONG_DRAW}",
+        "dropped: penalty": f"Correct but not drawn. {_CORRECT_DRAW[mode]}",
+        "dropped: negative": f"Wrong and not drawn: the group's share of wrong rollouts was complete. {_WRONG_DRAW}",
+        "dropped: uniform": f"Not drawn. {_CORRECT_DRAW[mode]}",
+        "dropped: infrastructure": "Lost to an infrastructure failure: excluded from the group, never scored 0.",
+        "untrained: all correct": "All selected rollouts of the group are correct, so no rollout has an advantage. The "
+        "group is excluded from the update.",
+        "untrained: all wrong": "All selected rollouts of the group are wrong, so no rollout has an advantage. The "
+        "group is excluded from the update.",
+        "untrained: alone": "Infrastructure failures lost all other rollouts of the group, so there is no comparison.",
     }

@@ -1,7 +1,7 @@
-"""Which trajectories a job has stored, and which of them the viewer shows and the entropy study takes.
+"""Finds the trajectory files of a job, and selects trajectories for the viewer and the entropy study.
 
-First in the flow of `rstar2 analyse`: finds the Parquet files of a job, counts what is in them by a few columns, and
-chooses. The choice is pure and depends on nothing but names: the same files give the same pages.
+The first step of `rstar2 analyse`. The selection is pure and depends on names only, so that the same files give the
+same pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETS: dict[str, Set] = {"GRPO": "training", "Filter": "filter"}
 
 
 class AnalysisError(Exception):
-    """Why there is nothing to show, and what to do; for a person to read."""
+    """The analysis cannot run. The message names the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,20 @@ class TrajectoryFile:
     path: Path
     stage: str
     set: Set
-    """training: rollouts of a GRPO step; filter: of a Filter stage; evaluation: of the stage's model, held out."""
+    """training: rollouts of a GRPO step; filter: rollouts of a Filter stage; evaluation: held-out samples of the
+    stage's model."""
     step: int
-    """1-based: of the stage's steps, or of a Filter stage's slices; 0 for an evaluation."""
+    """Step of the stage, or slice of a Filter stage, from 1; 0 for an evaluation."""
 
     @property
     def key(self) -> str:
-        """A name for it in seeds and messages."""
+        """Identity of the file in hashes and messages."""
         return f"{self.stage}/{self.set}/{self.step}"
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRow:
-    """What the choice needs to know of a trajectory."""
+    """The columns of a trajectory that the selection needs."""
 
     prompt_id: str
     sample: int
@@ -52,42 +53,42 @@ class TrajectoryRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleSelection:
-    """What is taken out of the files. Trajectories and groups are named by `TrajectoryFile.key` and prompt."""
+    """The selected groups and trajectories, by `TrajectoryFile.key` and prompt id."""
 
     groups: frozenset[tuple[str, str]]
-    """(file, prompt id): groups that the viewer shows, whole, so that one sees what a rollout was compared with."""
+    """(file, prompt id) of the groups in the viewer. Groups are complete, so that rollouts can be compared."""
     scored: frozenset[tuple[str, str, int]]
-    """(file, prompt id, sample): trajectories that a model is to score."""
+    """(file, prompt id, sample) of the trajectories that a model scores."""
 
 
-def find(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> list[TrajectoryFile]:
-    """The files of the job's stages, in the order of the manifest: each stage's steps, then its evaluation.
+def find_files(state: JobState, job: AgenticRLJob, stages: Collection[str] = ()) -> list[TrajectoryFile]:
+    """Return the files of the job's stages in the order of the manifest: the steps of a stage, then its evaluation.
 
-    `stages`: these alone; empty: all. Raises AnalysisError for a stage that the job has not, or when there is no file.
+    `stages`: names of the stages to include; empty: all. Raises AnalysisError for an unknown stage, or without files.
     """
     names = [stage.name for stage in job.spec.stages]
     unknown = sorted(set(stages) - set(names))
     if unknown:
-        raise AnalysisError(f"{job.metadata.name} has no stage {unknown[0]!r}; it has: {', '.join(names)}")
-    found: list[TrajectoryFile] = []
+        raise AnalysisError(f"{job.metadata.name} has no stage {unknown[0]!r}; its stages are {', '.join(names)}")
+    files: list[TrajectoryFile] = []
     for stage in job.spec.stages:
         if stages and stage.name not in stages:
             continue
         folder = state.stage(stage.name)
         for step, path in trajectory_store.step_files(folder.trajectories):
-            found.append(TrajectoryFile(path, stage.name, SETS.get(stage.type, "training"), step))
+            files.append(TrajectoryFile(path, stage.name, SETS.get(stage.type, "training"), step))
         if folder.evaluation_trajectories.exists():
-            found.append(TrajectoryFile(folder.evaluation_trajectories, stage.name, "evaluation", 0))
-    if not found:
+            files.append(TrajectoryFile(folder.evaluation_trajectories, stage.name, "evaluation", 0))
+    if not files:
         raise AnalysisError(
-            f"{state.root} holds no trajectories yet{' of these stages' if stages else ''}: a job stores the first "
-            "when it has sampled (after SFT, with its first evaluation or RL step). Run it on, then analyse again"
+            f"{state.root} contains no trajectories{' of these stages' if stages else ''} yet. A job stores its first "
+            "trajectories after SFT, with the first evaluation or RL step. Continue the job, then analyse it again"
         )
-    return found
+    return files
 
 
-def census(source: TrajectoryFile) -> list[TrajectoryRow]:
-    """Who is in a file, by four of its columns. Raises TrajectoryStoreError for a file that cannot be read."""
+def read_rows(source: TrajectoryFile) -> list[TrajectoryRow]:
+    """Return the rows of a file with the columns for the selection. Raises TrajectoryStoreError for a damaged file."""
     columns = ["prompt_id", "sample", "stop", "verdict"]
     return [
         TrajectoryRow(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] == "internal")
@@ -95,35 +96,34 @@ def census(source: TrajectoryFile) -> list[TrajectoryRow]:
     ]
 
 
-def pool(sources: Sequence[TrajectoryFile], stage: str | None = None) -> TrajectoryFile:
-    """The file whose trajectories a model scores: what the last stage's own weights sampled.
+def file_to_score(sources: Sequence[TrajectoryFile], stage: str | None = None) -> TrajectoryFile:
+    """Return the file to score: samples of the stage's final weights, or of weights at most one step older. Pure.
 
-    An evaluation was sampled with exactly the weights that the stage handed on; without one, the newest step's
-    trajectories come from weights at most a step older. `stage`: this one in place of the last that has a file; it is
-    the last again where it has none. Pure.
+    An evaluation has samples of the final weights of its stage. Without an evaluation, the newest step is used.
+    `stage`: name of the stage; the default, also for a stage without files, is the last stage with files.
     """
     name = stage if any(source.stage == stage for source in sources) else sources[-1].stage
-    own = [source for source in sources if source.stage == name]
-    return next((source for source in own if source.set == "evaluation"), own[-1])
+    candidates = [source for source in sources if source.stage == name]
+    return next((source for source in candidates if source.set == "evaluation"), candidates[-1])
 
 
-def choose(
+def select_samples(
     rows: Sequence[tuple[TrajectoryFile, Sequence[TrajectoryRow]]],
     *,
     limit: int,
     scored: TrajectoryFile | None = None,
     sample: int = 0,
 ) -> SampleSelection:
-    """Which groups to show and which trajectories to score. Pure; by hash, so the same on every machine.
+    """Select groups for the viewer and trajectories to score. Pure; by hash, so equal on every machine.
 
-    Groups are taken one of each file, then a second of each, and so on, until there are `limit` trajectories; the last
-    file of a stage and set comes first. The groups of scored trajectories are always shown, however many they are.
+    Takes one group of each file, then a second one of each, and so on, up to `limit` trajectories. The last file of
+    each stage and set comes first. The groups of scored trajectories are always included.
 
     Args:
-        rows: each file with what is in it.
-        limit: trajectories to show, about: groups stay whole.
-        scored: the file to draw scored trajectories from; None: none.
-        sample: how many of them (the paper: 64); those that infrastructure lost are left out.
+        rows: each file with its rows.
+        limit: approximate number of trajectories in the viewer; groups stay complete.
+        scored: the file of the trajectories to score; None: none are scored.
+        sample: number of trajectories to score (the paper: 64), without lost rollouts.
     """
     drawn: set[tuple[str, str, int]] = set()
     groups: dict[tuple[str, str], int] = {}
@@ -141,13 +141,13 @@ def choose(
         older = last[source.stage, source.set] != source
         for rank, group in enumerate(sorted(sizes, key=_hash)):
             queue.append((rank, older, _hash(source.key), group, sizes[group]))
-    shown = sum(groups.values())
+    total = sum(groups.values())
     for *_, group, size in sorted(queue):
-        if shown >= limit:
+        if total >= limit:
             break
         if group not in groups:
             groups[group] = size
-            shown += size
+            total += size
     return SampleSelection(frozenset(groups), frozenset(drawn))
 
 

@@ -1,6 +1,6 @@
-"""The paper's entropy study (§5.4) as figures: how uncertain the tokens of each kind are. Pure.
+"""The paper's entropy study (§5.4) as figures: the uncertainty of each kind of token. Pure.
 
-Fed with annotated trajectories one by one; its result goes into the JSON summary and the tables of the report.
+`gather.py` adds annotated trajectories one by one. The result is part of `summary.json` and the tables of the report.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rstar2_train.analysis.tokens import REGIONS, AnnotatedTurn, Measure, highest
+from rstar2_train.analysis.tokens import REGIONS, AnnotatedTurn, Measure, mark_highest
 
-WORDS_SHOWN = 24
-LEAST_OCCURRENCES = 5
-"""A word seen less often has a mean that says little (Wang et al., arXiv 2506.01939, want 100 in a million tokens)."""
+TOP_WORDS = 24
+MIN_OCCURRENCES = 5
+"""Minimum occurrences of a word in the ranking; the mean of a rarer word is unreliable. Wang et al. (arXiv 2506.01939)
+require 100 in a million tokens."""
 
 
 @dataclass(slots=True)
@@ -23,9 +24,9 @@ class TokenTally:
 
     tokens: int = 0
     total: float = 0.0
-    """Sum of their values, in nats."""
+    """Sum of the values, in nats."""
     high: int = 0
-    """Those among the top 20 % of their trajectory."""
+    """Tokens in the top 20 % of their trajectory."""
 
     def add(self, value: float, *, high: bool) -> None:
         """Count a token."""
@@ -41,7 +42,7 @@ class TokenTally:
 
 @dataclass(frozen=True, slots=True)
 class WordValue:
-    """A word (a token, stripped, in lower case) and its mean value in nats."""
+    """A word (a token in lower case, without spaces) and its mean value in nats."""
 
     text: str
     occurrences: int
@@ -50,36 +51,36 @@ class WordValue:
 
 @dataclass(slots=True)
 class Study:
-    """Figures over some trajectories, for one measure."""
+    """The figures of some trajectories for one measure."""
 
     measure: Measure
     trajectories: int = 0
     kinds: dict[str, TokenTally] = field(
         default_factory=lambda: {name: TokenTally() for name in (*REGIONS, "forking", "all")}
     )
-    """By region; `forking` counts across regions; `all` is every model token."""
-    words: dict[str, TokenTally] = field(default_factory=lambda: defaultdict(TokenTally))
+    """Region -> tokens. `forking` is across regions; `all` is all model tokens."""
+    by_word: dict[str, TokenTally] = field(default_factory=lambda: defaultdict(TokenTally))
 
     def add(self, turns: Sequence[AnnotatedTurn]) -> None:
-        """Count a trajectory in; one without values of the measure is left out."""
-        written = [turn for turn in turns if turn.kind == "model" and turn.values(self.measure)]
-        marks = iter(highest([value for turn in written for value in turn.values(self.measure)]))
-        self.trajectories += bool(written)
-        for turn in written:
-            for piece, value, region, forks in zip(
-                turn.pieces, turn.values(self.measure), turn.regions, turn.forking, strict=True
+        """Add a trajectory. It counts only if it has values of the measure."""
+        model_turns = [turn for turn in turns if turn.kind == "model" and turn.values(self.measure)]
+        marks = iter(mark_highest([value for turn in model_turns for value in turn.values(self.measure)]))
+        self.trajectories += bool(model_turns)
+        for turn in model_turns:
+            for text, value, region, is_forking in zip(
+                turn.texts, turn.values(self.measure), turn.regions, turn.forking, strict=True
             ):
                 high = next(marks)
                 self.kinds["all"].add(value, high=high)
                 self.kinds[region].add(value, high=high)
-                if forks:
+                if is_forking:
                     self.kinds["forking"].add(value, high=high)
-                word = piece.strip().lower()
+                word = text.strip().lower()
                 if region != "code" and len(word) > 1 and word.isalpha():
-                    self.words[word].add(value, high=high)
+                    self.by_word[word].add(value, high=high)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON: for each kind its tokens, its mean, what share of it is high, and what share of the high it is."""
+        """Return the figures for JSON: tokens, mean and high tokens of each kind, and the top words."""
         high = self.kinds["all"].high
         return {
             "measure": self.measure,
@@ -98,7 +99,7 @@ class Study:
         }
 
     def top_words(self) -> list[WordValue]:
-        """The words outside of code with the highest mean."""
-        known = [WordValue(text, tally.tokens, tally.total / tally.tokens) for text, tally in self.words.items()]
-        often = [word for word in known if word.occurrences >= LEAST_OCCURRENCES]
-        return sorted(often, key=lambda word: (-word.mean, word.text))[:WORDS_SHOWN]
+        """Return the frequent words outside of code with the highest mean."""
+        ranked = [WordValue(text, tally.tokens, tally.total / tally.tokens) for text, tally in self.by_word.items()]
+        frequent = [word for word in ranked if word.occurrences >= MIN_OCCURRENCES]
+        return sorted(frequent, key=lambda word: (-word.mean, word.text))[:TOP_WORDS]

@@ -1,31 +1,31 @@
-r"""What each token of a trajectory is: its text, the part of the trajectory it stands in, and how uncertain it was.
+r"""Annotates each token of a trajectory: its text, its region of the turn, and its uncertainty.
 
-First in the analysis of tokens: `annotate` turns a stored trajectory into turns with columns of equal length, which
-`study` counts and `viewer` shows. Pure: a tokenizer's decoder is given as a function.
+`annotate` converts a stored trajectory to turns with columns of equal length. `study.py` counts them and `viewer.py`
+writes them for the viewer. Pure: the tokenizer's decoder is a parameter.
 
-Two measures, both in nats, never mixed up: the *surprisal* -log p(token) of the token that was sampled, which every
-trajectory stores, and the *entropy* of the whole distribution it was drawn from, which needs a pass of the model
-(`score`). The mean of the first estimates the second; of a single token it says only how unlikely that token was.
+There are two measures, both in nats. The *surprisal* is -log p of the sampled token; every trajectory has it. The
+*entropy* of the whole distribution needs a forward pass of a model (`score.py`). The mean surprisal estimates the mean
+entropy; the surprisal of a single token is only the improbability of that token.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rstar2_train.rollout.trajectory import SegmentKind, Trajectory
 from rstar2_train.tools.parser import call_spans
+from rstar2_train.tracking.traces import Decode
 
-Decode = Callable[[Sequence[int]], str]
 Measure = Literal["surprisal", "entropy"]
 Region = Literal["reasoning", "reflection", "code", "answer"]
 
 REGIONS: tuple[Region, ...] = ("reasoning", "reflection", "code", "answer")
 HIGH_SHARE = 0.2
-"""The share of a trajectory's tokens that count as high: the top 20 % of the paper (§5.4, Figs. 10 and 11)."""
+"""Share of a trajectory's tokens that count as high: the top 20 % of the paper (§5.4, Figs. 10 and 11)."""
 
 FORKING_WORDS = (
     # rStar2-Agent (arXiv 2508.20722), §5.4 and Fig. 10: exploration and self-reflection.
@@ -36,8 +36,8 @@ FORKING_WORDS = (
     "verify",
     "rerun",
     "re-evaluate",
-    # Wang et al. 2025 (arXiv 2506.01939), its second entropy pattern: contrast or shift, progression, causality,
-    # and what introduces an assumption or a definition.
+    # Wang et al. 2025 (arXiv 2506.01939), second entropy pattern: contrast or shift, progression, causality,
+    # assumptions and definitions.
     "wait",
     "however",
     "unless",
@@ -50,7 +50,7 @@ FORKING_WORDS = (
     "given",
     "define",
 )
-"""Words and phrases that the two papers name as forking tokens; matched whole, whatever their case."""
+"""Words and phrases that the two papers call forking tokens; matched as whole words, in any case."""
 
 _FORKING = re.compile(
     r"\b(?:"
@@ -60,83 +60,86 @@ _FORKING = re.compile(
 )
 _ANSWER = re.compile(r"<answer>.*?(?:</answer>|\Z)", re.DOTALL)
 _LONGEST_CHARACTER = 4
-"""Bytes of the longest UTF-8 character: no more tokens than that can share one."""
+"""Bytes of the longest UTF-8 character, the maximum number of tokens that share a character."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedTurn:
-    """One segment of a trajectory. The lists have an entry for each token of a model's turn."""
+    """One segment of a trajectory. In a model turn, each list has one entry per token."""
 
     kind: SegmentKind
-    pieces: list[str]
-    """Text of each token; joined, the text of the turn."""
+    texts: list[str]
+    """Text of each token; joined, they are the text of the turn."""
     weights: str = ""
-    """Version of the weights that sampled it; empty for a tool's turn."""
+    """Weight version that sampled the turn; empty for a tool turn."""
     seconds: float = 0.0
+    """Duration of the turn, in seconds."""
     surprisal: list[float] = field(default_factory=list)
-    """-log p of each sampled token under the engine's sampling distribution, in nats; empty for a tool's turn."""
+    """-log p of each sampled token under the engine's sampling distribution, in nats; empty for a tool turn."""
     entropy: list[float] = field(default_factory=list)
-    """Of the distribution behind each token, in nats; empty where no model has scored the trajectory."""
+    """Entropy of the distribution of each token, in nats; empty if no model scored the trajectory."""
     regions: list[Region] = field(default_factory=list)
+    """Region of each token."""
     forking: list[bool] = field(default_factory=list)
+    """Whether each token is part of a forking word."""
 
     def values(self, measure: Measure) -> list[float]:
-        """The column of a measure."""
+        """Return the column of a measure."""
         return self.surprisal if measure == "surprisal" else self.entropy
 
 
 def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] | None = None) -> list[AnnotatedTurn]:
-    """The turns of a trajectory, token by token.
+    """Return the annotated turns of a trajectory.
 
-    `entropies`: one for each model token, in order, as `score` computed them. Raises ValueError when there are more or
-    fewer of them than model tokens.
+    `entropies`: one per model token, in order, from `score.Scorer`. Raises ValueError if their number differs from the
+    number of model tokens.
     """
     sampled = sum(len(segment.token_ids) for segment in trajectory.segments if segment.kind == "model")
     if entropies is not None and len(entropies) != sampled:
         raise ValueError(f"{len(entropies)} entropies for {sampled} model tokens")
-    texts = pieces([token for segment in trajectory.segments for token in segment.token_ids], decode)
+    all_texts = token_texts([token for segment in trajectory.segments for token in segment.token_ids], decode)
     turns: list[AnnotatedTurn] = []
-    at = scored = 0
+    start = scored = 0
     for segment in trajectory.segments:
         count = len(segment.token_ids)
-        words = texts[at : at + count]
-        at += count
+        texts = all_texts[start : start + count]
+        start += count
         if segment.kind == "tool":
-            turns.append(AnnotatedTurn("tool", words, seconds=segment.seconds))
+            turns.append(AnnotatedTurn("tool", texts, seconds=segment.seconds))
             continue
         after_tool = bool(turns) and turns[-1].kind == "tool"
-        where = regions(words, after_tool=after_tool)
+        regions = token_regions(texts, after_tool=after_tool)
         turns.append(
             AnnotatedTurn(
                 "model",
-                words,
+                texts,
                 weights=segment.weight_version,
                 seconds=segment.seconds,
                 surprisal=[max(0.0, -logprob) for logprob in segment.logprobs],
                 entropy=list(entropies[scored : scored + count]) if entropies is not None else [],
-                regions=where,
-                forking=forking(words, where),
+                regions=regions,
+                forking=forking_tokens(texts, regions),
             )
         )
         scored += count
     return turns
 
 
-def pieces(token_ids: Sequence[int], decode: Decode) -> list[str]:
-    """The text that each token adds: joined, they are the decoded whole.
+def token_texts(token_ids: Sequence[int], decode: Decode) -> list[str]:
+    """Return the text that each token adds; joined, they are the decoded text.
 
-    A token that ends within a character adds nothing; the one that completes the character adds all of it. Decoding
-    goes on from the last token that ended with a character, so that decoders which look at a token's left neighbour
-    are followed, and the cost is linear.
+    A token that ends within a character adds nothing, and the token that completes the character adds all of it.
+    Decoding restarts at the last token that ended with a complete character. This gives each token its left neighbour,
+    which some decoders need, at linear cost.
     """
     texts: list[str] = []
     start = done = 0
     before = ""
     for end in range(1, len(token_ids) + 1):
-        now = decode(token_ids[start:end])
-        added = now[len(before) :]
-        cut = added.endswith("\ufffd") and end - done < _LONGEST_CHARACTER and end < len(token_ids)
-        if cut:
+        decoded = decode(token_ids[start:end])
+        added = decoded[len(before) :]
+        is_cut = added.endswith("\ufffd") and end - done < _LONGEST_CHARACTER and end < len(token_ids)
+        if is_cut:
             texts.append("")
             continue
         texts.append(added)
@@ -145,56 +148,58 @@ def pieces(token_ids: Sequence[int], decode: Decode) -> list[str]:
     return texts
 
 
-def regions(words: Sequence[str], *, after_tool: bool) -> list[Region]:
-    """The part of a model's turn that each of its tokens stands in.
+def token_regions(texts: Sequence[str], *, after_tool: bool) -> list[Region]:
+    """Return the region of each token of a model turn.
 
     - code: a tool call with its tags, "coding tool call tokens themselves, which include Python code and code
       comments" (rStar2-Agent §5.4);
-    - answer: from `<answer>` to `</answer>`. The paper does not tell it apart; here it is kept out of the reasoning;
-    - reflection: in a turn that answers a tool's response, all that comes before its first call or answer: "upon
-      receiving feedback from code environment, the model generates sequences of high-entropy reflection tokens, which
-      are used to analyze and interpret the coding execution results" (§5.4). The paper draws no line; this one is ours;
-    - reasoning: all else.
+    - answer: from `<answer>` to `</answer>`. The paper has no such region; here it is separate from the reasoning;
+    - reflection: in a turn after a tool response, the text before the first call or answer: "upon receiving feedback
+      from code environment, the model generates sequences of high-entropy reflection tokens, which are used to analyze
+      and interpret the coding execution results" (§5.4). The paper does not define the end of a reflection;
+    - reasoning: all other tokens.
 
-    A token belongs to the part in which its first character stands.
+    A token belongs to the region of its first character.
     """
-    text = "".join(words)
+    text = "".join(texts)
     calls = call_spans(text)
     answers = [match.span() for match in _ANSWER.finditer(text) if not _inside(match.start(), calls)]
-    first = min((begin for begin, _ in calls + answers), default=len(text))
-    found: list[Region] = []
-    at = 0
-    for word in words:
-        if _inside(at, calls):
-            found.append("code")
-        elif _inside(at, answers):
-            found.append("answer")
+    first = min((start for start, _ in calls + answers), default=len(text))
+    regions: list[Region] = []
+    position = 0
+    for token in texts:
+        if _inside(position, calls):
+            regions.append("code")
+        elif _inside(position, answers):
+            regions.append("answer")
         else:
-            found.append("reflection" if after_tool and at < first else "reasoning")
-        at += len(word)
-    return found
+            regions.append("reflection" if after_tool and position < first else "reasoning")
+        position += len(token)
+    return regions
 
 
-def forking(words: Sequence[str], where: Sequence[Region]) -> list[bool]:
-    """Whether each token is part of one of `FORKING_WORDS`, outside of code and answers.
+def forking_tokens(texts: Sequence[str], regions: Sequence[Region]) -> list[bool]:
+    """Return whether each token is part of one of `FORKING_WORDS`, outside of code and answers.
 
     "The first pattern corresponds to forking tokens ... these tokens introduce uncertainty, triggering the model to
-    self-reflect and verify intermediate steps" (rStar2-Agent §5.4). Whether a word really forks is for its entropy to
-    say: the study counts how many of these tokens are high.
+    self-reflect and verify intermediate steps" (rStar2-Agent §5.4). The study counts how many of these tokens have a
+    high entropy.
     """
-    spans = [match.span() for match in _FORKING.finditer("".join(words))]
-    found = []
-    at = 0
-    for word, region in zip(words, where, strict=True):
-        end = at + len(word)
-        prose = region in ("reasoning", "reflection")
-        found.append(prose and bool(word.strip()) and any(begin < end and at < stop for begin, stop in spans))
-        at = end
-    return found
+    spans = [match.span() for match in _FORKING.finditer("".join(texts))]
+    marked = []
+    position = 0
+    for token, region in zip(texts, regions, strict=True):
+        end = position + len(token)
+        is_prose = region in ("reasoning", "reflection")
+        marked.append(
+            is_prose and bool(token.strip()) and any(start < end and position < stop for start, stop in spans)
+        )
+        position = end
+    return marked
 
 
-def highest(values: Sequence[float], share: float = HIGH_SHARE) -> list[bool]:
-    """Marks the top `share` of a trajectory's values, rounded up; of equal ones the earlier; never a 0."""
+def mark_highest(values: Sequence[float], share: float = HIGH_SHARE) -> list[bool]:
+    """Mark the top `share` of the values, rounded up. Of equal values the earlier is marked; 0 is never marked."""
     count = math.ceil(len(values) * share)
     top = sorted(range(len(values)), key=lambda index: (-values[index], index))[:count]
     marked = [False] * len(values)
@@ -203,5 +208,5 @@ def highest(values: Sequence[float], share: float = HIGH_SHARE) -> list[bool]:
     return marked
 
 
-def _inside(at: int, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(begin <= at < end for begin, end in spans)
+def _inside(position: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start <= position < end for start, end in spans)

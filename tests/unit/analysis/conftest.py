@@ -1,4 +1,4 @@
-"""A job's state with trajectories in it, written by the functions that a driver uses."""
+"""State directory of a job with trajectories, written by the functions of the orchestrator."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ Rollout = Callable[..., Trajectory]
 
 @pytest.fixture(scope="session")
 def rollout(chat_format: ChatFormat) -> Rollout:
-    """Makes a rollout of a call, its response and an answer; the model's log-probs are -0.1, -0.2, ..."""
+    """Create rollouts with a call, its response and an answer. The log-probabilities are -0.1, -0.2, ..."""
 
     def make(prompt_id: str = "p", sample: int = 0, *, thought: str = "I check it", **fields: object) -> Trajectory:
         turns: Sequence[tuple[str, str]] = (
@@ -38,10 +38,12 @@ def rollout(chat_format: ChatFormat) -> Rollout:
             ids = chat_format.encode(text)
             segment = Segment("tool", ids)
             if kind == "model":
-                segment = Segment("model", ids, [-0.1 * (count + at) for at in range(len(ids))], "rl-1-step-000000")
+                segment = Segment(
+                    "model", ids, [-0.1 * (count + index) for index in range(len(ids))], "rl-1-step-000000"
+                )
                 count += len(ids)
             segments.append(segment)
-        made = Trajectory(
+        trajectory = Trajectory(
             prompt_id=prompt_id,
             sample=sample,
             prompt_ids=chat_format.prompt_ids("What is 1?"),
@@ -53,14 +55,14 @@ def rollout(chat_format: ChatFormat) -> Rollout:
             gold="1",
         )
         for name, value in fields.items():
-            setattr(made, name, value)
-        return made
+            setattr(trajectory, name, value)
+        return trajectory
 
     return make
 
 
 def empty_job(jobs: Path, model_folder: Path) -> JobState:
-    """A job of SFT, RL, Filter, RL and Evaluate stages that has not stored any trajectory yet."""
+    """Create a job of SFT, RL, Filter, RL and Evaluate stages without trajectories."""
     state = JobState(jobs / "tiny")
     stages = [
         {"name": "sft", "type": "SFT", "sft": {"data": "demos.jsonl"}},
@@ -79,7 +81,7 @@ def empty_job(jobs: Path, model_folder: Path) -> JobState:
 
 
 def fill(state: JobState, rollout: Rollout) -> JobState:
-    """Two steps of rl-1 and its evaluation, a slice of the Filter stage, and a hostile trajectory in rl-2."""
+    """Add two steps of rl-1 and its evaluation, a slice of the Filter stage, and a hostile trajectory in rl-2."""
     good = {"reward": 1.0, "verdict": "correct"}
     for step in (1, 2):
         group = [

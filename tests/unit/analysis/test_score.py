@@ -1,4 +1,4 @@
-"""Entropies of stored trajectories: right, kept, and never of another model."""
+"""Entropies of stored trajectories: correct, cached, and never those of another model."""
 
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from rstar2_train.analysis.sources import AnalysisError
 from .conftest import Rollout
 
 
-def test_the_values_are_those_of_the_plain_computation(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+def test_score_equals_direct_computation(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+    """The values equal a direct computation with all logits."""
     import torch
     from transformers import AutoModelForCausalLM
 
     trajectory = rollout()
-    found = Scorer(model_folder, cache=tmp_path, temperature=0.7).score(trajectory)
+    values = Scorer(model_folder, cache=tmp_path, temperature=0.7).score(trajectory)
     ids, mask, _ = trajectory.response()
     sequence = torch.tensor([trajectory.prompt_ids + ids])
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
@@ -26,49 +27,54 @@ def test_the_values_are_those_of_the_plain_computation(model_folder: Path, rollo
     sampled = torch.tensor([0] * len(trajectory.prompt_ids) + mask)[1:] == 1
     logprobs = log_p.gather(1, sequence[0, 1:, None])[sampled, 0]
     entropies = -(log_p.exp() * log_p).sum(-1)[sampled]
-    np.testing.assert_allclose(found, torch.stack([logprobs, entropies]).numpy(), atol=1e-4)
+    np.testing.assert_allclose(values, torch.stack([logprobs, entropies]).numpy(), atol=1e-4)
 
 
-def test_what_was_scored_needs_no_model(
+def test_score_of_cached_trajectory_loads_no_model(
     model_folder: Path, rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Cached values need no model. Other tokens or another temperature do."""
     first = Scorer(model_folder, cache=tmp_path, temperature=1.0).score(rollout())
 
     def load(model: Path) -> None:
         raise AssertionError("loaded again")
 
-    monkeypatch.setattr(score, "_load", load)
-    again = Scorer(model_folder, cache=tmp_path, temperature=1.0)
-    np.testing.assert_array_equal(again.score(rollout(kept=True)), first)
+    monkeypatch.setattr(score, "_load_policy", load)
+    second = Scorer(model_folder, cache=tmp_path, temperature=1.0)
+    np.testing.assert_array_equal(second.score(rollout(kept=True)), first)
     for other in (rollout(thought="Since"), rollout(prompt_ids=[1, 2])):
         with pytest.raises(AssertionError, match="loaded again"):
-            again.score(other)
+            second.score(other)
     with pytest.raises(AssertionError, match="loaded again"):
         Scorer(model_folder, cache=tmp_path, temperature=0.5).score(rollout())
 
 
-def test_a_torn_file_is_computed_again(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+def test_score_with_damaged_cache_file_recomputes(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+    """A damaged cache file is replaced."""
     scorer = Scorer(model_folder, cache=tmp_path, temperature=1.0)
     first = scorer.score(rollout())
-    [kept] = tmp_path.rglob("*.npy")
-    whole = kept.read_bytes()
-    for torn in (whole[: len(whole) // 2], b"", b"not an array"):
-        kept.write_bytes(torn)
+    [cached] = tmp_path.rglob("*.npy")
+    complete = cached.read_bytes()
+    for torn in (complete[: len(complete) // 2], b"", b"not an array"):
+        cached.write_bytes(torn)
         np.testing.assert_array_equal(scorer.score(rollout()), first)
-        assert kept.read_bytes() == whole
-    assert [one.name for one in kept.parent.iterdir()] == [kept.name]
+        assert cached.read_bytes() == complete
+    assert [path.name for path in cached.parent.iterdir()] == [cached.name]
 
 
-def test_what_is_no_model_of_the_job_is_refused(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+def test_score_with_other_model_raises(model_folder: Path, rollout: Rollout, tmp_path: Path) -> None:
+    """A folder without a model, or a model with another vocabulary, is an error."""
     with pytest.raises(AnalysisError, match=r"no model in this folder; config\.json and"):
         Scorer(tmp_path, cache=tmp_path, temperature=1.0)
     with pytest.raises(
-        AnalysisError, match="is not a model of this job: it has 640 tokens, the trajectories have token 640"
+        AnalysisError,
+        match="is not a model of this job: its vocabulary has 640 tokens, but a trajectory contains token 640",
     ):
         Scorer(model_folder, cache=tmp_path, temperature=1.0).score(rollout(prompt_ids=[640]))
 
 
-def test_the_fingerprint_is_of_the_content(model_folder: Path, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content(model_folder: Path, tmp_path: Path) -> None:
+    """The fingerprint depends on the content of the files, not on the folder."""
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((model_folder / name).read_bytes())
     assert score.fingerprint(tmp_path) == score.fingerprint(model_folder)

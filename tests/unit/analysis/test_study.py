@@ -1,13 +1,13 @@
-"""The study's figures on trajectories that can be counted by hand."""
+"""The figures of the study, compared with manual counts."""
 
 import pytest
 
-from rstar2_train.analysis.study import LEAST_OCCURRENCES, Study
+from rstar2_train.analysis.study import MIN_OCCURRENCES, Study
 from rstar2_train.analysis.tokens import AnnotatedTurn
 
 
 def turns() -> list[AnnotatedTurn]:
-    """Ten model tokens, so two high ones: a forking word in a reflection (3 nats) and a piece of code (2 nats)."""
+    """Return ten model tokens, of which two are high: a forking word in a reflection (3 nats) and code (2 nats)."""
     first = AnnotatedTurn(
         "model", ["Let", " x", "f(", "1", ")"], surprisal=[0.5, 0.1, 2.0, 0.0, 0.0], entropy=[9.0] * 5,
         regions=["reasoning", "reasoning", "code", "code", "code"], forking=[False] * 5,
@@ -19,12 +19,13 @@ def turns() -> list[AnnotatedTurn]:
     return [first, AnnotatedTurn("tool", ["1"]), last]
 
 
-def test_figures_of_each_kind() -> None:
+def test_summary_counts_each_kind_of_token() -> None:
+    """Tokens, mean and high tokens of each kind."""
     study = Study("surprisal")
     study.add(turns())
-    found = study.summary()
-    assert (found["measure"], found["trajectories"]) == ("surprisal", 1)
-    kinds = found["kinds"]
+    summary = study.summary()
+    assert (summary["measure"], summary["trajectories"]) == ("surprisal", 1)
+    kinds = summary["kinds"]
     assert {name: row["tokens"] for name, row in kinds.items()} == {
         "reasoning": 2, "reflection": 3, "code": 3, "answer": 2, "forking": 1, "all": 10
     }  # fmt: skip
@@ -36,23 +37,26 @@ def test_figures_of_each_kind() -> None:
     }  # fmt: skip
 
 
-def test_the_measures_are_not_mixed() -> None:
+def test_summary_uses_its_measure_only() -> None:
+    """A study counts one measure only."""
     study = Study("entropy")
     study.add(turns())
     assert study.summary()["kinds"]["all"]["mean"] == 9.0
 
 
-def test_what_was_not_scored_is_not_counted() -> None:
+def test_add_without_entropies_does_not_count() -> None:
+    """A trajectory without entropies is not in the entropy study."""
     study = Study("entropy")
     study.add([AnnotatedTurn("model", ["a"], surprisal=[1.0], regions=["reasoning"], forking=[False])])
-    found = study.summary()
-    assert found["trajectories"] == 0
-    assert found["kinds"]["all"] == {"tokens": 0, "mean": None, "high_share": None, "share_of_high": None}
+    summary = study.summary()
+    assert summary["trajectories"] == 0
+    assert summary["kinds"]["all"] == {"tokens": 0, "mean": None, "high_share": None, "share_of_high": None}
 
 
-def test_words_are_ranked_by_their_mean_when_seen_often() -> None:
+def test_top_words_ranks_frequent_words_by_mean() -> None:
+    """Frequent words are ranked by their mean."""
     study = Study("surprisal")
-    for _ in range(LEAST_OCCURRENCES):
+    for _ in range(MIN_OCCURRENCES):
         study.add(turns())
     study.add([AnnotatedTurn("model", ["rare"], surprisal=[8.0], regions=["reasoning"], forking=[False])])
     assert [(word.text, word.occurrences) for word in study.top_words()] == [("wait", 5), ("so", 5), ("let", 5)]

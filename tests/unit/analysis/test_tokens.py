@@ -1,10 +1,10 @@
-"""What each token is: its text, the part of a trajectory it stands in, and whether it is one of the uncertain ones."""
+"""The annotation of tokens: text, region, forking words, and the most uncertain tokens."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.analysis.tokens import annotate, forking, highest, pieces, regions
+from rstar2_train.analysis.tokens import annotate, forking_tokens, mark_highest, token_regions, token_texts
 
 from .conftest import CALL, ChatFormat, Rollout
 
@@ -14,39 +14,43 @@ def decode_bytes(ids: list[int]) -> str:
 
 
 @given(st.text())
-def test_the_texts_of_tokens_join_to_the_whole(text: str) -> None:
-    """Each byte a token: characters of several bytes are given to the token that completes them."""
+def test_token_texts_join_to_decoded_text(text: str) -> None:
+    """Each token is one byte. A character of several bytes is the text of the token that completes it."""
     data = text.encode(errors="ignore")
-    found = pieces(list(data), decode_bytes)
-    assert len(found) == len(data)
-    assert "".join(found) == data.decode()
+    texts = token_texts(list(data), decode_bytes)
+    assert len(texts) == len(data)
+    assert "".join(texts) == data.decode()
 
 
-def test_a_character_belongs_to_the_token_that_completes_it() -> None:
-    assert pieces(list("aé€".encode()), decode_bytes) == ["a", "", "é", "", "", "€"]
-    assert pieces(list("€".encode())[:2], decode_bytes) == ["", "\ufffd"]
+def test_token_texts_of_split_character() -> None:
+    """A character belongs to the token that completes it."""
+    assert token_texts(list("aé€".encode()), decode_bytes) == ["a", "", "é", "", "", "€"]
+    assert token_texts(list("€".encode())[:2], decode_bytes) == ["", "\ufffd"]
 
 
-def test_bytes_that_are_no_text_do_not_hold_up_the_rest() -> None:
-    found = pieces([0xFF, 0xFE, *b"ab", 0xE2], decode_bytes)
-    assert found == ["", "", "\ufffd\ufffda", "b", "\ufffd"]
-    assert len("".join(pieces([0xFF] * 100, decode_bytes))) == 100
+def test_token_texts_of_invalid_bytes() -> None:
+    """Invalid bytes do not delay the following text."""
+    texts = token_texts([0xFF, 0xFE, *b"ab", 0xE2], decode_bytes)
+    assert texts == ["", "", "\ufffd\ufffda", "b", "\ufffd"]
+    assert len("".join(token_texts([0xFF] * 100, decode_bytes))) == 100
 
 
 def by_letters(text: str, *, after_tool: bool = False) -> dict[str, str]:
-    """The text of each region, a letter a token."""
-    found: dict[str, str] = {}
-    for letter, region in zip(text, regions(list(text), after_tool=after_tool), strict=True):
-        found[region] = found.get(region, "") + letter
-    return found
+    """Return the text of each region, with one token per letter."""
+    texts: dict[str, str] = {}
+    for letter, region in zip(text, token_regions(list(text), after_tool=after_tool), strict=True):
+        texts[region] = texts.get(region, "") + letter
+    return texts
 
 
-def test_a_call_is_code_and_what_stands_before_it_depends_on_the_turn() -> None:
+def test_token_regions_of_call_and_surrounding_text() -> None:
+    """A call is code. The text before it is reflection after a tool response, otherwise reasoning."""
     assert by_letters(f"so {CALL} end") == {"reasoning": "so  end", "code": CALL}
     assert by_letters(f"so {CALL} end", after_tool=True) == {"reflection": "so ", "code": CALL, "reasoning": " end"}
 
 
-def test_the_answer_is_told_apart_and_ends_the_reflection() -> None:
+def test_token_regions_of_answer_ends_reflection() -> None:
+    """The answer is a region, and ends the reflection."""
     text = "it fits <answer>1</answer> done"
     assert by_letters(text, after_tool=True) == {
         "reflection": "it fits ", "answer": "<answer>1</answer>", "reasoning": " done"
@@ -54,49 +58,55 @@ def test_the_answer_is_told_apart_and_ends_the_reflection() -> None:
     assert by_letters("<answer>cut off") == {"answer": "<answer>cut off"}
 
 
-def test_tags_in_a_program_are_code() -> None:
+def test_token_regions_of_tags_within_code() -> None:
+    """Tags within a program are code."""
     call = '<tool_call>{"name": "f", "arguments": {"code": "\'<answer>1</answer></tool_call>\'"}}</tool_call>'
     assert by_letters(call) == {"code": call}
 
 
-def test_a_token_that_reaches_into_a_call_belongs_where_it_begins() -> None:
-    assert regions(["so <tool", "_call>{", "}"], after_tool=False) == ["reasoning", "code", "code"]
+def test_token_regions_uses_first_character() -> None:
+    """A token belongs to the region of its first character."""
+    assert token_regions(["so <tool", "_call>{", "}"], after_tool=False) == ["reasoning", "code", "code"]
 
 
-def marked(words: list[str], where: list[str] | None = None) -> list[str]:
-    found = forking(words, where or ["reasoning"] * len(words))  # type: ignore[arg-type]
-    return [word for word, forks in zip(words, found, strict=True) if forks]
+def marked(texts: list[str], regions: list[str] | None = None) -> list[str]:
+    marks = forking_tokens(texts, regions or ["reasoning"] * len(texts))  # type: ignore[arg-type]
+    return [text for text, is_forking in zip(texts, marks, strict=True) if is_forking]
 
 
-def test_forking_words_are_found_whole_and_over_several_tokens() -> None:
+def test_forking_tokens_matches_whole_words() -> None:
+    """Forking words are matched as whole words, also over several tokens."""
     assert marked(["Wait", ",", " I", " must", " double", "-", "check", "."]) == ["Wait", " double", "-", "check"]
     assert marked(["But", " ", "before", " that", " I", " re", "evaluate"]) == ["But", "before", " re", "evaluate"]
     assert marked([" checker", " await", " thusly"]) == []
 
 
-def test_the_same_words_in_code_or_answer_do_not_fork() -> None:
+def test_forking_tokens_ignores_code_and_answers() -> None:
+    """Words in code or answers are not forking words."""
     assert marked(["since", "since", "since"], ["code", "answer", "reflection"]) == []
     assert marked(["since ", "since ", "since"], ["code", "answer", "reflection"]) == ["since"]
 
 
-def test_the_top_fifth_is_marked() -> None:
-    assert highest([1.0, 5.0, 2.0, 3.0, 4.0]) == [False, True, False, False, False]
-    assert highest([3.0, 3.0, 3.0, 1.0, 1.0, 1.0]) == [True, True, False, False, False, False], (
-        "rounded up, earlier first"
+def test_mark_highest_marks_top_fifth() -> None:
+    """The top 20 % are marked, rounded up, but never a 0."""
+    assert mark_highest([1.0, 5.0, 2.0, 3.0, 4.0]) == [False, True, False, False, False]
+    assert mark_highest([3.0, 3.0, 3.0, 1.0, 1.0, 1.0]) == [True, True, False, False, False, False], (
+        "rounded up, the earlier of equal values first"
     )
-    assert highest([0.0, 0.0]) == [False, False], "a token that was certain is not among the uncertain"
-    assert highest([]) == []
+    assert mark_highest([0.0, 0.0]) == [False, False], "a certain token is never marked"
+    assert mark_highest([]) == []
 
 
-def test_a_trajectory_token_by_token(rollout: Rollout, chat_format: ChatFormat) -> None:
+def test_annotate_returns_columns_of_equal_length(rollout: Rollout, chat_format: ChatFormat) -> None:
+    """The turns of a trajectory have the text, the values and the regions of each token."""
     trajectory = rollout(thought="I check it")
-    sampled = sum(len(one.token_ids) for one in trajectory.segments if one.kind == "model")
-    first, tool, last = annotate(trajectory, chat_format.decode, [float(at) for at in range(sampled)])
+    sampled = sum(len(segment.token_ids) for segment in trajectory.segments if segment.kind == "model")
+    first, tool, last = annotate(trajectory, chat_format.decode, [float(index) for index in range(sampled)])
     assert [turn.kind for turn in (first, tool, last)] == ["model", "tool", "model"]
     for turn, segment in zip((first, tool, last), trajectory.segments, strict=True):
-        assert "".join(turn.pieces) == chat_format.decode(segment.token_ids)
+        assert "".join(turn.texts) == chat_format.decode(segment.token_ids)
     assert tool.surprisal == tool.entropy == tool.regions == []
-    assert first.entropy + last.entropy == [float(at) for at in range(sampled)]
+    assert first.entropy + last.entropy == [float(index) for index in range(sampled)]
     assert (first.surprisal + last.surprisal)[:3] == pytest.approx([0.0, 0.1, 0.2])
     assert set(first.regions) == {"reasoning", "code"} and set(last.regions) == {"reflection", "answer", "reasoning"}
     assert any(last.forking) and not any(first.forking)
@@ -104,6 +114,7 @@ def test_a_trajectory_token_by_token(rollout: Rollout, chat_format: ChatFormat) 
     assert annotate(trajectory, chat_format.decode)[0].entropy == []
 
 
-def test_entropies_of_another_trajectory_are_refused(rollout: Rollout, chat_format: ChatFormat) -> None:
+def test_annotate_with_wrong_number_of_entropies_raises(rollout: Rollout, chat_format: ChatFormat) -> None:
+    """Entropies of another trajectory are an error."""
     with pytest.raises(ValueError, match="2 entropies for"):
         annotate(rollout(), chat_format.decode, [1.0, 2.0])
