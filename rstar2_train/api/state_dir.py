@@ -143,8 +143,8 @@ class JobState:
         return self.root / "mlruns"
 
     @property
-    def began_file(self) -> Path:
-        """When a cluster began with the job, and its UID; locally the run itself keeps the time."""
+    def start_file(self) -> Path:
+        """Start time and UID of a job in a cluster; `rstar2 run` keeps the time itself."""
         return self.root / "began.json"
 
     @property

@@ -35,7 +35,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall
-from rstar2_train.utils.auth import read_secret
+from rstar2_train.utils.auth import REDIS_PASSWORD, read_secret
 
 log = logging.getLogger("rstar2.judge.queue")
 
@@ -111,7 +111,7 @@ def connect(url: str, *, connections: int = 16) -> Redis:
         )
     pool = BlockingConnectionPool.from_url(
         url,
-        password=read_secret("RSTAR2_REDIS_PASSWORD"),
+        password=read_secret(REDIS_PASSWORD),
         protocol=2,
         max_connections=connections,
         timeout=30,

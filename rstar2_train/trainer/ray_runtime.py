@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 from rstar2_train.utils.scratch_dir import scratch_dir
 
 log = logging.getLogger(__name__)
@@ -26,11 +27,6 @@ OBJECT_STORE_BYTES = 256 * 2**20
 STARTS = 5
 """Tries to start a private Ray. It waits half a minute for its own processes, too little on a very busy machine."""
 PREFIX = "rstar2-ray-"
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",
-    "RAY_worker_niceness": "0",  # the default, 15, would give the trainer the lowest CPU priority
-}
 PRIVATE = {
     # Means "one machine only" on any system: Ray then binds all its ports to the loopback interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -66,7 +62,7 @@ def start_or_join(address: str | None, *, cpus: int, gpus: int) -> RayRuntime:
 
     Raises StageFailed (retryable) when Ray does not start.
     """
-    for name, value in QUIET.items():
+    for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if address is not None:
         import ray

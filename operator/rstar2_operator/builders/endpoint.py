@@ -18,6 +18,7 @@ from rstar2_operator.builders.pod import (
     template,
 )
 from rstar2_operator.builders.rollout import BOOT_SECONDS
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, SERVE_TOKEN
 
 GRACE_SECONDS = 120
 """What answers under way have to end when the pod is told to."""
@@ -37,9 +38,9 @@ def endpoint(built: BuildContext) -> list[Manifest]:
                  "--endpoint", f"http://{names.rollout(built.name)}:{names.ENGINE_PORT}",
                  "--judge", f"http://{names.judge(built.name)}:{names.JUDGE_PORT}"],
         secrets={
-            "RSTAR2_SERVE_TOKEN": "serve-token",
-            "RSTAR2_ENGINE_TOKEN": "engine-token",
-            "RSTAR2_JUDGE_TOKEN": "judge-token",
+            SERVE_TOKEN: "serve-token",
+            ENGINE_TOKEN: "engine-token",
+            JUDGE_TOKEN: "judge-token",
         },
         ports={"http": names.ENDPOINT_PORT},
         mounts=[{**mount, "readOnly": True} for mount in mounts],

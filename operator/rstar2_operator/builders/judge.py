@@ -21,6 +21,7 @@ from rstar2_operator.builders.pod import (
 )
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.utils.auth import JUDGE_TOKEN, REDIS_PASSWORD
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 BOOT_SECONDS = 600
@@ -41,7 +42,7 @@ def judge(built: BuildContext) -> list[Manifest]:
         image=chosen,
         command=["python", "-m", "rstar2_train.judge", "api", "--host", "0.0.0.0",
                  "--port", str(names.JUDGE_PORT), "--redis", redis],
-        secrets={"RSTAR2_REDIS_PASSWORD": "redis-password", "RSTAR2_JUDGE_TOKEN": "judge-token"},
+        secrets={REDIS_PASSWORD: "redis-password", JUDGE_TOKEN: "judge-token"},
         ports={"api": names.JUDGE_PORT},
         resources=JUDGE_RESOURCES,
         probes={"readinessProbe": ping, "livenessProbe": {**ping, "periodSeconds": 20, "failureThreshold": 6}},
@@ -52,7 +53,7 @@ def judge(built: BuildContext) -> list[Manifest]:
         command=["python", "-m", "rstar2_train.judge", "worker", "--redis", redis,
                  "--executors-at", f"{names.executor(built.name)}:{names.EXECUTOR_PORT}",
                  "--key-file", f"{names.WORKER_KEYS}/key", "--isolation", job.spec.executor.isolation_option],
-        secrets={"RSTAR2_REDIS_PASSWORD": "redis-password"},
+        secrets={REDIS_PASSWORD: "redis-password"},
         mounts=[{"name": "worker-key", "mountPath": names.WORKER_KEYS, "readOnly": True}],
         resources=JUDGE_RESOURCES,
     )  # fmt: skip

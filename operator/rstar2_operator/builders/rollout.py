@@ -21,6 +21,7 @@ from rstar2_operator.builders.pod import (
     storage,
     template,
 )
+from rstar2_train.utils.auth import ENGINE_TOKEN
 
 BOOT_SECONDS = 1800
 """How long an engine may take to load its model before the kubelet starts it anew."""
@@ -40,7 +41,7 @@ def rollout(built: BuildContext) -> list[Manifest]:
         command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE,
                  "--model", built.located.spec.model.source, "--port", str(names.ENGINE_PORT), "--host", "0.0.0.0"],
         tuning=accelerator.environment(built),
-        secrets={"RSTAR2_ENGINE_TOKEN": "engine-token"},
+        secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},
         mounts=[job_mount, shm_mount, *({**mount, "readOnly": True} for mount in mounts)],
         resources=merge(resources(wanted.resources), accelerator.devices(built, wanted.tensor_parallel)),

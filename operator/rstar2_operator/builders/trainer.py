@@ -27,16 +27,17 @@ from rstar2_operator.decide.plan import Ending, StageAttempt
 from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
+from rstar2_train.utils import ports
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
+from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
-RAY_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0", "RAY_worker_niceness": "0"}
 CPU_DRIVER = {"requests": {"cpu": "500m", "memory": "1Gi"}}
-RAY_PORT = 6379
 
 
 def pod_names(built: BuildContext) -> Manifest:
     """The headless Service that gives the stage pods their names, before they are ready too."""
     name, labels = names.trainer(built.name), built.labels("trainer")
-    return service(name, labels, "ray", RAY_PORT, **HEADLESS, publishNotReadyAddresses=True)
+    return service(name, labels, "ray", ports.RAY, **HEADLESS, publishNotReadyAddresses=True)
 
 
 def attempt(built: BuildContext, wanted: StageAttempt) -> Manifest:
@@ -92,12 +93,12 @@ def _stage_template(
         name="trainer",
         image=image(trainer.image, built.settings.trainer_image, built),
         command=command,
-        env=RAY_ENV,
+        env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(built) if learns else {},
         env_from=[built.job.spec.tracking.mlflow.secret_ref],
-        secrets={"RSTAR2_ENGINE_TOKEN": "engine-token", "RSTAR2_JUDGE_TOKEN": "judge-token"},
+        secrets={ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"},
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
-        ports={"ray": RAY_PORT},
+        ports={"ray": ports.RAY},
         mounts=[job_mount, shm_mount, *mounts],
         resources=_resources(built, learns=learns),
     )

@@ -1,8 +1,11 @@
-"""A pod of a stage attempt: index 0 runs the driver, and with it Ray's head; every other index gives Ray a node.
+"""One pod of a stage attempt: index 0 runs the orchestrator and Ray's head; every other index runs a Ray node.
 
-Index 0 takes the attempt (attempt.json), starts Ray where the attempt has several pods, runs the driver and the MLflow
-shipper, mirrors what the driver writes, and ends with the driver's exit code. It is the container's first process:
-when it ends everything ends with it, and Ray is never stopped in order, which would have the others end too early.
+    index 0: acquire the attempt (attempt.json) -> Ray head, if there are several pods -> orchestrator
+             in the background: ProgressMirror, MLflow shipper, a watch of the other pods' stop requests
+    index N: join the head as a Ray node until the head stops
+
+Index 0 exits with the orchestrator's exit code. It is the container's first process, so everything stops with it. Ray
+is never stopped in order, because the other pods would then stop too early.
 """
 
 from __future__ import annotations
@@ -28,267 +31,274 @@ from rstar2_train.launch.pod.progress_mirror import TERMINATION_LOG, ProgressMir
 from rstar2_train.launch.pod.ray_cluster import RayCluster, reachable
 from rstar2_train.tracking import shipper
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils import ports
+from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
-from rstar2_train.utils.supervisor import die_with_parent
+from rstar2_train.utils.supervisor import describe_exit, die_with_parent
 
-log = logging.getLogger("rstar2.cluster")
+log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-RAY_PORT = 6379
-JOIN_TRIES = 6
-"""A head or node that ended is started again so often: on a busy machine Ray gives up on itself within seconds. Once
-the driver runs it finds by itself that ranks were lost.
-"""
-AFTERMATH_SECONDS = 15.0
-"""A node whose Ray died first looks for so long whether the head has ended too: then it is no failure of the node."""
+POLL_SECONDS = 1.0
+SHIPPER_RESTART_SECONDS = 10.0
+JOIN_ATTEMPTS = 6
+"""Starts of a head or node that exits: on a busy machine Ray gives up within seconds. After the orchestrator has
+started, it detects lost ranks itself."""
+HEAD_CHECK_SECONDS = 15.0
+"""How long a pod whose Ray node exited checks whether the head has stopped, which is no failure of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOptions:
-    """What a pod was told."""
+    """Options of the command line."""
 
     job_file: Path
     state: Path
     stage: str
     attempt: int
     nodes: int
+    """Pods of the attempt."""
     subdomain: str
+    """Headless Service that names the pods."""
     engines: str = ""
     judge: str = ""
     progress: str = ""
-    """Name of the ConfigMap; empty: nobody is told."""
-    ray_port: int = RAY_PORT
+    """Name of the progress ConfigMap; empty: none."""
+    ray_port: int = ports.RAY
     head: str = ""
-    """Host of index 0; empty: by this pod's host name and the subdomain."""
+    """Host of index 0; empty: derived from this pod's host name and the subdomain."""
     account: Path = ACCOUNT
     termination_log: Path = TERMINATION_LOG
 
 
-async def launch(told: AttemptOptions, *, index: int) -> int:
-    """Run this pod to its end; returns its exit code."""
-    job = AgenticRLJob.model_validate_json(told.job_file.read_text(encoding="utf-8"))
-    pod = _TrainerPod(told, job)
+async def launch(options: AttemptOptions, *, index: int) -> int:
+    """Run this pod to its end; return its exit code. Raises ValueError for an invalid environment."""
+    job = AgenticRLJob.model_validate_json(options.job_file.read_text(encoding="utf-8"))
+    pod = _TrainerPod(options, job)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, pod.stopping.set)
-    return await (pod.lead() if index == 0 else pod.serve())
+    return await (pod.run_head() if index == 0 else pod.run_node())
 
 
 class _TrainerPod:
     """One pod of an attempt."""
 
-    def __init__(self, told: AttemptOptions, job: AgenticRLJob) -> None:
-        self._told = told
+    def __init__(self, options: AttemptOptions, job: AgenticRLJob) -> None:
+        self._options = options
         self._job = job
-        self._stage = job.stage(told.stage)
-        self._attempt = AttemptRecord(attempt=told.attempt, uid=job.metadata.uid)
-        self._state = JobState(told.state)
-        self._env = os.environ | ray_cluster.environment(os.environ.get("RSTAR2_ENGINE_TOKEN", ""))
+        self._stage = job.stage(options.stage)
+        self._attempt = AttemptRecord(attempt=options.attempt, uid=job.metadata.uid)
+        self._state = JobState(options.state)
+        self._env = os.environ | ray_cluster.environment(read_secret(ENGINE_TOKEN) or "")
         self._background: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
-        """Set by SIGTERM, or because another pod of the attempt got one."""
+        """Set by SIGTERM to this pod, or to another pod of the attempt."""
 
     @property
     def _folder(self) -> StageState:
-        return self._state.stage(self._told.stage)
+        return self._state.stage(self._options.stage)
 
     # -- index 0 ----------------------------------------------------------------------------------------------------
 
-    async def lead(self) -> int:
-        """Index 0: the driver and what it needs."""
-        why_not = acquire_attempt(self._folder.attempt_file, self._attempt)
-        if why_not:
-            return self._refuse(ExitCode.RETRYABLE, why_not)
+    async def run_head(self) -> int:
+        """Run index 0: the orchestrator and what it needs."""
+        error = acquire_attempt(self._folder.attempt_file, self._attempt)
+        if error:
+            return self._fail(ExitCode.RETRYABLE, error)
         write_model(self._state.job_file, self._job)
         async with AsyncExitStack() as stack:
-            return await self._lead(stack)
+            return await self._run_orchestrator(stack)
 
-    async def _lead(self, stack: AsyncExitStack) -> int:
-        told = self._told
+    async def _run_orchestrator(self, stack: AsyncExitStack) -> int:
+        options = self._options
         config_map = None
-        if told.progress:
-            config_map = await stack.enter_async_context(ProgressConfigMap.of_pod(told.progress, account=told.account))
-        mirror = ProgressMirror(config_map, self._state, stage=told.stage, attempt=self._attempt)
+        if options.progress:
+            progress_map = ProgressConfigMap.of_pod(options.progress, account=options.account)
+            config_map = await stack.enter_async_context(progress_map)
+        mirror = ProgressMirror(config_map, self._state, stage=options.stage, attempt=self._attempt)
         done = self._folder.outcome()
         if done is not None and self._folder.done:
-            log.info("stage %s is already done in this storage: %s", told.stage, done.message)
-            return await self._conclude(mirror, done.model_copy(update={"attempt": told.attempt}))
-        # What an attempt of this number has left, of a job that was deleted, is not to be taken for ours.
+            log.info("stage %s is already done in this storage: %s", options.stage, done.message)
+            return await self._conclude(mirror, done.model_copy(update={"attempt": options.attempt}))
+        # A deleted job with the same name may have left files of an attempt with the same number.
         self._folder.outcome_file.unlink(missing_ok=True)
         self._state.progress_file.unlink(missing_ok=True)
         self._open_run()
-        stack.push_async_callback(self._end_background)
-        for work in (mirror.follow(), self._ship(), self._watch_leaving()):
+        stack.push_async_callback(self._stop_background)
+        for work in (mirror.follow(), self._run_shipper(), self._watch_other_pods()):
             self._background.add(asyncio.create_task(work))
         address, outcome = None, None
-        if told.nodes > 1 and self._stage.learns:
+        if options.nodes > 1 and self._stage.learns:
             address, outcome = await self._start_ray()
         if outcome is not None:
             return await self._conclude(mirror, outcome)
-        code = await self._drive(address)
+        code = await self._orchestrate(address)
         outcome = self._folder.outcome()
         if outcome is None and self.stopping.is_set() and code == -signal.SIGTERM:
-            outcome = self._outcome("suspended", "Suspended", "asked to stop before the driver had begun")
+            outcome = self._outcome("suspended", "Suspended", "stopped before the orchestrator had started")
             return await self._conclude(mirror, outcome)
-        if outcome is None or outcome.attempt != told.attempt:
-            how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
-            return self._refuse(code if code >= 0 else 128 - code, f"the driver {how} and left no outcome")
+        if outcome is None or outcome.attempt != options.attempt:
+            message = f"the orchestrator {describe_exit(code)} and wrote no outcome"
+            return self._fail(code if code >= 0 else 128 - code, message)
         await self._conclude(mirror, outcome)
         return code
 
     def _open_run(self) -> None:
-        """Say where the journal goes, for the shipper: it may start before the driver does."""
+        """Write the destination of the journal for the shipper, which may start before the orchestrator."""
         Tracker.for_job(self._job, self._state.root).close()
 
     async def _start_ray(self) -> tuple[str | None, Outcome | None]:
-        """Address of the whole Ray cluster, or how the attempt ended before there was one."""
+        """Start the head and wait for all nodes. Returns the cluster's address, or the outcome of a failed start."""
         cluster = self._cluster(head=_own_address())
-        for _ in range(JOIN_TRIES):
+        for _ in range(JOIN_ATTEMPTS):
             head = await self._spawn(cluster.head_command(store_bytes=ray_cluster.store_bytes()))
-            waits = asyncio.create_task(self._all_nodes(cluster))
-            ends = {waits, asyncio.create_task(head.wait()), asyncio.create_task(self.stopping.wait())}
+            complete = asyncio.create_task(self._wait_for_nodes(cluster))
+            ends = {complete, asyncio.create_task(head.wait()), asyncio.create_task(self.stopping.wait())}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            here = waits.done()
+            is_complete = complete.done()
             for task in ends:
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
-            if here:
+            if is_complete:
                 return cluster.head_address, None
             if self.stopping.is_set():
-                return None, self._outcome("suspended", "Suspended", "asked to stop before all pods were there")
-            log.warning("the head ended with %s before all pods had joined", head.returncode)
-        words = f"Ray's head ended {JOIN_TRIES} times before all {self._told.nodes} pods had joined (see the log)"
-        return None, self._outcome("failed", "RanksLost", words)
+                return None, self._outcome("suspended", "Suspended", "stopped before all pods had joined")
+            log.warning("the head exited with code %s before all pods had joined", head.returncode)
+        message = (
+            f"Ray's head exited {JOIN_ATTEMPTS} times before all {self._options.nodes} pods had joined: see the log"
+        )
+        return None, self._outcome("failed", "RanksLost", message)
 
-    async def _all_nodes(self, cluster: RayCluster) -> None:
-        """Return when every pod has given Ray its node."""
+    async def _wait_for_nodes(self, cluster: RayCluster) -> None:
+        """Return when every pod has joined the cluster as a node."""
         while not (await reachable(cluster.head, cluster.port) and await self._have_joined(cluster)):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _have_joined(self, cluster: RayCluster) -> bool:
-        """Wait in a process that knows Ray; False when it could not (the caller sees the head's own end)."""
-        process = await self._spawn(cluster.wait_command(self._told.nodes))
+        """Wait in a process that imports Ray; False if it failed (the caller watches the head itself)."""
+        process = await self._spawn(cluster.wait_command(self._options.nodes))
         try:
             return await process.wait() == 0
         finally:
             if process.returncode is None:
                 process.kill()
 
-    async def _drive(self, ray_address: str | None) -> int:
-        """Run the driver to its end; SIGTERM goes on to it."""
-        told = self._told
-        command = [sys.executable, "-m", "rstar2_train.orchestrator", "--state", str(told.state)]
-        command += ["--stage", told.stage, "--attempt", str(told.attempt)]
-        for flag, value in (("--engines", told.engines), ("--judge", told.judge), ("--ray", ray_address)):
+    async def _orchestrate(self, ray_address: str | None) -> int:
+        """Run the orchestrator to its end; a stop request is passed to it. Returns its exit code."""
+        options = self._options
+        command = [sys.executable, "-m", "rstar2_train.orchestrator", "--state", str(options.state)]
+        command += ["--stage", options.stage, "--attempt", str(options.attempt)]
+        for flag, value in (("--engines", options.engines), ("--judge", options.judge), ("--ray", ray_address)):
             command += [flag, value] if value else []
-        driver = await self._spawn(command, ray=ray_address is not None)
-        ended = asyncio.create_task(driver.wait())
+        orchestrator = await self._spawn(command, ray=ray_address is not None)
+        exited = asyncio.create_task(orchestrator.wait())
         stop = asyncio.create_task(self.stopping.wait())
-        await asyncio.wait({ended, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({exited, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if not ended.done():
-            log.info("asked to stop: the driver writes a checkpoint and ends")
-            driver.terminate()
-        return await ended
+        if not exited.done():
+            log.info("stop requested: the orchestrator writes a checkpoint and exits")
+            orchestrator.terminate()
+        return await exited
 
-    async def _ship(self) -> None:
-        """Keep the MLflow shipper running."""
+    async def _run_shipper(self) -> None:
+        """Run the MLflow shipper, and restart it when it exits."""
         while True:
             process = await self._spawn(shipper.command(self._state.root), ray=False)
             code = await process.wait()
-            log.warning("the MLflow shipper ended with %s and is started again", code)
-            await asyncio.sleep(10 * LOOK_SECONDS)
+            log.warning("the MLflow shipper %s; restarting it", describe_exit(code))
+            await asyncio.sleep(SHIPPER_RESTART_SECONDS)
 
-    async def _watch_leaving(self) -> None:
-        """When another pod of the attempt was asked to end, so is the driver: it can still write a checkpoint."""
+    async def _watch_other_pods(self) -> None:
+        """Stop this pod when another pod of the attempt must stop: the orchestrator can still write a checkpoint."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 leaving = read_attempt(self._folder.leaving_file)
-            except (OSError, ValueError) as error:  # the storage is away, or two pods leave at the same moment
-                log.warning("%s cannot be read: %s", self._folder.leaving_file, error)
+            except (OSError, ValueError) as error:  # unreachable storage, or two pods that write at the same time
+                log.warning("cannot read %s: %s", self._folder.leaving_file, error)
                 continue
             if leaving == self._attempt:
-                log.info("a pod of this attempt was asked to end")
+                log.info("another pod of this attempt must stop")
                 self.stopping.set()
                 return
 
-    async def _end_background(self) -> None:
+    async def _stop_background(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def _outcome(self, kind: str, reason: Reason, message: str) -> Outcome:
         outcome = Outcome.model_validate(
-            {"stage": self._told.stage, "attempt": self._told.attempt, "outcome": kind, "reason": reason}
+            {"stage": self._options.stage, "attempt": self._options.attempt, "outcome": kind, "reason": reason}
         )
         return outcome.model_copy(update={"message": message, "retryable": kind == "failed"})
 
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
-        """Storage first, then the termination message, then the ConfigMap."""
+        """Write the outcome to the storage, to the termination message, then to the ConfigMap."""
         write_model(self._folder.outcome_file, outcome)
-        write_termination_message(to_json(outcome), self._told.termination_log)
+        write_termination_message(to_json(outcome), self._options.termination_log)
         await mirror.conclude(outcome)
         return outcome.exit_code
 
-    def _refuse(self, code: int, why: str) -> int:
-        log.error("%s", why)
-        write_termination_message(why, self._told.termination_log)
+    def _fail(self, code: int, message: str) -> int:
+        log.error("%s", message)
+        write_termination_message(message, self._options.termination_log)
         return code
 
     # -- the other indexes ------------------------------------------------------------------------------------------
 
-    async def serve(self) -> int:
-        """Another index: a node of Ray for as long as the head lives; the Job's end is its own.
+    async def run_node(self) -> int:
+        """Run another index: a Ray node as long as the head runs. The end of the Job stops this pod.
 
-        SIGTERM alone does not end it: the driver needs its ranks to write a checkpoint. It is told, and then the
-        head's end is this pod's end.
+        SIGTERM does not stop the node, because the orchestrator needs its ranks to write a checkpoint. The orchestrator
+        is notified, and this pod stops when the head has stopped.
         """
-        told = self._told
+        options = self._options
         if not self._stage.learns:
-            raise ValueError(f"stage {told.stage} is driven from one pod; --nodes is {told.nodes}")
-        cluster = self._cluster(head=told.head or ray_cluster.head_host(_host(), subdomain=told.subdomain))
-        leaving = asyncio.create_task(self._tell_leaving())
-        lost = 0
+            raise ValueError(f"stage {options.stage} runs in one pod, but --nodes is {options.nodes}")
+        cluster = self._cluster(head=options.head or ray_cluster.head_host(_host(), subdomain=options.subdomain))
+        leaving = asyncio.create_task(self._announce_stop())
+        failures = 0
         log.info("waiting for the head at %s", cluster.head_address)
         while True:
             if not await reachable(cluster.head, cluster.port):
                 if self.stopping.is_set():
                     leaving.cancel()
                     return ExitCode.DONE
-                await asyncio.sleep(LOOK_SECONDS)
-            elif await self._give_node(cluster):
-                log.info("the head has ended: this node waits for another, or for its own end")
+                await asyncio.sleep(POLL_SECONDS)
+            elif await self._run_ray_node(cluster):
+                log.info("the head has stopped: this node waits for a new head, or for its own stop")
             else:
-                lost += 1
-                if lost == JOIN_TRIES:
+                failures += 1
+                if failures == JOIN_ATTEMPTS:
                     break
-                await asyncio.sleep(LOOK_SECONDS)
-        return self._refuse(ExitCode.RETRYABLE, f"Ray on this pod ended {lost} times while its head was alive")
+                await asyncio.sleep(POLL_SECONDS)
+        return self._fail(ExitCode.RETRYABLE, f"Ray on this pod exited {failures} times while its head was running")
 
-    async def _give_node(self, cluster: RayCluster) -> bool:
-        """Be a node until the head ends (True), or the node does."""
-        found = await resolve_addresses(cluster.head_address)
-        if found:  # Ray takes an address as its own name for a node: not once a name and once a number
-            cluster = dataclasses.replace(cluster, head=split_address(min(found))[0])
+    async def _run_ray_node(self, cluster: RayCluster) -> bool:
+        """Run a node until the head stops (returns True) or the node exits (returns False)."""
+        addresses = await resolve_addresses(cluster.head_address)
+        if addresses:  # Ray identifies a node by its address: the name and the IP address would be two nodes
+            cluster = dataclasses.replace(cluster, head=split_address(min(addresses))[0])
         node = await self._spawn(cluster.join_command(store_bytes=ray_cluster.store_bytes()))
-        lost, ended = asyncio.create_task(node.wait()), asyncio.create_task(ray_cluster.wait_for_end(cluster))
-        await asyncio.wait({lost, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
-            log.warning("the node ended with %s", node.returncode)
+        exited, head_end = asyncio.create_task(node.wait()), asyncio.create_task(ray_cluster.wait_for_end(cluster))
+        await asyncio.wait({exited, head_end}, return_when=asyncio.FIRST_COMPLETED)
+        if not head_end.done():
+            log.warning("the Ray node exited with code %s", node.returncode)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AFTERMATH_SECONDS):
-                    await ended
+                async with asyncio.timeout(HEAD_CHECK_SECONDS):
+                    await head_end
         if node.returncode is None:
             node.kill()
-        await lost
-        gone = ended.done() and not ended.cancelled()
-        ended.cancel()
-        return gone
+        await exited
+        head_stopped = head_end.done() and not head_end.cancelled()
+        head_end.cancel()
+        return head_stopped
 
-    async def _tell_leaving(self) -> None:
+    async def _announce_stop(self) -> None:
+        """On a stop request, notify index 0 through the storage."""
         await self.stopping.wait()
-        log.info("asked to stop: the driver is told, and this node stays until it has ended")
+        log.info("stop requested: notifying the orchestrator; this node stays until it has exited")
         write_model(self._folder.leaving_file, self._attempt)
 
     # -- both -------------------------------------------------------------------------------------------------------
@@ -296,14 +306,14 @@ class _TrainerPod:
     def _cluster(self, *, head: str) -> RayCluster:
         return RayCluster(
             head=head,
-            port=self._told.ray_port,
+            port=self._options.ray_port,
             address=_own_address(),
             slots=self._job.spec.trainer.ranks_per_replica,
             gpus=self._job.spec.trainer.gpus_per_replica,
         )
 
     async def _spawn(self, command: list[str], *, ray: bool = True) -> asyncio.subprocess.Process:
-        """A child on this pod's output, which does not outlive it. `ray`: with the Ray cluster's environment."""
+        """Start a child with this pod's output, which dies with this process. `ray`: with the cluster's environment."""
         env: Mapping[str, str] = self._env if ray else os.environ
         return await asyncio.create_subprocess_exec(
             *command, env=env, stdin=asyncio.subprocess.DEVNULL, preexec_fn=die_with_parent, start_new_session=True
@@ -311,10 +321,10 @@ class _TrainerPod:
 
 
 def acquire_attempt(file: Path, attempt: AttemptRecord) -> str:
-    """Make `attempt` the one that may write; why not, when a later one of the same job is there already."""
-    there = read_attempt(file)
-    if there is not None and there.uid == attempt.uid and there.attempt > attempt.attempt:
-        return f"StaleAttempt: attempt {there.attempt} has taken over from {attempt.attempt}"
+    """Make `attempt` the only one that may write. Returns an error message if a later attempt of the job exists."""
+    current = read_attempt(file)
+    if current is not None and current.uid == attempt.uid and current.attempt > attempt.attempt:
+        return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {current.attempt}"
     write_model(file, attempt)
     return ""
 
@@ -323,7 +333,7 @@ def _own_address() -> str:
     try:
         return os.environ["POD_IP"]
     except KeyError:
-        raise ValueError("POD_IP is not set: it is this pod's address, from status.podIP") from None
+        raise ValueError("POD_IP is not set. It must be this pod's address, from status.podIP.") from None
 
 
 def _host() -> str:

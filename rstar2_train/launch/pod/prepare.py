@@ -1,7 +1,7 @@
-"""Brings data and model into a job's storage, before its first stage, or says what is missing.
+"""Creates, downloads or finds a job's data and model in its storage, before the first stage.
 
-The job file names paths (api/sources.py), source.json beside it what the user wrote. What is generated is made, what
-is on the Hugging Face hub is fetched (resumable, once), what should be on a claim or in the image is looked for.
+The job file has paths (api/sources.py), source.json next to it has the sources as the user wrote them. Generated data
+is created, a source on the Hugging Face Hub is downloaded once (resumable), one in a claim or the image must exist.
 """
 
 from __future__ import annotations
@@ -22,116 +22,117 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap
-from rstar2_train.launch.pod.progress_mirror import retry_until, to_json, write_termination_message
+from rstar2_train.launch.pod.progress_mirror import put_with_retries, to_json, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils.files import DISK_FULL, write_atomically
 
-log = logging.getLogger("rstar2.cluster")
+log = logging.getLogger(__name__)
 
 COMPLETE = ".rstar2-complete"
-"""In a fetched model's folder, once all of it is there."""
-NOT_FETCHED = ["*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*", "onnx/*"]
-"""Files of a model repository that repeat what its safetensors hold."""
+"""File in the folder of a downloaded model that marks it as complete."""
+IGNORED_FILES = ["*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*", "onnx/*"]
+"""Files of a model repository with the same weights as its safetensors."""
 STAGE = "prepare"
-"""Stands where an outcome has the name of its stage."""
+"""Name of the stage in the outcome of this program."""
 
 
 def prepare(job_file: Path, state_root: Path, *, progress: str, account: Path, termination_log: Path) -> int:
-    """Prepare the storage; returns the exit code. The ConfigMap `progress`, if named, hears how it ended."""
+    """Prepare the storage; return the exit code. `progress`: ConfigMap that gets the outcome; empty: none."""
     job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
     source = AgenticRLJob.model_validate_json(job_file.with_name("source.json").read_text(encoding="utf-8"))
     state = JobState(state_root)
     try:
-        _bring(source, job, state)
+        _prepare_storage(source, job, state)
         outcome = Outcome(stage=STAGE, attempt=1, outcome="completed", reason="Completed")
     except StageFailed as error:
         log.error("%s", error)
-        words = str(error)[:2000]
+        message = str(error)[:2000]
         outcome = Outcome(
-            stage=STAGE, attempt=1, outcome="failed", reason=error.reason, message=words, retryable=error.retryable
+            stage=STAGE, attempt=1, outcome="failed", reason=error.reason, message=message, retryable=error.retryable
         )
     if progress:
-        asyncio.run(_tell(progress, outcome, account))
+        asyncio.run(_report(progress, outcome, account))
     write_termination_message(outcome.message, termination_log)
     return outcome.exit_code
 
 
-def _bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
-    """`bring` and `begin`; storage that cannot be used is said to be that."""
+def _prepare_storage(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
+    """Provide the sources and start the job's run. Raises StageFailed, also for storage that cannot be written."""
     try:
-        bring(source, job, state)
-        begin(source, state)
+        provide_sources(source, job, state)
+        start_job(source, state)
     except OSError as error:
         if error.errno in DISK_FULL:
             raise StageFailed("StorageFull", f"{error}: enlarge the claim", retryable=False) from error
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        words = f"{error}: the storage must be writable by user {os.getuid()}, group {os.getgid()} (NFS has no fsGroup)"
-        raise StageFailed("BadConfiguration", words, retryable=False) from error
+        message = f"{error}: user {os.getuid()}, group {os.getgid()} must be able to write to the storage"
+        raise StageFailed("BadConfiguration", f"{message} (NFS ignores fsGroup)", retryable=False) from error
 
 
-async def _tell(progress: str, outcome: Outcome, account: Path) -> None:
+async def _report(progress: str, outcome: Outcome, account: Path) -> None:
     async with ProgressConfigMap.of_pod(progress, account=account) as config_map:
-        await retry_until(config_map, {PREPARE_KEY: to_json(outcome)})
+        await put_with_retries(config_map, {PREPARE_KEY: to_json(outcome)})
 
 
-def bring(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
-    """Make, fetch or find every source of a job. Raises StageFailed naming every field whose file cannot be used.
+def provide_sources(source: AgenticRLJob, job: AgenticRLJob, state: JobState) -> None:
+    """Create, download or find every source of a job. Raises StageFailed with each field whose file is unusable.
 
-    `source`: as the user wrote it; `job`: the same with paths in the places of its sources.
+    `source`: the job as the user wrote it; `job`: the same job with paths in place of the sources.
     """
     state.root.mkdir(parents=True, exist_ok=True)
     missing = {}
-    for wanted, place in zip(sources(source), sources(job), strict=True):
-        value, path = wanted.value, Path(place.value)
+    for original, resolved in zip(sources(source), sources(job), strict=True):
+        value, path = original.value, Path(resolved.value)
         try:
             if value.startswith(GENERATED):
                 resolve(value, base_dir=state.root, state_dir=state.root, seed=source.spec.seed)
             elif value.startswith(HUB):
-                found = split_hub(value)
-                fetch(found, Path(found.folder(PurePosixPath(state.root))))
+                hub = split_hub(value)
+                download(hub, Path(hub.folder(PurePosixPath(state.root))))
             if not path.exists():
-                raise DataError(f"{value}: no such file or folder (looked at {path})")
+                raise DataError(f"{value}: no such file or folder (path: {path})")
         except DataError as error:
-            missing[wanted.field] = str(error)
-    problems = find_invalid_files(job) | missing
-    if problems:
-        words = "\n".join(f"{field}: {what}" for field, what in problems.items())
-        raise StageFailed("BadData", words, retryable=False)
+            missing[original.field] = str(error)
+    errors = find_invalid_files(job) | missing
+    if errors:
+        message = "\n".join(f"{field}: {error}" for field, error in errors.items())
+        raise StageFailed("BadData", message, retryable=False)
 
 
-def begin(source: AgenticRLJob, state: JobState) -> None:
-    """Note when the job began, and open its MLflow run with what the user wrote. Again for the same job: no harm."""
+def start_job(source: AgenticRLJob, state: JobState) -> None:
+    """Write the start time of the job, and open its MLflow run with the user's manifest. Idempotent."""
     uid = source.metadata.uid
-    began = json.loads(state.began_file.read_text(encoding="utf-8")) if state.began_file.exists() else {}
-    if began.get("uid") != uid or not began:
-        write_atomically(state.began_file, json.dumps({"uid": uid, "at": time.time()}))
-    wanted = source.model_dump(mode="json", exclude_defaults=True)
-    write_atomically(state.manifest_file, dump_yaml([wanted]))
+    start = json.loads(state.start_file.read_text(encoding="utf-8")) if state.start_file.exists() else {}
+    if start.get("uid") != uid or not start:
+        write_atomically(state.start_file, json.dumps({"uid": uid, "at": time.time()}))
+    manifest = source.model_dump(mode="json", exclude_defaults=True)
+    write_atomically(state.manifest_file, dump_yaml([manifest]))
     tracker = Tracker.for_job(source, state.root)
     tracker.start_job(source.spec.model_dump(by_alias=True, exclude={"stages"}, exclude_none=True))
     tracker.log_artifact("", state.manifest_file)
     tracker.close()
 
 
-def fetch(source: HubSource, folder: Path) -> None:
-    """Fetch a model, or a file of a data set, from the hub into `folder`, unless it is there already.
+def download(source: HubSource, folder: Path) -> None:
+    """Download a model, or a file of a data set, from the Hub into `folder`, unless it is complete already.
 
-    Raises DataError when the hub has no such thing or does not give it to us, StageFailed (retryable) when it is away.
+    Raises DataError if the Hub has no such repository, revision or file, or denies access, StageFailed (retryable) if
+    the Hub is unreachable.
     """
-    there = folder / (source.file or COMPLETE)
-    if there.exists():
+    marker = folder / (source.file or COMPLETE)
+    if marker.exists():
         return
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    import httpx2  # what huggingface_hub speaks HTTP with, and lets through
+    import httpx2  # the HTTP client of huggingface_hub, which raises its errors
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    log.info("fetching %s into %s", source.repository, folder)
-    began = time.monotonic()
+    log.info("downloading %s into %s", source.repository, folder)
+    started = time.monotonic()
     try:
-        # By commit: given a name, it takes a half-filled folder for the whole when the hub cannot be asked.
+        # By commit: for a branch, huggingface_hub accepts an incomplete folder if the Hub is unreachable.
         commit = HfApi().repo_info(source.repository, repo_type=source.kind, revision=source.revision).sha
         snapshot_download(
             source.repository,
@@ -139,28 +140,28 @@ def fetch(source: HubSource, folder: Path) -> None:
             revision=commit,
             local_dir=folder,
             allow_patterns=[source.file] if source.file else None,
-            ignore_patterns=None if source.file else NOT_FETCHED,
+            ignore_patterns=None if source.file else IGNORED_FILES,
         )
     except GatedRepoError as error:
         raise DataError(
-            f"{source.repository} is gated: accept its terms on the hub, and name the Secret with HF_TOKEN in "
-            "spec.secretRefs.hubToken"
+            f"{source.repository} is gated. Accept its terms on the Hub, and name the Secret with HF_TOKEN in "
+            "spec.secretRefs.hubToken."
         ) from error
     except RevisionNotFoundError as error:
         raise DataError(f"{source.repository} has no revision {source.revision!r}") from error
     except RepositoryNotFoundError as error:
         raise DataError(
-            f"the hub knows no {source.kind} {source.repository}, or shows it to members only: check the name, and for "
-            "a private one name the Secret with HF_TOKEN in spec.secretRefs.hubToken"
+            f"the Hub has no {source.kind} {source.repository}, or it is private. Check the name. For a private one, "
+            "name the Secret with HF_TOKEN in spec.secretRefs.hubToken."
         ) from error
     except (httpx2.HTTPError, OSError) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            words = f"no space left for {source.repository} in the storage: enlarge its claim"
-            raise StageFailed("StorageFull", words, retryable=False) from error
-        words = f"{source.repository} could not be fetched from the hub: {type(error).__name__}: {error}"
-        raise StageFailed("HubUnavailable", words[:1500], retryable=True) from error
-    if source.file and not there.exists():
+            message = f"no space left in the storage for {source.repository}: enlarge the claim"
+            raise StageFailed("StorageFull", message, retryable=False) from error
+        message = f"cannot download {source.repository} from the Hub: {type(error).__name__}: {error}"
+        raise StageFailed("HubUnavailable", message[:1500], retryable=True) from error
+    if source.file and not marker.exists():
         raise DataError(f"the data set {source.repository} has no file {source.file}")
     if not source.file:
-        write_atomically(there, f"{source.repository}@{source.revision or 'main'}\n")
-    log.info("fetched %s in %.0f s", source.repository, time.monotonic() - began)
+        write_atomically(marker, f"{source.repository}@{source.revision or 'main'}\n")
+    log.info("downloaded %s in %.0f s", source.repository, time.monotonic() - started)

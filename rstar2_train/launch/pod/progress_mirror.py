@@ -1,6 +1,6 @@
-"""Mirrors what a job writes to its storage into the progress ConfigMap, which the operator turns into status.
+"""Copies progress and outcome from the job's storage to the progress ConfigMap, from which the operator sets status.
 
-`due` says when progress is worth a write: at once on a change of stage, attempt or phase, else every ten seconds.
+`due` decides when progress is worth a write: immediately for another stage, attempt or phase, else every ten seconds.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.pod.progress_config_map import ProgressConfigMap, ProgressNotWritten
 from rstar2_train.tracking import shipper
 
-log = logging.getLogger("rstar2.cluster")
+log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-EVERY_SECONDS = 10.0
-"""Between two writes of a progress whose phase has not changed."""
-PATIENCE_SECONDS = 60.0
-"""How long the end of a pod waits for an API server that is away; the outcome lies in storage, and in the pod's
-termination message."""
+POLL_SECONDS = 1.0
+WRITE_SECONDS = 10.0
+"""Minimum interval of writes while the phase stays the same."""
+RETRY_SECONDS = 60.0
+"""How long a pod retries its last write. The outcome is also in the storage and in the termination message."""
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Where a container leaves its last words; made by the kubelet."""
+"""File of a container's termination message, which the kubelet creates."""
 
 
-def due(progress: Progress, told: Progress | None, *, seconds: float) -> bool:
-    """Whether to tell a progress, so many seconds after the last time. `told`: what was told then."""
-    if told is None:
+def due(progress: Progress, written: Progress | None, *, seconds: float) -> bool:
+    """Return whether to write `progress`. `written`: the last written progress, `seconds` ago."""
+    if written is None:
         return True
-    if progress.updated_at == told.updated_at and progress.mlflow_run_id == told.mlflow_run_id:
+    if progress.updated_at == written.updated_at and progress.mlflow_run_id == written.mlflow_run_id:
         return False
-    changed = (progress.stage, progress.attempt, progress.phase) != (told.stage, told.attempt, told.phase)
-    return changed or seconds >= EVERY_SECONDS
+    changed = (progress.stage, progress.attempt, progress.phase) != (written.stage, written.attempt, written.phase)
+    return changed or seconds >= WRITE_SECONDS
 
 
 class ProgressMirror:
-    """Tells one attempt's progress and outcome; with no ConfigMap, nobody."""
+    """Copies progress and outcome of one attempt. Without a ConfigMap it writes nothing."""
 
     def __init__(
         self, config_map: ProgressConfigMap | None, state: JobState, *, stage: str, attempt: AttemptRecord
@@ -49,50 +48,50 @@ class ProgressMirror:
         self._state = state
         self._stage = stage
         self._attempt = attempt
-        self._told: Progress | None = None
-        self._told_at = 0.0
-        self._trouble = ""
-        self._unreadable = ""
+        self._written: Progress | None = None
+        self._written_at = 0.0
+        self._write_error = ""
+        self._read_error = ""
 
     async def follow(self) -> None:
-        """Tell progress as it changes, for ever."""
+        """Copy progress whenever it changes, until cancelled."""
         while True:
-            await self._tell_progress()
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._write_progress()
+            await asyncio.sleep(POLL_SECONDS)
 
     async def conclude(self, outcome: Outcome) -> None:
-        """Tell the last progress and the outcome; waits a minute for an API server that is away."""
-        await retry_until(self._config_map, self._final(outcome))
+        """Write the last progress and the outcome. Retries for RETRY_SECONDS."""
+        await put_with_retries(self._config_map, self._final_data(outcome))
 
-    async def _tell_progress(self) -> None:
+    async def _write_progress(self) -> None:
         progress = self._progress()
         if self._config_map is None or progress is None:
             return
-        if not due(progress, self._told, seconds=time.monotonic() - self._told_at):
+        if not due(progress, self._written, seconds=time.monotonic() - self._written_at):
             return
         try:
             await self._config_map.put({PROGRESS_KEY: to_json(progress)})
         except ProgressNotWritten as error:
-            if str(error) != self._trouble:
-                log.warning("the API server does not take the progress, training goes on: %s", error)
-            self._trouble = str(error)
-            await asyncio.sleep(LOOK_SECONDS)
+            if str(error) != self._write_error:
+                log.warning("cannot write the progress to the API server, training continues: %s", error)
+            self._write_error = str(error)
+            await asyncio.sleep(POLL_SECONDS)
             return
-        self._told, self._told_at, self._trouble = progress, time.monotonic(), ""
+        self._written, self._written_at, self._write_error = progress, time.monotonic(), ""
 
     def _progress(self) -> Progress | None:
-        """The attempt's progress, with its run in MLflow; None before its driver wrote one, or once it is past.
+        """Return the attempt's progress with its MLflow run; None if the orchestrator has not written any.
 
-        None too when it cannot be read, which is logged once: the mirror, and the outcome, must not fail with it.
+        Also None if it cannot be read, which is logged once: the mirror and the outcome must not fail with it.
         """
         try:
             progress = self._read()
-        except (OSError, ValueError) as error:  # network storage has its moments; a file may not be what it should
-            if str(error) != self._unreadable:
-                log.warning("the progress cannot be read now: %s", error)
-            self._unreadable = str(error)
+        except (OSError, ValueError) as error:  # network storage may fail for a moment; the file may be damaged
+            if str(error) != self._read_error:
+                log.warning("cannot read the progress now: %s", error)
+            self._read_error = str(error)
             return None
-        self._unreadable = ""
+        self._read_error = ""
         return progress
 
     def _read(self) -> Progress | None:
@@ -103,16 +102,16 @@ class ProgressMirror:
             return None
         return progress.model_copy(update={"mlflow_run_id": shipper.run_id(self._state.root, self._stage)})
 
-    def _final(self, outcome: Outcome) -> dict[str, str]:
+    def _final_data(self, outcome: Outcome) -> dict[str, str]:
         progress = self._progress()
-        told = {} if progress is None else {PROGRESS_KEY: to_json(progress)}
-        return told | {outcome_key(self._stage): to_json(outcome)}
+        data = {} if progress is None else {PROGRESS_KEY: to_json(progress)}
+        return data | {outcome_key(self._stage): to_json(outcome)}
 
 
-async def retry_until(
-    config_map: ProgressConfigMap | None, data: dict[str, str], *, seconds: float = PATIENCE_SECONDS
+async def put_with_retries(
+    config_map: ProgressConfigMap | None, data: dict[str, str], *, seconds: float = RETRY_SECONDS
 ) -> None:
-    """Put keys, again and again for a while. What could not be told is logged."""
+    """Set keys of the ConfigMap. A failed write is retried for `seconds`, then logged."""
     deadline = time.monotonic() + seconds
     while config_map is not None:
         try:
@@ -120,17 +119,17 @@ async def retry_until(
             return
         except ProgressNotWritten as error:
             if time.monotonic() > deadline:
-                log.error("the API server did not take %s for %.0f s: %s", ", ".join(data), seconds, error)
+                log.error("cannot write %s to the API server after %.0f s: %s", ", ".join(data), seconds, error)
                 return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def to_json(model: ApiModel) -> str:
-    """A contract as one line of JSON."""
+    """Return a contract as one line of JSON."""
     return json.dumps(model.model_dump(mode="json", exclude_none=True))
 
 
 def write_termination_message(text: str, file: Path = TERMINATION_LOG) -> None:
-    """Leave a container's termination message, where there is a kubelet to read it. At most 4 KB are kept."""
+    """Write a container's termination message, if a kubelet has created the file. At most 4 KB are kept."""
     if file.exists():
         file.write_text(text[:4096], encoding="utf-8")

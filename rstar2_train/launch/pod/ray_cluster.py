@@ -1,8 +1,8 @@
-"""The Ray cluster of one stage attempt: pod 0 has the head, every other pod joins it as a node.
+"""The Ray cluster of one stage attempt: pod 0 runs the head, every other pod joins it as a node.
 
-Our own launcher and not Ray's: its exit codes hide what the training did, and flags for the head kill the workers.
-Pods of one attempt know one another by name (an Indexed Job's host names under a headless Service). Run as a program,
-this file waits until all nodes have joined: a driver that started before would be taken for a job that has its pods.
+Started here and not by Ray's launcher, whose exit codes hide the result of the training and whose flags for the head
+kill the workers. The pods of an attempt know each other by name (an Indexed Job's host names under a headless Service).
+Run as a program, this file waits until all nodes have joined, so that the orchestrator starts only with all its pods.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2_train.trainer.ray_runtime import QUIET
 from rstar2_train.utils.dns import join_address
+from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
-log = logging.getLogger("rstar2.cluster")
+log = logging.getLogger(__name__)
 
 AGENT_PORTS = (
     "dashboard-agent-grpc-port",
@@ -29,16 +29,17 @@ AGENT_PORTS = (
     "runtime-env-agent-port",
     "metrics-export-port",
 )
-"""Ports of a node, from the one after the head's."""
-LOOK_SECONDS = 0.5
-HEAD_SECONDS = 2.0
+"""Options for the ports of a node, which follow the port of the head."""
+POLL_SECONDS = 0.5
+HEAD_POLL_SECONDS = 2.0
 HEAD_MISSES = 3
+"""Consecutive failed connections after which the head counts as stopped."""
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_STORE_BYTES = 80_000_000
-MOST_STORE_BYTES = 8 * 2**30
-ENVIRONMENT = QUIET | {
-    # How long a head may be silent. A node that is busy is not to be taken for one that is gone: whether the head has
-    # ended is seen by its port, which the kernel answers for.
+MIN_STORE_BYTES = 80_000_000
+MAX_STORE_BYTES = 8 * 2**30
+ENVIRONMENT = RAY_ENVIRONMENT | {
+    # How long a head may be silent. A busy head must not count as lost; `wait_for_end` detects its end by its port,
+    # for which the kernel answers.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
     "RAY_raylet_start_wait_time_s": "60",
 }
@@ -46,37 +47,37 @@ ENVIRONMENT = QUIET | {
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """The Ray cluster of an attempt, seen from one of its pods."""
+    """The Ray cluster of an attempt, from the view of one of its pods."""
 
     head: str
     """Host of the head."""
     port: int
     """Port of the head."""
     address: str
-    """Of this pod."""
+    """IP address of this pod."""
     slots: int
     """Trainer ranks on this pod."""
     gpus: int
-    """Its accelerators."""
+    """Accelerators of this pod."""
 
     @property
     def head_address(self) -> str:
-        """As Ray takes it."""
+        """HOST:PORT of the head."""
         return join_address(self.head, self.port)
 
     def head_command(self, *, store_bytes: int) -> list[str]:
-        """Starts the head, and stays until it ends."""
+        """Return the command that runs the head until it ends."""
         return [
             *_ray("start", "--head", "--block", f"--port={self.port}", "--include-dashboard=false"),
             *self._node(store_bytes),
         ]
 
     def join_command(self, *, store_bytes: int) -> list[str]:
-        """Joins the head, and stays until either ends."""
+        """Return the command that joins the head and runs a node until one of both ends."""
         return [*_ray("start", "--block", f"--address={self.head_address}"), *self._node(store_bytes)]
 
     def wait_command(self, nodes: int) -> list[str]:
-        """Ends when so many nodes have joined."""
+        """Return the command that exits when `nodes` nodes have joined."""
         return [
             sys.executable,
             "-m",
@@ -88,8 +89,8 @@ class RayCluster:
         ]
 
     def _node(self, store_bytes: int) -> list[str]:
-        # Ray has its agents choose ports, waits 15 seconds to be told, and gives the node up: too short on a busy
-        # machine, and a pod has all ports for itself. (It waits for the listening one all the same.)
+        # Without explicit ports, Ray's agents choose them, and Ray gives up a node whose agents take more than 15 s to
+        # report them. A busy machine needs longer, and a pod has all its ports for itself.
         agents = [f"--{name}={self.port + 1 + index}" for index, name in enumerate(AGENT_PORTS)]
         return [
             *agents,
@@ -102,35 +103,38 @@ class RayCluster:
 
 
 def head_host(host: str, *, subdomain: str) -> str:
-    """Name of pod 0 of the attempt whose pod `host` is: `<job>-<stage>-<attempt>-<index>`, under the Service's name."""
+    """Return the name of pod 0 of the attempt to which pod `host` belongs. Raises ValueError.
+
+    A pod is named `<job>-<stage>-<attempt>-<index>`, under the name of the Service, `subdomain`.
+    """
     name, _, index = host.rpartition("-")
     if not name or not index.isdigit():
-        raise ValueError(f"HOSTNAME is {host!r}: in an Indexed Job it is the Job's name, '-' and the pod's index")
+        raise ValueError(f"HOSTNAME is {host!r}, but in an Indexed Job it is the Job's name, '-' and the pod's index")
     return f"{name}-0.{subdomain}"
 
 
 def environment(secret: str) -> dict[str, str]:
-    """Variables of every Ray process of an attempt. `secret`: what all its pods know, and nobody else."""
+    """Return the variables of every Ray process of an attempt. `secret`: known only to the attempt's pods."""
     token = hashlib.sha256(f"ray of a stage: {secret}".encode()).hexdigest()
     return ENVIRONMENT | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def store_bytes(shared_memory: Path = SHARED_MEMORY) -> int:
-    """Room for the sequences of a step: half of the pod's shared memory, within bounds."""
-    found = os.statvfs(shared_memory)
-    return max(LEAST_STORE_BYTES, min(MOST_STORE_BYTES, found.f_blocks * found.f_frsize // 2))
+    """Return the size of the object store, for the sequences of a step: half of the shared memory, within bounds."""
+    size = os.statvfs(shared_memory)
+    return max(MIN_STORE_BYTES, min(MAX_STORE_BYTES, size.f_blocks * size.f_frsize // 2))
 
 
 async def wait_for_end(cluster: RayCluster) -> None:
-    """Return when the head has ended: its port was closed, or its name gone, several times in a row."""
+    """Return when the head has stopped: several consecutive connections to its port fail, or its name is unknown."""
     misses = 0
     while misses < HEAD_MISSES:
-        await asyncio.sleep(HEAD_SECONDS)
+        await asyncio.sleep(HEAD_POLL_SECONDS)
         misses = 0 if await reachable(cluster.head, cluster.port) else misses + 1
 
 
 async def reachable(host: str, port: int) -> bool:
-    """Whether somebody listens there now; a name that does not resolve yet is nobody."""
+    """Return whether a process listens on the port; False for a name that does not resolve yet."""
     try:
         async with asyncio.timeout(2):
             _, writer = await asyncio.open_connection(host, port)
@@ -141,32 +145,32 @@ async def reachable(host: str, port: int) -> bool:
 
 
 def _ray(*arguments: str) -> Sequence[str]:
-    """Ray's command line by this interpreter: a script's first line may name another."""
+    """Return a Ray command for this interpreter; the installed script may name another one."""
     return [sys.executable, "-m", "ray.scripts.scripts", *arguments]
 
 
 def wait_for_nodes(address: str, nodes: int) -> None:
-    """Wait until so many nodes have joined. Imports ray, hence a process of its own that does not stay."""
+    """Wait until `nodes` nodes have joined. It imports ray, hence it runs in a process of its own."""
     import ray
 
     ray.init(address=address, logging_level="error", log_to_driver=False)
-    seen = -1
+    logged = -1
     while True:
-        here = sorted(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
-        if len(here) != seen:
-            log.info("%d of %d nodes have joined: %s", len(here), nodes, ", ".join(here))
-            seen = len(here)
-        if seen >= nodes:
+        joined = sorted(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
+        if len(joined) != logged:
+            log.info("%d of %d nodes have joined: %s", len(joined), nodes, ", ".join(joined))
+            logged = len(joined)
+        if logged >= nodes:
             break
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     ray.shutdown()
 
 
 def main() -> None:
-    """Command line of the wait."""
+    """Run the command line of the wait."""
     parser = argparse.ArgumentParser(prog="python -m rstar2_train.launch.pod.ray_cluster", description=__doc__)
-    parser.add_argument("--address", required=True, help="the head's HOST:PORT")
-    parser.add_argument("--nodes", type=int, required=True, help="how many to wait for, the head among them")
+    parser.add_argument("--address", required=True, help="HOST:PORT of the head")
+    parser.add_argument("--nodes", type=int, required=True, help="number of nodes, including the head")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     wait_for_nodes(arguments.address, arguments.nodes)

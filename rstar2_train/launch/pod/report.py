@@ -1,6 +1,6 @@
-"""After the last stage, or a failure: the report of the job, and the end of its MLflow run.
+"""The last pod of a job: writes the report, closes the MLflow run and sends the unsent tracking events.
 
-Prints the table of stages, so that `kubectl logs job/<job>-report` shows what the job reached.
+Prints the table of stages, so that `kubectl logs job/<job>-report` shows the result of the job.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rstar2_train.tracking.tracker import Tracker
 
 WIDTH = 120
 SHIP_SECONDS = 150.0
-"""How long MLflow may take for what is left; the kubelet then tries again."""
+"""Time limit for MLflow. After it, the pod fails and the Job retries it."""
 
 
 def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "failed"]) -> int:
-    """Write the report, close the run, send what MLflow has not taken; returns the exit code."""
+    """Write the report, close the run, send unsent tracking events; return the exit code."""
     job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
     state = JobState(state_root)
     result = build_report(state.root, job, seconds=_seconds(state))
@@ -41,7 +41,7 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
     tracker.close()
     shipped = ship(state.root, timeout=SHIP_SECONDS)
     if not shipped.complete:
-        print(f"MLflow has not taken everything ({shipped.error}); it stays in the journal, {path.parent / 'track'}")
+        print(f"MLflow does not have everything ({shipped.error}). The journal keeps it: {path.parent / 'track'}")
         return ExitCode.RETRYABLE
     if shipped.rejection_message:
         print(shipped.rejection_message)
@@ -49,7 +49,7 @@ def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "fa
 
 
 def _seconds(state: JobState) -> float:
-    """Wall time since the job began; 0 when it never did."""
-    if not state.began_file.exists():
+    """Return the wall-clock time since the start of the job; 0 if it has not started."""
+    if not state.start_file.exists():
         return 0.0
-    return time.time() - float(json.loads(state.began_file.read_text(encoding="utf-8"))["at"])
+    return time.time() - float(json.loads(state.start_file.read_text(encoding="utf-8"))["at"])

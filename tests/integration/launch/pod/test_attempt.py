@@ -1,6 +1,6 @@
-"""The programs of a job's pods, one after the other as the operator starts them, with two pods in one Ray cluster.
+"""The programs of a job's pods, in the order of the operator, with two pods in one Ray cluster.
 
-Pods are processes here, each with a loopback address of its own; the API server is a small HTTPS server.
+Pods are processes here, each with its own loopback address; the API server is a small HTTPS server.
 """
 
 from __future__ import annotations
@@ -55,33 +55,37 @@ class Pods:
     def __init__(self, folder: Path, api: FakeConfigMapServer) -> None:
         self.state = JobState(folder / "state" / "pods")
         self.api = api
-        self.words = folder / "termination-log"
-        self.words.touch()
+        self.termination_log = folder / "termination-log"
+        self.termination_log.touch()
         self._folder = folder
         job, _ = resolved_sources(source_job(), str(self.state.root))
         (folder / "job.json").write_text(job.model_dump_json(exclude_none=True))
         (folder / "source.json").write_text(source_job().model_dump_json(exclude_none=True))
         self.started: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as one:
-            one.bind((ADDRESSES[0], 0))
-            self._port = 20000 + one.getsockname()[1] % 9000  # beyond the ports of Ray's workers
+        with socket.socket() as probe:
+            probe.bind((ADDRESSES[0], 0))
+            self._port = 20000 + probe.getsockname()[1] % 9000  # above the ports of Ray's workers
 
     def start(self, *arguments: str, index: int = 0) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "rstar2_train.launch.pod", *arguments, "--job", str(self._folder / "job.json")]
         command += ["--state", str(self.state.root), "--progress", "pods-progress"]
-        command += ["--account", str(self.api.account), "--termination-log", str(self.words)]
+        command += ["--account", str(self.api.account), "--termination-log", str(self.termination_log)]
         env = os.environ | self.api.env
         env |= {"JOB_COMPLETION_INDEX": str(index), "POD_IP": ADDRESSES[index], "HOSTNAME": f"pods-sft-1-{index}"}
         env |= {"RSTAR2_ENGINE_TOKEN": "a-token-of-these-pods", "GLOO_SOCKET_IFNAME": "lo"}
-        env |= {"RAY_TMPDIR": str(self._folder / "ray"), "AUTOSCALER_METRIC_PORT": "0", "HTTPS_PROXY": "http://nobody"}
+        env |= {
+            "RAY_TMPDIR": str(self._folder / "ray"),
+            "AUTOSCALER_METRIC_PORT": "0",
+            "HTTPS_PROXY": "http://unused.invalid",
+        }
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         self.started.append(process)
         return process
 
     def attempt(self, number: int) -> list[subprocess.Popen[bytes]]:
-        """Both pods of an attempt, head and worker. Of an earlier one nothing is left, as with containers."""
-        for process in _left(str(self._folder)):
+        """Start both pods of an attempt. Processes of an earlier one are killed first, as with containers."""
+        for process in _leftovers(str(self._folder)):
             process.kill()
         common = ["launch", "--stage", "sft", "--attempt", str(number), "--nodes", "2", "--subdomain", "pods-trainer"]
         common += ["--ray-port", str(self._port)]
@@ -95,7 +99,7 @@ class Pods:
         try:
             return process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{process.args} did not end:\n{self.log.read_text()[-5000:]}")
+            pytest.fail(f"{process.args} did not exit:\n{self.log.read_text()[-5000:]}")
 
     def progress(self) -> Progress | None:
         text = self.api.data.get("progress.json")
@@ -112,7 +116,7 @@ class Pods:
 @pytest.fixture(scope="module")
 def pods() -> Iterator[Pods]:
     with (
-        # Ray's sockets lie below it, and a socket's path may have 107 characters.
+        # It contains Ray's sockets, and the path of a socket has at most 107 characters.
         tempfile.TemporaryDirectory(prefix="rstar2-pods-", dir="/tmp") as folder,
         FakeConfigMapServer(Path(folder), name="pods-progress") as api,
     ):
@@ -122,32 +126,34 @@ def pods() -> Iterator[Pods]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        for process in _left(folder):
+        for process in _leftovers(folder):
             process.kill()
 
 
-def _left(folder: str) -> list[psutil.Process]:
-    """What pods have started and left behind; the end of a real pod's first process ends it all."""
+def _leftovers(folder: str) -> list[psutil.Process]:
+    """Return the processes that pods left behind. In a real pod they stop with its first process."""
     processes = psutil.process_iter(["cmdline", "status"])
     return [
-        one
-        for one in processes
-        if folder in " ".join(one.info["cmdline"] or ()) and one.info["status"] != psutil.STATUS_ZOMBIE
+        process
+        for process in processes
+        if folder in " ".join(process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
 
 
-def test_prepare_makes_what_is_generated_and_tells_the_operator(pods: Pods) -> None:
-    pods.api.refusals = 2  # an API server that is away is waited for
+def test_prepare_creates_generated_data(pods: Pods) -> None:
+    """The outcome is written to the ConfigMap, with retries while the API server rejects it."""
+    pods.api.refusals = 2
     assert pods.run("prepare") == ExitCode.DONE
-    told = Outcome.model_validate_json(pods.api.data["prepare.json"])
-    assert (told.outcome, told.reason) == ("completed", "Completed")
+    outcome = Outcome.model_validate_json(pods.api.data["prepare.json"])
+    assert (outcome.outcome, outcome.reason) == ("completed", "Completed")
     job, _ = resolved_sources(source_job(), str(pods.state.root))
     assert (Path(job.spec.model.source) / "config.json").exists()
     assert job.spec.stages[0].sft is not None and Path(job.spec.stages[0].sft.data).exists()
     assert "generated://tiny-smoke/base" in pods.state.manifest_file.read_text()
 
 
-def test_a_pod_that_is_asked_to_end_suspends_the_attempt(pods: Pods) -> None:
+def test_launch_sigterm_to_one_pod_suspends_the_attempt(pods: Pods) -> None:
+    """The orchestrator writes a checkpoint while the other pod keeps its ranks."""
     head, worker = pods.attempt(1)
     deadline = time.monotonic() + WAIT_SECONDS
     while (now := pods.state.progress()) is None or now.step < 2:
@@ -162,17 +168,19 @@ def test_a_pod_that_is_asked_to_end_suspends_the_attempt(pods: Pods) -> None:
     assert outcome == pods.state.stage("sft").outcome()
     assert (outcome.outcome, outcome.attempt) == ("suspended", 1)
     assert outcome.checkpoint is not None and outcome.checkpoint.step >= 2
-    assert json.loads(pods.words.read_text())["reason"] == "Suspended"
-    steps = [Progress.model_validate_json(one["progress.json"]) for one in pods.api.writes if "progress.json" in one]
-    assert [one.phase for one in steps][-1] == "Finished" and steps[-1].checkpoint == outcome.checkpoint
+    assert json.loads(pods.termination_log.read_text())["reason"] == "Suspended"
+    writes = [data["progress.json"] for data in pods.api.writes if "progress.json" in data]
+    last = Progress.model_validate_json(writes[-1])
+    assert last.phase == "Finished" and last.checkpoint == outcome.checkpoint
 
 
-def test_the_next_attempt_goes_on_and_completes(pods: Pods) -> None:
+def test_launch_next_attempt_resumes_and_completes(pods: Pods) -> None:
+    """The success of index 0 ends the Job, which stops the other pods."""
     first = pods.state.stage("sft").outcome()
     assert first is not None and first.checkpoint is not None
     head, worker = pods.attempt(2)
     assert pods.wait(head) == ExitCode.DONE, pods.log.read_text()[-5000:]
-    assert worker.poll() is None  # the success of index 0 ends the Job, and that the other pods
+    assert worker.poll() is None
     worker.terminate()
     assert pods.wait(worker) == ExitCode.DONE
     outcome = pods.outcome()
@@ -185,16 +193,18 @@ def test_the_next_attempt_goes_on_and_completes(pods: Pods) -> None:
     assert progress is not None and progress.mlflow_run_id
 
 
-def test_an_older_attempt_may_not_write_any_more(pods: Pods) -> None:
+def test_launch_older_attempt_is_stale(pods: Pods) -> None:
+    """It exits without a write to the storage or the ConfigMap."""
     before = pods.outcome()
     assert pods.wait(pods.attempt(1)[0]) == ExitCode.RETRYABLE
-    assert "attempt 2 has taken over from 1" in pods.words.read_text()
+    assert "attempt 1 is stale: the stage belongs to attempt 2" in pods.termination_log.read_text()
     assert pods.outcome() == before and pods.state.stage("sft").attempt() == AttemptRecord(attempt=2, uid=UID)
-    pods.started[-2].terminate()  # its worker waits for a head that never comes
+    pods.started[-2].terminate()  # its second pod waits for a head that does not start
     assert pods.wait(pods.started[-2]) == ExitCode.DONE
 
 
-def test_a_job_that_is_made_again_goes_on_from_its_storage(pods: Pods) -> None:
+def test_launch_recreated_job_uses_its_storage(pods: Pods) -> None:
+    """A job with another UID in the same storage keeps finished stages."""
     job = json.loads((pods.log.parent / "job.json").read_text())
     job["metadata"]["uid"] = "another"
     (pods.log.parent / "job.json").write_text(json.dumps(job))
@@ -207,7 +217,8 @@ def test_a_job_that_is_made_again_goes_on_from_its_storage(pods: Pods) -> None:
     assert pods.state.stage("sft").attempt() == AttemptRecord(attempt=1, uid="another")
 
 
-def test_report_ends_the_run(pods: Pods) -> None:
+def test_report_closes_the_mlflow_runs(pods: Pods) -> None:
+    """All runs are finished, and the report has the outcome of the stage."""
     assert pods.run("report", "--ending", "completed") == ExitCode.DONE
     assert json.loads(pods.state.report_file.read_text())["stages"][0]["outcome"] == "completed"
     from mlflow.tracking import MlflowClient

@@ -1,4 +1,4 @@
-"""What a job's storage must hold is made, fetched or found, or its field is named. The hub is a small HTTP server."""
+"""Data and model are created, downloaded or found, or the error names the field. The Hub is a small HTTP server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FILES = {
 
 
 class Hub:
-    """The requests that fetching a repository makes."""
+    """A server for the requests of a download."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.cut = 0
-        """How many of the next downloads of the weights break off half-way."""
-        self.away = False
+        self.requests: list[str] = []
+        self.broken_downloads = 0
+        """Number of next downloads of the weights that stop half-way."""
+        self.unavailable = False
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -47,9 +47,9 @@ class Hub:
                 self._serve()
 
             def _serve(self) -> None:
-                hub.asked.append(f"{self.command} {self.path}")
+                hub.requests.append(f"{self.command} {self.path}")
                 path = self.path.partition("?")[0].strip("/")
-                if hub.away:
+                if hub.unavailable:
                     return self._send(503, b"not now")
                 if path.startswith("api/"):
                     return self._api(path.split("/")[1], "/".join(path.split("/")[2:4]), path.split("/")[4:])
@@ -72,8 +72,8 @@ class Hub:
                         for name, data in files.items()
                     ]
                     return self._send(200, json.dumps(tree).encode())
-                told = {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
-                return self._send(200, json.dumps(told).encode())
+                info = {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+                return self._send(200, json.dumps(info).encode())
 
             def _file(self, data: bytes) -> None:
                 start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
@@ -92,8 +92,8 @@ class Hub:
                 self.end_headers()
                 if self.command == "HEAD":
                     return
-                if cut and hub.cut:
-                    hub.cut -= 1
+                if cut and hub.broken_downloads:
+                    hub.broken_downloads -= 1
                     body = body[: len(body) // 2]
                     self.close_connection = True
                 self.wfile.write(body)
@@ -129,38 +129,40 @@ def job(**changes: object) -> AgenticRLJob:
     return AgenticRLJob.model_validate({"metadata": {"name": "j", "uid": "u"}, "spec": spec | changes})
 
 
-def prepare(folder: Path, wanted: AgenticRLJob, hub: Hub, *, state: Path | None = None) -> tuple[int, str]:
-    """Exit code and last words of the program."""
-    state, words = state or folder / "state", folder / "words"
-    words.touch()
-    found, _ = resolved_sources(wanted, str(state))
-    (folder / "job.json").write_text(found.model_dump_json(exclude_none=True))
-    (folder / "source.json").write_text(wanted.model_dump_json(exclude_none=True))
+def prepare(folder: Path, source: AgenticRLJob, hub: Hub, *, state: Path | None = None) -> tuple[int, str]:
+    """Run the program; return its exit code and termination message."""
+    state, termination_log = state or folder / "state", folder / "termination-log"
+    termination_log.touch()
+    resolved, _ = resolved_sources(source, str(state))
+    (folder / "job.json").write_text(resolved.model_dump_json(exclude_none=True))
+    (folder / "source.json").write_text(source.model_dump_json(exclude_none=True))
     command = [sys.executable, "-m", "rstar2_train.launch.pod", "prepare", "--job", str(folder / "job.json")]
-    command += ["--state", str(state), "--termination-log", str(words)]
+    command += ["--state", str(state), "--termination-log", str(termination_log)]
     env = os.environ | {"HF_ENDPOINT": hub.url, "HOME": str(folder), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env)
     print(done.stdout, done.stderr)
-    return done.returncode, words.read_text()
+    return done.returncode, termination_log.read_text()
 
 
-def test_a_model_and_a_file_of_a_data_set_are_fetched_once(tmp_path: Path, hub: Hub) -> None:
+def test_prepare_downloads_once(tmp_path: Path, hub: Hub) -> None:
+    """A model without its duplicate weights, and one file of a data set."""
     assert prepare(tmp_path, job(), hub)[0] == ExitCode.DONE
     model, data = tmp_path / "state/models/acme--policy@v1", tmp_path / "state/datasets/acme--sums"
     assert (model / "model.safetensors").read_bytes() == WEIGHTS
     assert not (model / "pytorch_model.bin").exists()
     assert [file.name for file in (data / "data").iterdir()] == ["easy.jsonl"]
-    hub.asked.clear()
-    hub.away = True
+    hub.requests.clear()
+    hub.unavailable = True
     assert prepare(tmp_path, job(), hub)[0] == ExitCode.DONE
-    assert hub.asked == []
+    assert hub.requests == []
 
 
-def test_a_fetch_that_broke_off_is_taken_up_again(tmp_path: Path, hub: Hub) -> None:
-    hub.away = True
-    code, words = prepare(tmp_path, job(), hub)
-    assert code == ExitCode.RETRYABLE and "acme/policy could not be fetched" in words
-    hub.away, hub.cut = False, 1
+def test_prepare_broken_download_is_retried(tmp_path: Path, hub: Hub) -> None:
+    """An unavailable Hub is a retryable failure; a retry completes the download."""
+    hub.unavailable = True
+    code, message = prepare(tmp_path, job(), hub)
+    assert code == ExitCode.RETRYABLE and "cannot download acme/policy" in message
+    hub.unavailable, hub.broken_downloads = False, 1
     for _ in range(2):
         code, _ = prepare(tmp_path, job(), hub)
         assert code in (ExitCode.DONE, ExitCode.RETRYABLE)
@@ -168,36 +170,38 @@ def test_a_fetch_that_broke_off_is_taken_up_again(tmp_path: Path, hub: Hub) -> N
     assert (tmp_path / "state/models/acme--policy@v1/model.safetensors").read_bytes() == WEIGHTS
 
 
-def test_what_cannot_be_had_names_its_field(tmp_path: Path, hub: Hub) -> None:
+def test_prepare_missing_source_names_the_field(tmp_path: Path, hub: Hub) -> None:
+    """One line per field, with the cause."""
     (tmp_path / "empty").mkdir()
     stages = [
         {"name": "a", "type": "SFT", "sft": {"data": "hf://datasets/acme/sums/data/none.jsonl"}},
         {"name": "b", "type": "SFT", "sft": {"data": "pvc://claim/none.jsonl"}},
-        {"name": "c", "type": "SFT", "sft": {"data": "hf://datasets/nobody/nothing/a.jsonl"}},
+        {"name": "c", "type": "SFT", "sft": {"data": "hf://datasets/acme/unknown/a.jsonl"}},
         {"name": "d", "type": "SFT", "sft": {"data": "generated://tiny-smoke/none.jsonl"}},
         {"name": "e", "type": "SFT", "sft": {"data": "hf://datasets/acme/sums@v9/data/easy.jsonl"}},
     ]
-    code, words = prepare(tmp_path, job(model={"source": str(tmp_path / "empty")}, stages=stages), hub)
+    code, message = prepare(tmp_path, job(model={"source": str(tmp_path / "empty")}, stages=stages), hub)
     assert code == ExitCode.CONFIGURATION
-    lines = words.splitlines()
-    for line, (field, why) in zip(
+    lines = message.splitlines()
+    for line, (field, cause) in zip(
         lines,
         [
             ("spec.model.source", "no config.json"),
             ("spec.stages[0].sft.data", "has no file data/none.jsonl"),
-            ("spec.stages[1].sft.data", "no such file or folder (looked at /pvc/claim/none.jsonl)"),
-            ("spec.stages[2].sft.data", "the hub knows no dataset nobody/nothing"),
+            ("spec.stages[1].sft.data", "no such file or folder (path: /pvc/claim/none.jsonl)"),
+            ("spec.stages[2].sft.data", "the Hub has no dataset acme/unknown"),
             ("spec.stages[3].sft.data", "makes no 'none.jsonl'; it makes: "),
             ("spec.stages[4].sft.data", "has no revision 'v9'"),
         ],
         strict=True,
     ):
-        assert line.startswith(f"{field}: ") and why in line, line
+        assert line.startswith(f"{field}: ") and cause in line, line
 
 
-def test_storage_that_cannot_be_written_is_said_to_be_that(tmp_path: Path, hub: Hub) -> None:
-    nowhere = Path("/sys/kernel/rstar2-state")  # not even root can make a folder there
-    code, words = prepare(tmp_path, job(), hub, state=nowhere)
+def test_prepare_unwritable_storage_names_the_user(tmp_path: Path, hub: Hub) -> None:
+    """Not even root can create a folder there."""
+    unwritable = Path("/sys/kernel/rstar2-state")
+    code, message = prepare(tmp_path, job(), hub, state=unwritable)
     assert code == ExitCode.CONFIGURATION
-    assert str(nowhere) in words and f"must be writable by user {os.getuid()}" in words
-    assert hub.asked == []
+    assert str(unwritable) in message and f"user {os.getuid()}, group" in message
+    assert hub.requests == []

@@ -1,4 +1,4 @@
-"""When progress is worth a write, and who may write at all."""
+"""When progress is written, and which attempt may write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rstar2_train.launch.pod.attempt import acquire_attempt
 from rstar2_train.launch.pod.progress_mirror import due, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
 
-TOLD = Progress(stage="rl", attempt=1, phase="Training", step=3, updated_at=100.0)
+WRITTEN = Progress(stage="rl", attempt=1, phase="Training", step=3, updated_at=100.0)
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,17 @@ TOLD = Progress(stage="rl", attempt=1, phase="Training", step=3, updated_at=100.
     ],
 )
 def test_due(changes: dict[str, object], seconds: float, expected: bool) -> None:
-    assert due(TOLD.model_copy(update=changes), TOLD, seconds=seconds) is expected
+    """A new stage, attempt or phase is written immediately, other changes every ten seconds."""
+    assert due(WRITTEN.model_copy(update=changes), WRITTEN, seconds=seconds) is expected
 
 
-def test_the_first_progress_is_told_at_once() -> None:
-    assert due(TOLD, None, seconds=0.0)
+def test_due_first_progress_is_written() -> None:
+    """Without an earlier write, no interval applies."""
+    assert due(WRITTEN, None, seconds=0.0)
 
 
-class Told:
-    """In place of the ConfigMap."""
+class FakeConfigMap:
+    """Records the written keys and steps."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -55,64 +57,67 @@ class Told:
         self.changed.set()
 
 
-async def test_a_progress_that_cannot_be_read_is_logged_once_and_the_next_one_told(
+async def test_mirror_unreadable_progress_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks = 0
+    """The next readable progress is written; an unreadable one does not stop the outcome."""
+    polls = 0
 
-    async def look(_: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
-            write_model(state.progress_file, TOLD)
+    async def poll(_: float) -> None:
+        nonlocal polls
+        polls += 1
+        if polls == 3:
+            write_model(state.progress_file, WRITTEN)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(progress_mirror, "asyncio", SimpleNamespace(sleep=look))
-    state, attempt, told = JobState(tmp_path), AttemptRecord(attempt=1), Told()
+    monkeypatch.setattr(progress_mirror, "asyncio", SimpleNamespace(sleep=poll))
+    state, attempt, config_map = JobState(tmp_path), AttemptRecord(attempt=1), FakeConfigMap()
     Tracker(tmp_path, job="demo").close()
     write_model(state.stage("rl").attempt_file, attempt)
     state.progress_file.write_text('{"stage": "rl", "attempt": 1, "metrics": {"loss": NaN}}')
-    one = progress_mirror.ProgressMirror(told, state, stage="rl", attempt=attempt)  # type: ignore[arg-type]
-    following = asyncio.create_task(one.follow())
-    changed = asyncio.create_task(told.changed.wait())
+    mirror = progress_mirror.ProgressMirror(config_map, state, stage="rl", attempt=attempt)  # type: ignore[arg-type]
+    following = asyncio.create_task(mirror.follow())
+    changed = asyncio.create_task(config_map.changed.wait())
     await asyncio.wait({following, changed}, return_when=asyncio.FIRST_COMPLETED)
     assert not following.done(), following
     following.cancel()
-    assert told.steps == [3]
-    assert caplog.text.count("the progress cannot be read now") == 1
+    assert config_map.steps == [3]
+    assert caplog.text.count("cannot read the progress now") == 1
 
     state.progress_file.write_text("{")
-    await one.conclude(Outcome(stage="rl", attempt=1, outcome="completed", reason="Completed"))
-    assert told.keys == {PROGRESS_KEY, outcome_key("rl")}
-    assert told.steps == [3]
+    await mirror.conclude(Outcome(stage="rl", attempt=1, outcome="completed", reason="Completed"))
+    assert config_map.keys == {PROGRESS_KEY, outcome_key("rl")}
+    assert config_map.steps == [3]
 
 
 @pytest.mark.parametrize(
-    ("there", "mine", "taken"),
+    ("current", "attempt", "acquired"),
     [
         (None, AttemptRecord(attempt=1, uid="a"), True),
         (AttemptRecord(attempt=1, uid="a"), AttemptRecord(attempt=2, uid="a"), True),
-        (AttemptRecord(attempt=2, uid="a"), AttemptRecord(attempt=2, uid="a"), True),  # its pod was started anew
+        (AttemptRecord(attempt=2, uid="a"), AttemptRecord(attempt=2, uid="a"), True),  # its pod was restarted
         (AttemptRecord(attempt=3, uid="a"), AttemptRecord(attempt=2, uid="a"), False),
         (
             AttemptRecord(attempt=3, uid="a"),
             AttemptRecord(attempt=1, uid="b"),
             True,
-        ),  # the job was deleted and made again
+        ),  # the job was deleted and created again
         (AttemptRecord(attempt=3), AttemptRecord(attempt=1, uid="b"), True),
     ],
 )
-def test_claim(tmp_path: Path, there: AttemptRecord | None, mine: AttemptRecord, taken: bool) -> None:
+def test_acquire_attempt(tmp_path: Path, current: AttemptRecord | None, attempt: AttemptRecord, acquired: bool) -> None:
+    """Only a later attempt of the same job prevents it."""
     file = tmp_path / "attempt.json"
-    if there is not None:
-        file.write_text(there.model_dump_json(exclude_none=True))
-    why_not = acquire_attempt(file, mine)
-    assert (why_not == "") is taken
-    assert read_attempt(file) == (mine if taken else there)
+    if current is not None:
+        file.write_text(current.model_dump_json(exclude_none=True))
+    error = acquire_attempt(file, attempt)
+    assert (error == "") is acquired
+    assert read_attempt(file) == (attempt if acquired else current)
 
 
-def test_last_words_are_for_a_kubelet_only(tmp_path: Path) -> None:
-    write_termination_message("nobody reads this", tmp_path / "absent")
+def test_termination_message_needs_the_kubelets_file(tmp_path: Path) -> None:
+    """Without the file nothing is written; the message is truncated to 4 KB."""
+    write_termination_message("not written", tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     (tmp_path / "log").touch()
     write_termination_message("x" * 5000, tmp_path / "log")
