@@ -190,7 +190,7 @@ def test_prepare_missing_source_names_the_field(tmp_path: Path, hub: Hub) -> Non
             ("spec.stages[0].sft.data", "has no file data/none.jsonl"),
             ("spec.stages[1].sft.data", "no such file or folder (path: /pvc/claim/none.jsonl)"),
             ("spec.stages[2].sft.data", "the Hub has no dataset acme/unknown"),
-            ("spec.stages[3].sft.data", "makes no 'none.jsonl'; it makes: "),
+            ("spec.stages[3].sft.data", "writes no 'none.jsonl'; it writes: "),
             ("spec.stages[4].sft.data", "has no revision 'v9'"),
         ],
         strict=True,
