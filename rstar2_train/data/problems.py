@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.readers import DataError, brief, read_rows, text_field
-from rstar2_train.rewards.instructions import as_gold, is_gold, of_gold, read_instructions
+from rstar2_train.rewards.instructions import encode_instructions, holds_instructions, decode_instructions, read_instructions
 from rstar2_train.utils.text import lone_surrogate
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
@@ -30,7 +30,7 @@ class Problem:
     id: str
     problem: str
     answer: str
-    """Known answer, or the instructions as `rewards.instructions.as_gold` writes them."""
+    """Known answer, or the instructions as `rewards.instructions.encode_instructions` writes them."""
     slice: str = ""
     """Slice of the report that counts the problem, such as a level; empty: none."""
     hard: bool = False
@@ -39,7 +39,7 @@ class Problem:
     @property
     def as_is(self) -> bool:
         """Whether the prompt is the problem text alone, because the job's prompts request a boxed answer."""
-        return is_gold(self.answer)
+        return holds_instructions(self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def _answer(row: dict[str, Any], where: str) -> str:
         if instructions is not None:
             if row.get("answer") is not None:
                 raise ValueError("a row has an answer or instructions, not both")
-            return as_gold(read_instructions(instructions))
+            return encode_instructions(read_instructions(instructions))
         answer = text_field(row, "answer", where)
-        return as_gold(of_gold(answer)) if is_gold(answer) else answer
+        return encode_instructions(decode_instructions(answer)) if holds_instructions(answer) else answer
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{where}: {error}") from error
 

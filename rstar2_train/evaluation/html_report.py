@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rstar2_train.evaluation.result import EvaluationResult, benchmark_rows, format_number
-from rstar2_train.rewards.instructions import described, is_gold
+from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
 
 HERE = Path(__file__).parent
 
@@ -32,4 +32,4 @@ def render_page(result: EvaluationResult) -> str:
 
 def _expected(gold: str) -> str:
     """Return the known answer of a problem, or a description of its instructions."""
-    return described(gold) if is_gold(gold) else gold
+    return describe_instructions(gold) if holds_instructions(gold) else gold

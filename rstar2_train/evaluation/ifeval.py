@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Protocol
 
 from rstar2_train.evaluation.records import InstructionMetrics
-from rstar2_train.rewards.instructions import followed_of, is_gold, of_gold
+from rstar2_train.rewards.instructions import decode_instructions, decode_outcomes, holds_instructions
 
 
 class InstructionSample(Protocol):
@@ -33,7 +33,7 @@ def instruction_metrics(samples: Sequence[InstructionSample]) -> InstructionMetr
     """
     prompts: dict[str, list[InstructionSample]] = {}
     for sample in samples:
-        if is_gold(sample.gold):
+        if holds_instructions(sample.gold):
             prompts.setdefault(sample.prompt_id, []).append(sample)
     if not prompts:
         return None
@@ -41,8 +41,8 @@ def instruction_metrics(samples: Sequence[InstructionSample]) -> InstructionMetr
     prompt_shares: dict[bool, list[float]] = {False: [], True: []}
     instruction_shares: dict[bool, list[float]] = {False: [], True: []}
     for group in prompts.values():
-        instructions = of_gold(group[0].gold)
-        outcomes = [followed_of(sample.answer, instructions) for sample in group]
+        instructions = decode_instructions(group[0].gold)
+        outcomes = [decode_outcomes(sample.answer, instructions) for sample in group]
         for loose in (False, True):
             accepted = ("strict", "loose") if loose else ("strict",)
             followed = [[outcome in accepted for outcome in sample] for sample in outcomes]

@@ -1,0 +1,23 @@
+"""Rewards: the verdict on a finished response, from the text that the model wrote.
+
+    rollout.scoring
+      |                           known answer
+      v                     .---> verify ----> extract     the answer in the response
+    grade ------------------|       |--------> normalize   plain notation of answer and gold answer
+      |                     |       '--- judge ---> math_verify_snippet   comparison with a parser, in the sandbox
+      |                     |     instructions (IFEval)
+      '---> visible_text    '---> instructions ----> instruction_checkers ----> language, sentences
+
+Modules:
+
+- `grade`                 selects the verifier of a problem
+- `verify`                compares an answer with the gold answer
+- `extract`               finds the answer block and the box
+- `normalize`             removes formatting from an answer
+- `math_verify_snippet`   the program that compares two answers inside the sandbox
+- `instructions`          IFEval instructions as a gold answer, and their score
+- `instruction_checkers`  one checker per instruction
+- `language`, `sentences` language detection and sentence count for the checkers
+- `visible_text`          the part of a response that its reader sees
+- `verdict`               the possible verdicts
+"""

@@ -1,7 +1,7 @@
-r"""Finds the final answer in what the model wrote: the last `<answer>` block, and the last `\boxed{}` inside it.
+r"""Finds the final answer in the model's text: the last `<answer>` block, and the last `\boxed{}` inside it.
 
-Between rollout and verification. Callers pass model-written text only, never tool output: a number that a tool
-printed, or that stands outside the answer block, is not an answer. Pure; standard library only.
+The text has no tool output: a number that a tool printed, or a number outside of the answer block, is not an answer.
+Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 class AnswerTags(NamedTuple):
-    """What p_format (eq. 5) needs to know of the answer tags."""
+    """The counts of answer tags for p_format (eq. 5)."""
 
     blocks: int
     """Complete `<answer>...</answer>` blocks."""
     balanced: bool
-    """Every `<answer>` is closed before the next one opens, and nothing is closed that was not open."""
+    """Whether every `<answer>` is closed before the next one opens, and every closing tag has an opening one."""
 
 
 def count_answers(text: str) -> AnswerTags:
-    """Complete answer blocks in model-written `text`, and whether its tags are balanced.
+    """Return the number of complete answer blocks in the model's text, and whether its tags are balanced.
 
-    No tag at all is balanced with 0 blocks. Of two openings in a row the later one makes the block.
+    A text without tags is balanced, with 0 blocks. Of two consecutive opening tags, the second one opens the block.
     """
     blocks, balanced = _blocks(text)
     return AnswerTags(len(blocks), balanced)
 
 
 def extract_answer(text: str) -> str | None:
-    r"""The content, stripped, of the last balanced `\boxed{}` inside the last complete answer block of `text`.
+    r"""Return the stripped content of the last balanced `\boxed{}` inside the last complete answer block of `text`.
 
-    None when there is no such block, no such box in it, or the box is empty.
+    Return None if the block or the box is missing, or the box is empty.
     """
     block = last_answer(text)
     return None if block is None else last_boxed(block) or None
 
 
 def last_answer(text: str) -> str | None:
-    """What stands in the last complete answer block of `text`; None when there is none."""
+    """Return the content of the last complete answer block of `text`; None if there is none."""
     blocks, _ = _blocks(text)
     return blocks[-1] if blocks else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content, stripped, of the last `\boxed{...}` in `text` whose braces balance; None when there is none."""
+    r"""Return the stripped content of the last `\boxed{...}` with balanced braces in `text`; None if there is none."""
     closing = _closing_braces(text)
     for match in reversed(list(_BOX.finditer(text))):
         end = closing.get(match.end() - 1)
@@ -73,7 +73,7 @@ def _blocks(text: str) -> tuple[list[str], bool]:
 
 
 def _closing_braces(text: str) -> dict[int, int]:
-    """Where each brace that opens is closed. A backslash takes the next character's meaning away."""
+    """Return the position of the closing brace of each opening one. A backslash escapes the next character."""
     closing: dict[int, int] = {}
     opened: list[int] = []
     for match in _BRACE.finditer(text):

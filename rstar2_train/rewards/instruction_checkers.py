@@ -1,13 +1,13 @@
-r"""The programs of IFEval: one an instruction, which says of a text whether it follows the instruction.
+r"""The checkers of IFEval, one per instruction: each returns whether a text follows the instruction.
 
-Called by instructions.py, which knows how the benchmark's files name them and their arguments. What each checks is the
-published definition (Zhou et al. 2023, arXiv 2311.07911, and the script that goes with it), with its quirks: a keyword
-counts inside a longer word, `---` is a bullet point. Different from the script: keywords and marks are taken as they
-stand, never as patterns; a sign that is no letter is counted as well (the script counts a random letter instead);
-sentences and words in capitals are found by rules of our own (sentences.py, `_CAPITALS`), not by a downloaded model.
+Called by instructions.py, which parses the benchmark's files. The checkers implement the published definition (Zhou et
+al. 2023, arXiv 2311.07911, and its script) with its peculiarities: a keyword counts inside a longer word, `---` is a
+bullet point. Differences from the script: keywords and marks are literal, never patterns; a sign that is not a letter
+is counted too (the script counts a random letter instead); sentences and words in capitals are found by rules
+(sentences.py, `_CAPITALS`), not by a downloaded model.
 
-What a model wrote is checked in the caller's own process, so everything here takes linear time and no pattern can
-backtrack for long. Pure, but for reading the languages' profiles once.
+The checkers run in the caller's process on text of a model, so all of them take linear time, and no pattern can
+backtrack for long. Pure, except for reading the language profiles once.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rstar2_train.rewards.language import language as language_of
+from rstar2_train.rewards.language import detect_language
 from rstar2_train.rewards.sentences import count_sentences
 
 Kind = Literal["count", "text", "letter", "texts", "relation"]
-"""What an argument is: a whole number from 0, a text, one character, texts, or one of RELATIONS."""
+"""Type of an argument: an integer from 0, a text, one character, a list of texts, or one of RELATIONS."""
 RELATIONS = ("less than", "at least")
 _OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 _CAPITALS = re.compile(r"\w+(?:[-.\u2019/&]\w+)*")
-"""A word; one with hyphens or dots is one, `I'm` is two."""
+"""A word; hyphens and dots do not split it, `I'm` is two words."""
 _FIRST_WORD = re.compile(r"[^.,?!'\"]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """One of the programs."""
+    """The checker of one instruction."""
 
     follows: Callable[..., bool]
     """`follows(text, **arguments)`."""
@@ -65,7 +65,7 @@ def _letter_frequency(text: str, *, letter: str, let_frequency: int, let_relatio
 
 
 def _response_language(text: str, *, language: str) -> bool:
-    return language_of(text) in (language, None)
+    return detect_language(text) in (language, None)
 
 
 def _number_sentences(text: str, *, num_sentences: int, relation: str) -> bool:
@@ -77,7 +77,7 @@ def _number_words(text: str, *, num_words: int, relation: str) -> bool:
 
 
 def _number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
-    """Between `***`; only the first and the last may be empty, and then do not count."""
+    """Paragraphs between `***`; only the first and the last may be empty, and do not count then."""
     first, *rest = text.split("***")
     inner, last = rest[:-1], rest[-1:]
     if not all(part.strip() for part in inner):
@@ -86,16 +86,16 @@ def _number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
 
 
 def _nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Between blank lines. The count leaves empty paragraphs out; the n-th is found with them."""
+    """Paragraphs between blank lines. The total excludes empty paragraphs; the index of the n-th includes them."""
     paragraphs = text.split("\n\n")
     count = sum(bool(part.strip()) for part in paragraphs)
     if count != num_paragraphs or not 1 <= nth_paragraph <= count:
         return False
-    words = paragraphs[nth_paragraph - 1].split()
-    if not words:
+    tokens = paragraphs[nth_paragraph - 1].split()
+    if not tokens:
         return False
-    found = _FIRST_WORD.match(words[0].lstrip("'").lstrip('"'))
-    return found is not None and found[0].lower() == first_word.lower()
+    match = _FIRST_WORD.match(tokens[0].lstrip("'").lstrip('"'))
+    return match is not None and match[0].lower() == first_word.lower()
 
 
 def _number_placeholders(text: str, *, num_placeholders: int) -> bool:
@@ -126,9 +126,9 @@ def _constrained_response(text: str) -> bool:
 
 
 def _number_highlighted_sections(text: str, *, num_highlights: int) -> bool:
-    """`*...*` and `**...**` on one line with something inside."""
-    found = re.findall(r"\*[^\n*]*\*", text) + re.findall(r"\*\*[^\n*]*\*\*", text)
-    return sum(bool(one.strip("*").strip()) for one in found) >= num_highlights
+    """`*...*` and `**...**` on one line with content."""
+    sections = re.findall(r"\*[^\n*]*\*", text) + re.findall(r"\*\*[^\n*]*\*\*", text)
+    return sum(bool(section.strip("*").strip()) for section in sections) >= num_highlights
 
 
 def _multiple_sections(text: str, *, section_spliter: str, num_sections: int) -> bool:
@@ -136,19 +136,19 @@ def _multiple_sections(text: str, *, section_spliter: str, num_sections: int) ->
 
 
 def _json_format(text: str) -> bool:
-    """JSON as a whole, or fenced by backticks."""
+    """The whole text is JSON, possibly fenced by backticks."""
     inside = text.strip()
     for fence in _FENCES:
         inside = inside.removeprefix(fence)
     try:
-        json.loads(inside.removesuffix("```").strip(), parse_int=str)  # a number of any length costs nothing
+        json.loads(inside.removesuffix("```").strip(), parse_int=str)  # avoids the conversion of very long numbers
     except (ValueError, RecursionError):
         return False
     return True
 
 
 def _title(text: str) -> bool:
-    """`<<...>>` on one line with something inside."""
+    """`<<...>>` on one line with content."""
     for line in text.split("\n"):
         opening, closing = line.find("<<"), line.rfind(">>")
         if 0 <= opening < closing - 2 and line[opening : closing + 2].lstrip("<").rstrip(">").strip():
@@ -157,7 +157,7 @@ def _title(text: str) -> bool:
 
 
 def _two_responses(text: str) -> bool:
-    """Two different ones between `******`; only the first and the last part may be empty."""
+    """Two different responses separated by `******`; only the first and the last part may be empty."""
     parts = [part.strip() for part in text.split("******")]
     filled = [part for part in parts if part]
     return all(parts[1:-1]) and len(filled) == 2 and filled[0] != filled[1]
@@ -177,11 +177,11 @@ def _capital_word_frequency(text: str, *, capital_frequency: int, capital_relati
 
 
 def _english_capital(text: str) -> bool:
-    return text.isupper() and language_of(text) in ("en", None)
+    return text.isupper() and detect_language(text) in ("en", None)
 
 
 def _english_lowercase(text: str) -> bool:
-    return text.islower() and language_of(text) in ("en", None)
+    return text.islower() and detect_language(text) in ("en", None)
 
 
 def _no_comma(text: str) -> bool:
@@ -230,4 +230,4 @@ CHECKERS: Mapping[str, Checker] = {
     "startend:end_checker": Checker(_end_checker, {"end_phrase": "text"}),
     "startend:quotation": Checker(_quotation),
 }
-"""Every instruction of the benchmark by its id, with the names that its files give the arguments."""
+"""The checker of each instruction by its id, with the argument names of the benchmark's files."""

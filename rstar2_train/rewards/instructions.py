@@ -1,10 +1,9 @@
-"""A problem that is scored by programs, one an instruction, instead of by a known answer: IFEval.
+"""IFEval: problems that checkers score by instructions instead of a known answer.
 
-What stands where others have their known answer is the list of instructions as text (`as_gold`): so problems,
-trajectories, stored samples and filters carry it without knowing of it, and `grade.py` alone asks what it is. The
-verdict is the benchmark's strict accuracy of prompts: right when every instruction is followed as the text stands.
-What became of each instruction is the sample's `answer`, one word of Followed each, for the figures of
-`evaluation/ifeval.py`. Pure.
+The list of instructions, as text (`encode_instructions`), takes the place of the known answer. So problems,
+trajectories, stored samples and filters carry it without special code; only `grade.py` distinguishes it. The verdict is
+the benchmark's strict prompt accuracy: correct if the unmodified text follows every instruction. The outcome of each
+instruction is stored as the sample's `answer`, for the figures of `evaluation/ifeval.py`. Pure.
 """
 
 from __future__ import annotations
@@ -17,87 +16,87 @@ from typing import Any, Literal, NamedTuple, get_args
 from rstar2_train.rewards.instruction_checkers import CHECKERS, RELATIONS, Kind
 from rstar2_train.rewards.verify import Score
 
-Followed = Literal["strict", "loose", "no"]
-"""`strict`: by the text as it is. `loose`: only without its first line, its last line or its asterisks."""
+InstructionOutcome = Literal["strict", "loose", "no"]
+"""`strict`: the unmodified text follows it. `loose`: only without its first line, last line or asterisks."""
 _GOLD = '{"instructions": '
-"""How the text begins that stands for instructions; no known answer does."""
+"""Start of the text of encoded instructions; no known answer starts with it."""
 
 
 class Instruction(NamedTuple):
-    """What a text is asked to follow."""
+    """One instruction for a response."""
 
     id: str
-    """A name in CHECKERS."""
+    """A key of CHECKERS."""
     arguments: Mapping[str, Any]
 
 
 def read_instructions(value: object) -> list[Instruction]:
-    """The instructions `[{id, ...arguments}]` of a row; arguments that are null are none.
+    """Return the instructions `[{id, ...arguments}]` of a row; null arguments are ignored.
 
-    Raises ValueError for anything else: an unknown id, an argument that is missing, unknown or of another type.
+    Raises ValueError for an unknown id, or a missing, unknown or mistyped argument.
     """
     if not isinstance(value, list) or not value:
         raise ValueError("instructions must be a list of {id, ...arguments}, with at least one")
-    return [_instruction(one, f"instructions[{index}]") for index, one in enumerate(value)]
+    return [_instruction(item, f"instructions[{index}]") for index, item in enumerate(value)]
 
 
-def as_gold(instructions: Sequence[Instruction]) -> str:
-    """The text that stands for these instructions where others have a known answer."""
-    rows = [{"id": one.id, **one.arguments} for one in instructions]
+def encode_instructions(instructions: Sequence[Instruction]) -> str:
+    """Return the text that takes the place of the known answer."""
+    rows = [{"id": instruction.id, **instruction.arguments} for instruction in instructions]
     return f"{_GOLD}{json.dumps(rows, ensure_ascii=False, sort_keys=True)}}}"
 
 
-def is_gold(text: str) -> bool:
-    """Whether a known answer is one that stands for instructions."""
+def holds_instructions(text: str) -> bool:
+    """Return whether the text of a known answer encodes instructions."""
     return text.startswith(_GOLD)
 
 
-def of_gold(text: str) -> list[Instruction]:
-    """The instructions that `as_gold` wrote. Raises ValueError for another text."""
-    if not is_gold(text):
+def decode_instructions(text: str) -> list[Instruction]:
+    """Return the instructions of a text of `encode_instructions`. Raises ValueError for other texts."""
+    if not holds_instructions(text):
         raise ValueError("not a list of instructions")
     return read_instructions(json.loads(text)["instructions"])
 
 
-def described(gold: str) -> str:
-    """The instructions of a text that `as_gold` wrote, for people: `punctuation:no_comma; keywords:existence (...)`."""
+def describe_instructions(gold: str) -> str:
+    """Return encoded instructions in readable form: `punctuation:no_comma; keywords:existence (...)`."""
     parts = []
-    for one in of_gold(gold):
-        arguments = ", ".join(f"{name} {shorten(str(value), 60)}" for name, value in one.arguments.items())
-        parts.append(f"{one.id} ({arguments})" if arguments else one.id)
+    for instruction in decode_instructions(gold):
+        arguments = ", ".join(f"{name} {shorten(str(value), 60)}" for name, value in instruction.arguments.items())
+        parts.append(f"{instruction.id} ({arguments})" if arguments else instruction.id)
     return "; ".join(parts)
 
 
-def follow(text: str, instructions: Sequence[Instruction]) -> list[Followed]:
-    """What became of each instruction in `text`. A text of blanks follows none."""
+def check_instructions(text: str, instructions: Sequence[Instruction]) -> list[InstructionOutcome]:
+    """Return the outcome of each instruction for `text`. A blank text follows none."""
     variants = _variants(text)
-    return [_followed(one, text, variants) for one in instructions]
+    return [_outcome(instruction, text, variants) for instruction in instructions]
 
 
-def score(text: str, instructions: Sequence[Instruction]) -> Score:
-    """The verdict on `text`, what its reader sees of a response; the answer is for `followed_of`."""
+def score_instructions(text: str, instructions: Sequence[Instruction]) -> Score:
+    """Return the verdict on the visible text of a response; the answer holds the outcomes for `decode_outcomes`."""
     if not text.strip():
         return Score("no_answer", None)
-    followed = follow(text, instructions)
-    return Score("correct" if set(followed) == {"strict"} else "wrong", ", ".join(followed))
+    outcomes = check_instructions(text, instructions)
+    return Score("correct" if set(outcomes) == {"strict"} else "wrong", ", ".join(outcomes))
 
 
-def followed_of(answer: str | None, instructions: Sequence[Instruction]) -> list[Followed]:
-    """What became of each instruction, from the answer of a scored sample; one without an answer followed none."""
-    words = answer.split(", ") if answer else ["no"] * len(instructions)
-    known: dict[str, Followed] = {word: word for word in get_args(Followed)}
-    return [known[word] for word in words]
+def decode_outcomes(answer: str | None, instructions: Sequence[Instruction]) -> list[InstructionOutcome]:
+    """Return the outcome of each instruction from the answer of a scored sample; without an answer, all are `no`."""
+    outcomes = answer.split(", ") if answer else ["no"] * len(instructions)
+    known: dict[str, InstructionOutcome] = {outcome: outcome for outcome in get_args(InstructionOutcome)}
+    return [known[outcome] for outcome in outcomes]
 
 
-def _followed(one: Instruction, text: str, variants: Sequence[str]) -> Followed:
-    follows = CHECKERS[one.id].follows
-    if text.strip() and follows(text, **one.arguments):
+def _outcome(instruction: Instruction, text: str, variants: Sequence[str]) -> InstructionOutcome:
+    follows = CHECKERS[instruction.id].follows
+    if text.strip() and follows(text, **instruction.arguments):
         return "strict"
-    return "loose" if any(follows(variant, **one.arguments) for variant in variants) else "no"
+    return "loose" if any(follows(variant, **instruction.arguments) for variant in variants) else "no"
 
 
 def _variants(text: str) -> list[str]:
-    """What the loose accuracy looks at as well: without a first or last line that says "Sure" or so, unmarked."""
+    """Return the variants of the loose accuracy: without first or last line (such as "Sure"), without asterisks."""
     lines = text.split("\n")
     shorter = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
     unmarked = [variant.replace("*", "") for variant in (text, *shorter)]
@@ -109,7 +108,7 @@ def _instruction(value: object, where: str) -> Instruction:
         raise ValueError(f"{where} must be an object {{id, ...arguments}}")
     name = value.get("id")
     if not isinstance(name, str) or name not in CHECKERS:
-        raise ValueError(f"{where}: there is no instruction {name!r}; there are: {', '.join(CHECKERS)}")
+        raise ValueError(f"{where}: unknown instruction {name!r}; known: {', '.join(CHECKERS)}")
     given = {key: argument for key, argument in value.items() if key != "id" and argument is not None}
     wanted = CHECKERS[name].arguments
     if set(given) != set(wanted):
@@ -119,15 +118,19 @@ def _instruction(value: object, where: str) -> Instruction:
 
 
 def _argument(value: object, kind: Kind, where: str) -> object:
-    """The argument, checked; a whole number may be written as `3.0`."""
+    """Return the argument after a check of its type; an integer may be written as `3.0`."""
     if kind == "count":
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{where} must be a whole number from 0, got {value!r}")
+            raise ValueError(f"{where} must be a non-negative integer, got {value!r}")
         return value
     if kind == "texts":
-        if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
+        if (
+            not isinstance(value, list)
+            or not value
+            or not all(isinstance(text, str) and text.strip() for text in value)
+        ):
             raise ValueError(f"{where} must be a list of texts, got {value!r}")
         return value
     if not isinstance(value, str) or not value.strip():

@@ -1,8 +1,7 @@
-"""Which language a text is in, as IFEval asks: by langdetect, the library that IFEval's own script uses.
+"""Detects the language of a text for IFEval, with langdetect, the library of IFEval's own script.
 
-Used by instruction_checkers.py. The detector draws random numbers; here it is seeded and has its languages in a fixed
-order, so that the same text always gets the same language. Nothing is downloaded: the library brings its languages'
-profiles.
+Used by instruction_checkers.py. The detector uses random numbers; here it has a seed and a fixed order of languages, so
+that a text always has the same language. The library includes the profiles of its languages; no download is needed.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-LOOKED_AT = 40_000
-"""Characters that the detector is given. It uses the first 10,000 that are no address of a page or a mailbox."""
+MAX_CHARACTERS = 40_000
+"""Characters of a text that the detector receives. It uses the first 10,000 outside of URLs and mail addresses."""
 
 
-def language(text: str) -> str | None:
-    """The code of the language (`en`, `zh-cn`; `unknown`), or None for a text without letters of any language."""
+def detect_language(text: str) -> str | None:
+    """Return the code of the language (`en`, `zh-cn`; `unknown`), or None for a text without letters."""
     from langdetect.lang_detect_exception import LangDetectException
 
     detector = _languages().create()
-    detector.append(text[:LOOKED_AT])
+    detector.append(text[:MAX_CHARACTERS])
     try:
         return str(detector.detect())
     except LangDetectException:
@@ -29,7 +28,7 @@ def language(text: str) -> str | None:
 
 @cache
 def _languages() -> Any:
-    """The 55 languages, read from the library's files: half a second, once."""
+    """Return the detector's 55 languages, read once from the library's files in half a second."""
     from langdetect.detector_factory import PROFILES_DIRECTORY, DetectorFactory
 
     factory = DetectorFactory()

@@ -1,10 +1,10 @@
-r"""Takes the dressing off a final answer: fonts, spacing, Unicode signs, brackets' sizes, units, a number's base.
+r"""Removes the formatting of a final answer: fonts, spacing, Unicode signs, sizes of brackets, units, a number's base.
 
-Between extraction and comparison, for the answer and the gold one alike. What it leaves is ordinary LaTeX for the
-parser; it decides nothing by itself and evaluates nothing. It also writes out what the parser is known to misread:
-math-verify 0.9 takes `2(5)` for 2 + 5, `x<2 or x>3` for two things, `pi` for p times i, and for a unit any last letter
-(`2k m`; its rule for units is therefore not used). Pure; standard library only. Runs in the caller on what a model
-wrote, so no pattern here may take more than quadratic time; `verify.compare` bounds the length.
+Runs between extraction and comparison, for the answer and the gold answer. The result is plain LaTeX for the parser;
+this module makes no decision and evaluates no expression. It also rewrites forms that the parser misreads: math-verify
+0.9 reads `2(5)` as 2 + 5, `x<2 or x>3` as two answers, `pi` as p times i, and any last letter as a unit (`2k m`; its
+rule for units is therefore not used). Pure; standard library only. It runs in the caller's process on text of a model,
+so no pattern may take more than quadratic time; `verify.compare` bounds the length.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 
 class NormalizedAnswer(NamedTuple):
-    """An answer without its dressing."""
+    """An answer without its formatting."""
 
     value: str
-    """LaTeX; of a number with a base, its digits."""
+    """LaTeX; for a number with a base, its digits."""
     unit: str = ""
-    """A unit of UNITS with its power, or `%`; empty when there is none, or an unknown one (`apples`)."""
+    """A unit of UNITS with its power, or `%`; empty without a unit, or with an unknown one (`apples`)."""
     base: str = ""
-    """Of a number such as `52_8`: `8`."""
+    """Base of a number, such as `8` in `52_8`."""
 
 
 UNITS = {
@@ -51,7 +51,7 @@ UNITS = {
     "radian": "radian rad",
     "%": "percent pct percentage",
 }
-"""Unit -> its names, plurals in s apart. Two answers that both have one of these must have the same."""
+"""Unit -> its names without plurals in s. Two answers with units must have the same one."""
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SIGNS = str.maketrans(
@@ -128,7 +128,7 @@ _UNIT = re.compile(_SQUARED + r"([a-z]+)\.?\s*([23])?")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + _FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
 _INTEGER_TIMES = re.compile(r"((?<![\w.^}])\d+|\))\s*(?=\()")
 _APART = re.compile(r"((?<![\w^])\d+)\s+(?=\d)")
-_WORDS = re.compile(r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}]*[A-Za-z]{2}[^{}]*\}(?!\s*=)")
+_TEXT_WORDS = re.compile(r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}]*[A-Za-z]{2}[^{}]*\}(?!\s*=)")
 _OR = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\lor(?![a-zA-Z]))\s*")
 _AND = re.compile(r"\s*(?:\\text\s*\{\s*and\s*\}|(?<![a-zA-Z\\])and(?![a-zA-Z])|\\land(?![a-zA-Z]))\s*")
 _LESS = re.compile(r"(<|>|\\[lg]e(?![a-zA-Z]))")
@@ -137,40 +137,40 @@ _ELEMENT = re.compile(r"\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 
 
 def normalize(text: str) -> NormalizedAnswer:
-    """`text`, an answer or a gold answer, without dressing."""
-    value = _undressed(text)
+    """Return an answer, or a gold answer, without its formatting."""
+    value = _plain_latex(text)
     flat = re.sub(_FONT + r"|[{}()\s]", "", value)
     based = _BASE.fullmatch(flat)
     if based:
         return NormalizedAnswer(based[1].lstrip("0") or "0", base=based[2])
     value, unit = _without_unit(value)
-    value = _readable(_WRAPPED.sub(_inside, value) if _WRAPPED.fullmatch(value) else value)
+    value = _rewrite_for_parser(_WRAPPED.sub(_inside, value) if _WRAPPED.fullmatch(value) else value)
     return NormalizedAnswer(value, unit)
 
 
-def words(text: str) -> str:
-    """The words of an answer, in lower case: `c` of `\\text{(C)}` and `Choice C`, `evelyn` of `\\text{Evelyn.}`."""
-    said = re.sub(_FONT + r"(?=\{)|[{}$*\"]", "", _undressed(text)).casefold()
-    said = " ".join(said.split()).strip(".,:;() ")
-    return re.sub(r"^(?:choice|option|answer)\s*\(?(?=[a-z]$)", "", said)
+def normalize_words(text: str) -> str:
+    """Return an answer's words in lower case: `c` for `\\text{(C)}` and `Choice C`, `evelyn` for `\\text{Evelyn.}`."""
+    plain = re.sub(_FONT + r"(?=\{)|[{}$*\"]", "", _plain_latex(text)).casefold()
+    plain = " ".join(plain.split()).strip(".,:;() ")
+    return re.sub(r"^(?:choice|option|answer)\s*\(?(?=[a-z]$)", "", plain)
 
 
-def is_words(gold: str) -> bool:
-    """Whether a gold answer is words, to be compared as such: letters in `\\text{}`, or a bare word."""
+def is_word_answer(gold: str) -> bool:
+    """Return whether a gold answer is words, which are compared as words: letters in `\\text{}`, or a bare word."""
     bare = re.fullmatch(r"(?:[A-Za-z]{4,}|[A-Z][a-z]{2,}|(?i:yes|no))(?: [A-Za-z]{2,})*", gold.strip())
     return bool(bare or re.fullmatch(_FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
 
 
-def says_more(value: str) -> bool:
-    """Whether words are left in a plain value, such as `\\text{not } 0`; not a label before `=`, not `and` and `or`."""
-    return bool(_WORDS.search(value))
+def has_words(value: str) -> bool:
+    """Return whether a plain value still has words, as in `\\text{not } 0`; ignores labels before `=`, `and`, `or`."""
+    return bool(_TEXT_WORDS.search(value))
 
 
-def _undressed(text: str) -> str:
-    """Signs as LaTeX, spacing as blanks, nothing around the whole."""
+def _plain_latex(text: str) -> str:
+    """Return the text with signs as LaTeX and spacing as blanks, without a wrapper around the whole."""
     text = " ".join(text.split())
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
-    text = re.sub(r"[¼-¾⅐-⅞]", _vulgar, text)
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda match: f"^{{{match[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = re.sub(r"[¼-¾⅐-⅞]", _vulgar_fraction, text)
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
@@ -184,9 +184,9 @@ def _undressed(text: str) -> str:
     return text
 
 
-def _vulgar(found: re.Match[str]) -> str:
-    """A sign such as ¾."""
-    top, _, bottom = unicodedata.normalize("NFKC", found[0]).partition("\N{FRACTION SLASH}")
+def _vulgar_fraction(match: re.Match[str]) -> str:
+    """Return the LaTeX of a sign such as ¾."""
+    top, _, bottom = unicodedata.normalize("NFKC", match[0]).partition("\N{FRACTION SLASH}")
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
@@ -195,7 +195,7 @@ def _inside(wrapped: re.Match[str]) -> str:
 
 
 def _without_unit(value: str) -> tuple[str, str]:
-    """The value, and the last unit that was taken off its end (or a currency off its front)."""
+    """Return the value, and the last unit at its end, or the currency at its start."""
     unit = ""
     while True:
         money, degrees, percent = (
@@ -205,31 +205,31 @@ def _without_unit(value: str) -> tuple[str, str]:
         )
         text, name = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value)
         if money:
-            value, found = money[1] or money[2], "dollar"
+            value, last_unit = money[1] or money[2], "dollar"
         elif degrees:
-            value, found = value.removesuffix("^\\circ"), "degree"
+            value, last_unit = value.removesuffix("^\\circ"), "degree"
         elif percent:
-            value, found = percent[1], "%"
+            value, last_unit = percent[1], "%"
         elif text and not re.search(r"(?:or|and|[,_^])$", text[1]) and not _JOINS.match(text[2]):
-            value, found = text[1], _unit(f"{text[2]}{text[3] or ''}")
+            value, last_unit = text[1], _unit(f"{text[2]}{text[3] or ''}")
         elif name:
-            value, found = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")
+            value, last_unit = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")
         else:
             return value, unit
-        value, unit = value.strip(), unit or found
+        value, unit = value.strip(), unit or last_unit
 
 
 def _unit(written: str) -> str:
-    """A unit with its power, as UNITS calls it, or nothing when it is not there."""
-    found = _UNIT.fullmatch(re.sub(r"[${}^]|\\circ", "", written).strip().lower())
-    if found is None or found[2] not in _NAMES:
+    """Return a unit with its power under its name in UNITS; empty for an unknown unit."""
+    match = _UNIT.fullmatch(re.sub(r"[${}^]|\\circ", "", written).strip().lower())
+    if match is None or match[2] not in _NAMES:
         return ""
-    power = {"s": "2", "c": "3"}[found[1][0]] if found[1] else found[3]
-    return _NAMES[found[2]] + (power or "")
+    power = {"s": "2", "c": "3"}[match[1][0]] if match[1] else match[3]
+    return _NAMES[match[2]] + (power or "")
 
 
-def _readable(value: str) -> str:
-    """What the parser misreads, written out."""
+def _rewrite_for_parser(value: str) -> str:
+    """Return the value with the forms that the parser misreads rewritten."""
     builder = _SET_BUILDER.fullmatch(value)
     value = builder[1].strip() if builder else value
     for word, sign in ((_OR, r" \cup "), (_AND, r" \cap ")):
@@ -241,7 +241,7 @@ def _readable(value: str) -> str:
 
 
 def _interval(text: str) -> str | None:
-    """`x<2`, `1<x\\le 3` or `x\\in(1,3]` as an interval; None for anything else."""
+    """Return `x<2`, `1<x\\le 3` or `x\\in(1,3]` as an interval; None for other forms."""
     text = _ELEMENT.sub("", text.strip(), count=1)
     if re.fullmatch(r"[\[(][^()\[\]]*,[^()\[\]]*[\])]", text):
         return text
@@ -249,7 +249,7 @@ def _interval(text: str) -> str | None:
     if len(parts) > 1 and parts[1] in (">", r"\ge"):
         parts = [_TURNED.get(part, part) for part in reversed(parts)]
     operands, signs = [part.strip() for part in parts[::2]], parts[1::2]
-    if len(operands) == 2:  # the variable's missing bound
+    if len(operands) == 2:  # add the missing bound
         operands, signs = (
             ([r"-\infty", *operands], ["<", *signs])
             if operands[0].isalpha()

@@ -1,8 +1,8 @@
-"""Counts the sentences of a text in English: what IFEval's instruction on their number is about.
+"""Counts the sentences of an English text for IFEval's instruction on their number.
 
-Used by instruction_checkers.py. IFEval's own script asks a trained model of NLTK, which is downloaded when it runs.
-These are rules instead, after the same principle: a full stop ends a sentence unless it belongs to an abbreviation, an
-initial, a number or dots, and there the next word decides. Line breaks end nothing. Pure; one pass over the words.
+Used by instruction_checkers.py. IFEval's own script downloads a trained model of NLTK. This module uses rules with the
+same principle: a full stop ends a sentence, except after an abbreviation, an initial, a number or dots, where the next
+word decides. Line breaks do not end a sentence. Pure; one pass over the words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHORT = (
 )
 _ABBREVIATIONS = frozenset(_SHORT.split())
 _LETTERS = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]?")
-"""`U.S`, `e.g`, `Ph.D`: what stands before the last dot."""
+"""`U.S`, `e.g`, `Ph.D`: the text before the last dot."""
 _FIRST = (
     "a after all also although an and another any as at because before both but by despite during each even every "
     "finally first for from he her here his how however i if in instead it its just later many meanwhile more most my "
@@ -28,15 +28,15 @@ _FIRST = (
     "yes yet you your"
 )
 _STARTERS = frozenset(_FIRST.split())
-"""Words that, with a capital letter, begin a sentence rather than stand in a name."""
+"""Words that, with a capital letter, are the start of a sentence rather than part of a name."""
 
 
 def count_sentences(text: str) -> int:
-    """Sentences in `text`; what is left behind the last end counts as one."""
-    words = text.split()
+    """Return the number of sentences in `text`; the text after the last end counts as a sentence."""
+    tokens = text.split()
     count, open_ = 0, False
-    for at, word in enumerate(words):
-        following = words[at + 1].lstrip(_OPENING) if at + 1 < len(words) else ""
+    for at, word in enumerate(tokens):
+        following = tokens[at + 1].lstrip(_OPENING) if at + 1 < len(tokens) else ""
         bare = word.rstrip(_CLOSING)
         open_ = open_ or any(character.isalnum() for character in word)
         if bare.endswith(("!", "?")) or (bare.endswith(".") and _ends(bare, following)):
@@ -45,7 +45,7 @@ def count_sentences(text: str) -> int:
 
 
 def _ends(word: str, following: str) -> bool:
-    """Whether the full stop at the end of `word` ends a sentence, when the word `following` is the next one."""
+    """Return whether the full stop at the end of `word` ends a sentence; `following` is the next word."""
     before = word[:-1].lstrip(_OPENING)
     if not following:
         return True

@@ -1,10 +1,10 @@
 r"""Decides whether a final answer equals the gold answer: the reward of eq. 3.
 
-After extraction. Two numbers, two words or two numerals of a base are compared here, as text, which decides nearly all
-training data (the RL set has integer answers only). Whatever needs a parser (`10/2`, `x=5`, `\frac{1}{2}`) is untrusted
-input to a large library, so it runs as a snippet in the judge's sandbox, with its limits. A failure of the judge is
-`internal`: the trajectory is retried or excluded, never scored 0. Pure apart from `verify`, which calls the judge it is
-given. What counts as equal: docs/verification.md.
+Runs after extraction. Two numbers, two words, or two numerals of a base are compared here as text, which decides nearly
+all training data (the RL set has only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`). They
+are untrusted input to a large library, so the parser runs as a snippet in the judge's sandbox, with its limits. A
+failure of the judge is `internal`: the trajectory is retried or excluded, never scored 0. Pure except for `verify`,
+which calls the given judge. docs/verification.md defines equality.
 """
 
 from __future__ import annotations
@@ -16,61 +16,61 @@ from typing import NamedTuple, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.normalize import is_words, normalize, says_more, words
+from rstar2_train.rewards.normalize import has_words, is_word_answer, normalize, normalize_words
 from rstar2_train.rewards.verdict import Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
 _SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
 _MAX_EXTRA_CHARACTERS = 1024
-"""An answer so much longer than the gold one is wrong without asking a parser."""
+"""An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
 PARSER_LIMITS = JudgeLimits(wall_seconds=15)
-"""Limits of a parser task: importing the parser alone takes seconds where no warm process has it."""
+"""Limits of a parser call: without a warm process the import of the parser alone takes seconds."""
 
-_TASK = Path(__file__).with_name("math_verify_snippet.py")
+_SNIPPET = Path(__file__).with_name("math_verify_snippet.py")
 _PRINTED: dict[str, Verdict] = {"correct": "correct", "wrong": "wrong", "timeout": "timeout"}
 
 
 class Score(NamedTuple):
-    """The verdict on one response, and the answer it was given for."""
+    """The verdict on one response, and its answer."""
 
     verdict: Verdict | None
-    """None: only a parser can tell (`verify` asks one)."""
+    """None: only a parser can decide (`verify` calls it)."""
     answer: str | None
-    """The extracted answer; None when there is none."""
+    """The extracted answer; None without an answer."""
 
     @property
     def reward(self) -> float:
-        """1 when correct, else 0 (eq. 3). Meaningless for `internal`, which must be excluded."""
+        """1 if correct, else 0 (eq. 3). Undefined for `internal`, which must be excluded."""
         return float(self.verdict == "correct")
 
 
 class SnippetResult(Protocol):
-    """What is read of a finished judge task."""
+    """The result of a judge call."""
 
     @property
     def status(self) -> str:
-        """How it ended, as the judge's trusted side saw it."""
+        """Status that the judge's trusted side reported."""
 
     @property
     def stdout(self) -> str:
-        """What it printed."""
+        """Output of the program."""
 
     @property
     def exit_code(self) -> int | None:
-        """Exit status of its process, minus the signal number when a signal ended it."""
+        """Exit code of the process; minus the signal number if a signal terminated it."""
 
 
 class SnippetRunner(Protocol):
-    """What `verify` needs of a judge client."""
+    """The part of a judge client that `verify` uses."""
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
         """Run a snippet in the sandbox."""
 
 
 def score(model_text: str, gold: str) -> Score:
-    """Verdict on a response without a parser: exact text, or integer against integer.
+    """Return the verdict on a response without a parser: by text, numbers or words.
 
-    `model_text` is what the model wrote, tool output left out. The verdict is None when only a parser can tell.
+    `model_text`: the text of the model, without tool output. The verdict is None if only a parser can decide.
     """
     answer = extract_answer(model_text)
     if answer is None:
@@ -79,24 +79,24 @@ def score(model_text: str, gold: str) -> Score:
 
 
 def compare(answer: str, gold: str) -> Verdict | None:
-    """`correct` or `wrong` where text or numbers decide, else None: a parser must."""
-    if answer.strip() == gold.strip() or (number(answer) or answer) == (number(gold) or gold):
+    """Return `correct` or `wrong` if text or numbers decide, else None: a parser must."""
+    if answer.strip() == gold.strip() or (canonical_number(answer) or answer) == (canonical_number(gold) or gold):
         return "correct"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
     ours, theirs = normalize(answer), normalize(gold)
-    if is_words(gold):
-        return "correct" if words(answer) == words(gold) else "wrong"
+    if is_word_answer(gold):
+        return "correct" if normalize_words(answer) == normalize_words(gold) else "wrong"
     if ours.base or theirs.base:
-        same = ours.base in (theirs.base or "10", "") and (number(ours.value) or ours.value) == theirs.value
+        same = ours.base in (theirs.base or "10", "") and (canonical_number(ours.value) or ours.value) == theirs.value
         return "correct" if same else "wrong"
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
         return "wrong"
     if ours.value == theirs.value:
         return "correct"
-    if says_more(ours.value) and not says_more(theirs.value):
+    if has_words(ours.value) and not has_words(theirs.value):
         return "wrong"
-    first, second = number(ours.value), number(theirs.value)
+    first, second = canonical_number(ours.value), canonical_number(theirs.value)
     if first is not None and first == second:
         return "correct"
     if first is None or second is None or "%" in (ours.unit, theirs.unit):
@@ -105,15 +105,15 @@ def compare(answer: str, gold: str) -> Verdict | None:
 
 
 def canonical_integer(text: str) -> str | None:
-    """An integer as `-?digits` without leading zeros, or None when `text` is not one. Written as `number` takes it."""
-    return None if "." in text else number(text)
+    """Return an integer as `-?digits` without leading zeros, or None. Accepts the notations of `canonical_number`."""
+    return None if "." in text else canonical_number(text)
 
 
-def number(text: str) -> str | None:
-    r"""An integer or a finite decimal as `-?digits[.digits]` without needless zeros, or None when `text` is neither.
+def canonical_number(text: str) -> str | None:
+    r"""Return an integer or a finite decimal as `-?digits[.digits]` without redundant zeros; None for other texts.
 
-    Takes signs, surrounding dollars, thousands commas (`1,234.50`, `1{,}234`, `1\,234`), a Unicode minus. Text in, text
-    out: a number of any length costs nothing, and Python's limit on long ones never bites.
+    Accepts signs, surrounding dollars, thousands commas (`1,234.50`, `1{,}234`, `1\,234`) and a Unicode minus. It works
+    on text, so that very long numbers are cheap and do not exceed Python's limit on integers.
     """
     plain_text = _SPACING.sub(lambda mark: "," if mark.group() == "{,}" else "", text.strip().strip("$"))
     match = _NUMBER.fullmatch(plain_text.replace("\N{MINUS SIGN}", "-").strip())
@@ -125,10 +125,10 @@ def number(text: str) -> str | None:
 
 
 def parser_snippet(answer: str, gold: str) -> str:
-    """Python that compares both with math-verify and prints `correct`, `wrong` or `timeout`; for the judge alone.
+    """Return a program for the judge that compares both with math-verify and prints `correct`, `wrong` or `timeout`.
 
-    Both strings enter as literals (`repr`), so that nothing in them is code. Where one has a percent sign and the other
-    has none, 5 % may stand for 5 and for 5/100.
+    Both strings are literals (`repr`) in the program, never code. If only one of them has a percent sign, 5 % is
+    compared both as 5 and as 5/100.
     """
     ours, theirs = normalize(answer), normalize(gold)
     pairs = [(ours.value, theirs.value)]
@@ -136,19 +136,19 @@ def parser_snippet(answer: str, gold: str) -> str:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
     elif theirs.unit == "%" != ours.unit:
         pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))
-    return f"{_task()}\n\nmain({pairs!r})\n"
+    return f"{_snippet_text()}\n\nmain({pairs!r})\n"
 
 
 @cache
-def _task() -> str:
-    return _TASK.read_text(encoding="utf-8")
+def _snippet_text() -> str:
+    return _SNIPPET.read_text(encoding="utf-8")
 
 
-def verdict_of(result: SnippetResult) -> Verdict:
-    """The verdict that a finished parser task stands for.
+def parser_verdict(result: SnippetResult) -> Verdict:
+    """Return the verdict of a finished parser call.
 
-    An answer on which the parser runs out of time, memory or stack is `timeout` (reward 0: it will do so again);
-    a task that could not do its work (no parser in the sandbox, judge trouble) is `internal`.
+    An answer for which the parser exceeds its time, memory or stack is `timeout` (reward 0: a retry would not help). A
+    call that could not run the parser (it is not installed, or the judge failed) is `internal`.
     """
     if result.status == "ok":
         return _PRINTED.get(result.stdout.strip(), "internal")
@@ -156,19 +156,19 @@ def verdict_of(result: SnippetResult) -> Verdict:
     return "timeout" if crashed or result.status in ("timeout", "memory", "killed", "output_limit") else "internal"
 
 
-async def verify(model_text: str, gold: str, *, judge: SnippetRunner, attempts: int = 2) -> Score:
-    """Verdict on a response, asking the judge's parser only where text and integers cannot decide.
+async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int = 2) -> Score:
+    """Return the verdict on a response; calls the judge's parser only if text and numbers cannot decide.
 
-    A task that ends `internal` is repeated, `attempts` in all; then the verdict is `internal` and the caller excludes
-    the trajectory. Raises what `judge.run` raises when the judge is out of reach (JudgeUnavailable).
+    An `internal` call is retried, up to `tries` calls in total; then the verdict is `internal` and the caller excludes
+    the trajectory. Raises the error of `judge.run` when the judge is unreachable (JudgeUnavailable).
     """
     quick = score(model_text, gold)
     if quick.verdict is not None or quick.answer is None:
         return quick
     code = parser_snippet(quick.answer, gold)
     verdict: Verdict = "internal"
-    for _ in range(attempts):
-        verdict = verdict_of(await judge.run(code, limits=PARSER_LIMITS))
+    for _ in range(tries):
+        verdict = parser_verdict(await judge.run(code, limits=PARSER_LIMITS))
         if verdict != "internal":
             break
     return Score(verdict, quick.answer)

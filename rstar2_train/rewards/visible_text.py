@@ -1,7 +1,7 @@
-"""What the reader of a response sees of it: the last turn, without its reasoning; of an answer block, what is inside.
+"""The text of a response that its reader sees: the last turn without reasoning; of an answer block, its content.
 
-IFEval's instructions are about that text. Used by grade.py. The verifier of known answers does not use it: it looks for
-a box in all that the model wrote (extract.py). Pure; one pass over the text.
+IFEval's instructions apply to that text. Used by grade.py. The verifier of known answers searches all text of the model
+for a box instead (extract.py). Pure; one pass over the text.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _REASONING = re.compile(r"<(/?)(?:reason|think)>")
 
 
 def visible_text(last_turn: str) -> str:
-    """The text of a finished response, stripped, from its last turn: tool calls and outputs stand in earlier ones.
+    """Return the stripped visible text of a response's last turn; tool calls and outputs are in earlier turns.
 
-    Reasoning is what stands between `<reason>` or `<think>` and its end, or before a first such end: chat templates
-    open it in the prompt. One that never ends hides the rest.
+    Reasoning is the text between `<reason>` or `<think>` and its closing tag, or before a first closing tag: chat
+    templates open it in the prompt. Reasoning without a closing tag hides the rest.
     """
     kept, at, hidden = [], 0, False
     for number, tag in enumerate(_REASONING.finditer(last_turn)):

@@ -66,7 +66,7 @@ def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ({"problem": "x", "instructions": []}, "instructions must be a list"),
-        ({"problem": "x", "answer": '{"instructions": [{"id": "x"}]}'}, "there is no instruction 'x'"),
+        ({"problem": "x", "answer": '{"instructions": [{"id": "x"}]}'}, "unknown instruction 'x'"),
         ({"problem": "x", "answer": '{"instructions": ['}, "Expecting value"),
         ({"problem": "x", "answer": "1", "instructions": [{"id": "x"}]}, "an answer or instructions, not both"),
         ({"answer": "2"}, "problem must be a non-empty text, got None"),

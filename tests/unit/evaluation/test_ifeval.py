@@ -6,11 +6,11 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.evaluation.ifeval import instruction_metrics
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import evaluation_metrics, measure
-from rstar2_train.rewards.instructions import as_gold, read_instructions
+from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rewards.verdict import Verdict
 
 COMMA, QUOTED = {"id": "punctuation:no_comma"}, {"id": "startend:quotation"}
-BOTH, COMMA_ONLY = (as_gold(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
+BOTH, COMMA_ONLY = (encode_instructions(read_instructions(rows)) for rows in ([COMMA, QUOTED], [COMMA]))
 SAMPLING = Sampling(temperature=0, max_response_tokens=100, max_turns=4)
 
 

@@ -12,7 +12,7 @@ from rstar2_train.evaluation.html_report import render_page
 from rstar2_train.evaluation.result import NORMAL_95, EvaluationResult, ResultTable, build_result, confidence
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import measure
-from rstar2_train.rewards.instructions import as_gold, read_instructions
+from rstar2_train.rewards.instructions import encode_instructions, read_instructions
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}[red]"
@@ -128,7 +128,7 @@ def test_render_page_escapes_texts_of_models() -> None:
 def test_page_and_table_have_instruction_metrics() -> None:
     """The page and the table have the accuracy on instructions."""
     keywords = {"id": "keywords:existence", "keywords": [HOSTILE]}
-    gold = as_gold(read_instructions([{"id": "punctuation:no_comma"}, keywords]))
+    gold = encode_instructions(read_instructions([{"id": "punctuation:no_comma"}, keywords]))
     rows = [
         dataclasses.replace(row("b/1", number, answer="strict, no" if number else "loose, strict"), gold=gold)
         for number in range(4)

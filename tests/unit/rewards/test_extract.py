@@ -1,4 +1,4 @@
-"""Extraction: the cases on which lenient graders pay for no answer, and properties of tags and braces."""
+"""Extraction of the answer: cases that lenient graders accept by mistake, and properties of tags and braces."""
 
 import re
 
@@ -37,7 +37,8 @@ from rstar2_train.rewards.extract import count_answers, extract_answer, last_box
         ("", None),
     ],
 )
-def test_answer_is_the_last_box_of_the_last_block(text: str, answer: str | None) -> None:
+def test_extract_answer_is_the_last_box_of_the_last_block(text: str, answer: str | None) -> None:
+    """Only a box inside a complete answer block is an answer."""
     assert extract_answer(text) == answer
 
 
@@ -56,12 +57,14 @@ def test_answer_is_the_last_box_of_the_last_block(text: str, answer: str | None)
         ("<answer>1</answer><answer>", 1, False),
     ],
 )
-def test_tags_are_counted_and_checked(text: str, blocks: int, balanced: bool) -> None:
+def test_count_answers_counts_blocks_and_checks_tags(text: str, blocks: int, balanced: bool) -> None:
+    """Blocks are complete pairs of tags; unclosed or extra tags are unbalanced."""
     assert count_answers(text) == (blocks, balanced)
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "x", r"\boxed{1}"]), max_size=12))
-def test_balanced_means_as_many_blocks_as_tags(parts: list[str]) -> None:
+def test_count_answers_balanced_iff_every_tag_is_paired(parts: list[str]) -> None:
+    """Tags are balanced exactly if every tag belongs to a block."""
     text = "".join(parts)
     blocks, balanced = count_answers(text)
     if balanced:
@@ -71,13 +74,15 @@ def test_balanced_means_as_many_blocks_as_tags(parts: list[str]) -> None:
 
 
 @given(st.recursive(st.text("ab1 ", max_size=4), lambda inner: inner.map(lambda text: "{" + text + "}"), max_leaves=8))
-def test_balanced_content_comes_back_whole(content: str) -> None:
+def test_last_boxed_returns_balanced_content(content: str) -> None:
+    """Content with balanced braces is returned completely."""
     assert last_boxed(r"before \boxed{" + content + "} after }") == content.strip()
 
 
 @given(st.lists(st.sampled_from([r"\boxed{", r"\boxed {", "{", "}", r"\{", r"\}", "\\\\", "\\", "1"]), max_size=14))
-def test_the_last_box_whose_braces_balance_is_taken(parts: list[str]) -> None:
-    text, found = "".join(parts), None
+def test_last_boxed_is_the_last_balanced_box(parts: list[str]) -> None:
+    """The result equals a search with a counter of braces."""
+    text, expected = "".join(parts), None
     for match in re.finditer(r"\\boxed\s*\{", text):
         depth, escaped = 1, False
         for end in range(match.end(), len(text)):
@@ -86,16 +91,18 @@ def test_the_last_box_whose_braces_balance_is_taken(parts: list[str]) -> None:
                 continue
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             if depth == 0:
-                found = text[match.end() : end].strip()
+                expected = text[match.end() : end].strip()
                 break
-    assert last_boxed(text) == found
+    assert last_boxed(text) == expected
 
 
-def test_many_boxes_that_never_close_take_no_time_to_speak_of() -> None:
-    assert last_boxed(r"\boxed{7}" + r"\boxed{" * 200_000) == "7"  # by the square of it: hours
+def test_last_boxed_is_linear_in_unclosed_boxes() -> None:
+    """Quadratic time would take hours for this text."""
+    assert last_boxed(r"\boxed{7}" + r"\boxed{" * 200_000) == "7"
 
 
 @given(st.text(r"\boxed{}<answer>/ 1", max_size=60))
-def test_no_text_breaks_it(text: str) -> None:
+def test_extract_answer_accepts_any_text(text: str) -> None:
+    """Any text is handled, and an answer is a part of it."""
     answer = extract_answer(text)
     assert answer is None or answer in text

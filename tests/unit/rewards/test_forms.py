@@ -1,11 +1,11 @@
-"""The bench's rewritings and near misses, on made-up answers of every form, against what text alone decides."""
+"""The benchmark's rewritten and wrong answers, for invented answers of every form, compared as text."""
 
 import pytest
 
 from bench.verify import FORMS, cases
 from rstar2_train.rewards.verify import compare
 
-MADE_UP = {
+INVENTED = {
     "integer": ["0", "-7", "12", "1,450", r"23,\!450"],
     "fraction": [r"\frac{7}{5}", r"-\dfrac{2}{9}", r"\frac38"],
     "mixed number": [r"2\frac{3}{8}"],
@@ -30,21 +30,24 @@ MADE_UP = {
 }
 
 
-def test_every_form_has_answers_here() -> None:
-    assert {form.name for form in FORMS} == set(MADE_UP)
+def test_forms_all_have_answers() -> None:
+    """Every form of the benchmark has answers in this test."""
+    assert {form.name for form in FORMS} == set(INVENTED)
 
 
-@pytest.mark.parametrize(("form", "gold"), [(form, gold) for form, golds in MADE_UP.items() for gold in golds])
-def test_text_never_contradicts_the_forms(form: str, gold: str) -> None:
-    made = list(cases(gold))
-    assert {case.form for case in made} == {form}
-    same = {case.answer for case in made if case.kind == "same"}
-    other = {case.answer for case in made if case.kind == "other"}
+@pytest.mark.parametrize(("form", "gold"), [(form, gold) for form, golds in INVENTED.items() for gold in golds])
+def test_compare_never_contradicts_the_forms(form: str, gold: str) -> None:
+    """Equal variants are never wrong, and different answers never correct, without the parser."""
+    variants = list(cases(gold))
+    assert {case.form for case in variants} == {form}
+    same = {case.answer for case in variants if case.kind == "same"}
+    other = {case.answer for case in variants if case.kind == "other"}
     assert len(same) >= 12 and len(other) >= 10 and not same & other
     assert {answer for answer in same if compare(answer, gold) == "wrong"} == set()
     assert {answer for answer in other if compare(answer, gold) == "correct"} == set()
 
 
-def test_unknown_form_is_told() -> None:
+def test_cases_unknown_form_raises() -> None:
+    """A gold answer of an unknown form is an error."""
     with pytest.raises(ValueError, match="no known form"):
         list(cases("???"))

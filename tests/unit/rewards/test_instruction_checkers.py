@@ -1,4 +1,4 @@
-"""Every instruction of IFEval: texts that follow it, texts that do not, its quirks, and texts made to hang it."""
+"""Every IFEval checker: texts that follow the instruction, texts that do not, and hostile texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.rewards.instruction_checkers import CHECKERS
-from rstar2_train.rewards.language import language
+from rstar2_train.rewards.language import detect_language
 from rstar2_train.rewards.sentences import count_sentences
 
 HINDI = "दरवाज़ा हरे रंग का है और उसमें एक छोटी खिड़की है।"
@@ -33,9 +33,9 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], list[str]]] = [
     ("change_case:english_lowercase", {}, [ENGLISH], [ENGLISH.upper(), ENGLISH.capitalize(), "", "12", GERMAN.lower()]),
     (
         "combination:repeat_prompt",
-        {"prompt_to_repeat": "Say it. "},
-        ["Say it.", "  say IT. Done."],
-        ["I say it.", "Say it"],
+        {"prompt_to_repeat": "Do it. "},
+        ["Do it.", "  do IT. Done."],
+        ["I do it.", "Do it"],
     ),
     (
         "combination:two_responses",
@@ -143,17 +143,19 @@ CASES: list[tuple[str, Mapping[str, Any], list[str], list[str]]] = [
 ]
 
 
-def test_every_instruction_is_tried() -> None:
+def test_cases_cover_every_checker() -> None:
+    """Every checker and all of its arguments have cases in this test."""
     assert {name for name, *_ in CASES} == set(CHECKERS) and len(CHECKERS) == 25
     assert all(set(arguments) == set(CHECKERS[name].arguments) for name, arguments, *_ in CASES)
 
 
 @pytest.mark.parametrize(("name", "arguments", "right", "wrong"), CASES, ids=[name for name, *_ in CASES])
-def test_what_follows_it_and_what_does_not(
+def test_checker_accepts_and_rejects(
     name: str, arguments: Mapping[str, Any], right: list[str], wrong: list[str]
 ) -> None:
-    found = {text: CHECKERS[name].follows(text, **arguments) for text in (*right, *wrong)}
-    assert found == dict.fromkeys(right, True) | dict.fromkeys(wrong, False)
+    """Each checker accepts the texts that follow its instruction, and no others."""
+    outcomes = {text: CHECKERS[name].follows(text, **arguments) for text in (*right, *wrong)}
+    assert outcomes == dict.fromkeys(right, True) | dict.fromkeys(wrong, False)
 
 
 HOSTILE = ["[", "<", "*", " ", "\n", "a", "a@", "P. ", "Day 1", '{"a":', "a.a", ".", "![", "https://a", "\u0301", "漢"]
@@ -161,17 +163,20 @@ HOSTILE = ["[", "<", "*", " ", "\n", "a", "a@", "P. ", "Day 1", '{"a":', "a.a", 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "arguments", "right", "wrong"), CASES, ids=[name for name, *_ in CASES])
-def test_no_text_makes_it_hang(name: str, arguments: Mapping[str, Any], right: list[str], wrong: list[str]) -> None:
-    """In twice the time a checker of quadratic time would not be through with the first of them."""
+def test_checker_is_linear_in_hostile_text(
+    name: str, arguments: Mapping[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    """A checker with quadratic time would exceed the timeout with the first text."""
     for piece in HOSTILE:
         length = 1_000_000
         assert CHECKERS[name].follows(piece * (length // len(piece)), **arguments) in (True, False)
 
 
-def test_the_language_of_a_text_is_the_same_every_time() -> None:
+def test_detect_language_is_deterministic() -> None:
+    """The detector has a fixed seed; a text without letters has no language."""
     mixed = "No. Ja, nein, oui, si, no, yes. La la la."
-    assert len({language(mixed) for _ in range(20)}) == 1
-    assert (language(ENGLISH), language(GERMAN), language("12 + 3 = !")) == ("en", "de", None)
+    assert len({detect_language(mixed) for _ in range(20)}) == 1
+    assert (detect_language(ENGLISH), detect_language(GERMAN), detect_language("12 + 3 = !")) == ("en", "de", None)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +195,13 @@ def test_the_language_of_a_text_is_the_same_every_time() -> None:
         ("The U.S. Army came. He left the U.S. The rest stayed.", 3),
         ("Fruit, e.g. apples, i.e. food.", 1),
         ("At 5 p.m. we met. At 6 p.m. It ended.", 3),
-        ("1. Begin here. 2. then go on.", 3),
+        ("1. Start here. 2. then continue.", 3),
         ("Wait... what? Wait... What?", 3),
-        ('He said "Stop." She left (soon.) Then **he did too.** Yes.', 4),
+        ('He called "Stop." She left (soon.) Then **he did too.** Yes.', 4),
         ("* a\n* b\n* c", 1),
         ("A line\nand a second one.\n\nThe end.", 2),
     ],
 )
-def test_sentences_are_counted(text: str, count: int) -> None:
+def test_count_sentences_of_english_text(text: str, count: int) -> None:
+    """Abbreviations, initials, numbers and dots do not end a sentence."""
     assert count_sentences(text) == count

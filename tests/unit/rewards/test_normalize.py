@@ -1,10 +1,17 @@
-"""The dressing of answers: what is taken off, what is left alone, and that no text breaks it."""
+"""Normalisation of answers: formatting, units, bases and words."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.rewards.normalize import UNITS, NormalizedAnswer, is_words, normalize, says_more, words
+from rstar2_train.rewards.normalize import (
+    UNITS,
+    NormalizedAnswer,
+    has_words,
+    is_word_answer,
+    normalize,
+    normalize_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,8 @@ from rstar2_train.rewards.normalize import UNITS, NormalizedAnswer, is_words, no
         ("", ""),
     ],
 )
-def test_dressing_comes_off_and_the_answer_stays(text: str, value: str) -> None:
+def test_normalize_removes_formatting(text: str, value: str) -> None:
+    """The formatting is removed; the answer is unchanged."""
     assert normalize(text) == NormalizedAnswer(value)
 
 
@@ -105,7 +113,8 @@ def test_dressing_comes_off_and_the_answer_stays(text: str, value: str) -> None:
         (r"7\text{ or more}", r"7\text{ or more}", ""),
     ],
 )
-def test_units_are_told_apart_from_variables(text: str, value: str, unit: str) -> None:
+def test_normalize_separates_units_from_variables(text: str, value: str, unit: str) -> None:
+    """A unit is separated from the value; a variable stays."""
     assert normalize(text) == NormalizedAnswer(value, unit)
 
 
@@ -123,17 +132,19 @@ def test_units_are_told_apart_from_variables(text: str, value: str, unit: str) -
         ("0031_7", "31", "7"),
     ],
 )
-def test_base_of_a_numeral(text: str, digits: str, base: str) -> None:
+def test_normalize_reads_the_base_of_a_numeral(text: str, digits: str, base: str) -> None:
+    """A subscript of a numeral is its base."""
     assert normalize(text) == NormalizedAnswer(digits, base=base)
 
 
 @pytest.mark.parametrize("text", ["x_1", "x_{12}", "31_n", "3_1 + 2"])
-def test_other_subscripts_are_no_base(text: str) -> None:
+def test_normalize_other_subscripts_are_no_base(text: str) -> None:
+    """Subscripts of letters and expressions are not bases."""
     assert normalize(text).base == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (r"\text{Alice}", "alice"),
         (r"\textbf{ ALICE }.", "alice"),
@@ -150,8 +161,9 @@ def test_other_subscripts_are_no_base(text: str) -> None:
         (r"\text{D, E}", "d, e"),
     ],
 )
-def test_words_of_an_answer(text: str, said: str) -> None:
-    assert words(text) == said
+def test_normalize_words_of_an_answer(text: str, expected: str) -> None:
+    """Fonts, punctuation, case and labels such as `Choice` are removed."""
+    assert normalize_words(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,21 +187,24 @@ def test_words_of_an_answer(text: str, said: str) -> None:
         ("D", False),
     ],
 )
-def test_which_gold_answers_are_words(gold: str, expected: bool) -> None:
-    assert is_words(gold) is expected
+def test_is_word_answer_of_gold_answers(gold: str, expected: bool) -> None:
+    """Letters in a text command, and bare words, are compared as words."""
+    assert is_word_answer(gold) is expected
 
 
 @pytest.mark.parametrize(
     ("value", "more"),
     [(r"\text{not } 0", True), (r"\text{area} = 5", False), (r"1 \text{ and } 2", False), (r"\text{x}+1", False)],
 )
-def test_words_that_are_left(value: str, more: bool) -> None:
-    assert says_more(value) is more
+def test_has_words_in_a_plain_value(value: str, more: bool) -> None:
+    """Labels before `=`, `and` and `or` do not count as words."""
+    assert has_words(value) is more
 
 
 @given(st.text(st.sampled_from("\\${}()[]<>=^_,.*% 123abxi°½²√∞orandtextcirc"), max_size=60))
-def test_no_text_breaks_it(text: str) -> None:
-    assert isinstance(normalize(text), NormalizedAnswer) and isinstance(words(text), str)
+def test_normalize_accepts_any_text(text: str) -> None:
+    """Any text is normalised without an error."""
+    assert isinstance(normalize(text), NormalizedAnswer) and isinstance(normalize_words(text), str)
 
 
 FONTS = ["{}", r"\text{{ {} }}", r"\mathbf{{{}}}", r"\text{{\mathbf{{{}}}}}"]
@@ -198,13 +213,15 @@ NAMES = [(unit, name) for unit, names in UNITS.items() for name in names.split()
 
 
 @given(st.integers(), st.sampled_from(FONTS), st.lists(st.sampled_from(AROUND), max_size=4, unique=True))
-def test_any_dresses_come_off_together(number: int, font: str, around: list[str]) -> None:
+def test_normalize_removes_nested_formatting(number: int, font: str, around: list[str]) -> None:
+    """Any combination of fonts and wrappers around a number is removed."""
     text = font.format(number)
-    for dress in around:
-        text = dress.format(text)
+    for wrapper in around:
+        text = wrapper.format(text)
     assert normalize(text) == NormalizedAnswer(str(number))
 
 
 @pytest.mark.parametrize(("unit", "name"), NAMES)
-def test_every_name_of_a_unit_is_known(unit: str, name: str) -> None:
+def test_normalize_knows_every_unit_name(unit: str, name: str) -> None:
+    """Each name of a unit is known, also in the plural."""
     assert normalize(rf"7\text{{ {name}}}") == normalize(rf"7\mbox{{{name}s}}") == NormalizedAnswer("7", unit)

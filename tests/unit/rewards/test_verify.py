@@ -1,4 +1,4 @@
-"""Verification: what text and numbers decide by table, the parser's snippet run for real, the judge's statuses."""
+"""Verification: verdicts by text and numbers, the real parser snippet, and the judge's statuses."""
 
 import asyncio
 import json
@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.rewards.verify import canonical_integer, compare, number, parser_snippet, score, verdict_of, verify
+from rstar2_train.rewards.verify import (
+    canonical_integer,
+    canonical_number,
+    compare,
+    parser_snippet,
+    parser_verdict,
+    score,
+    verify,
+)
 
 
 def boxed(answer: str) -> str:
@@ -53,24 +61,28 @@ def boxed(answer: str) -> str:
         ("x", None),
     ],
 )
-def test_numbers_have_one_form(text: str, canonical: str | None) -> None:
-    assert number(text) == canonical
+def test_canonical_number_of_texts(text: str, canonical: str | None) -> None:
+    """Equal numbers have the same text; other texts are not numbers."""
+    assert canonical_number(text) == canonical
     assert canonical_integer(text) == (None if "." in text else canonical)
 
 
 @given(st.integers(), st.integers(0, 5))
-def test_any_way_to_write_an_integer_is_the_same(value: int, zeros: int) -> None:
+def test_canonical_number_ignores_commas_and_zeros(value: int, zeros: int) -> None:
+    """Commas and leading zeros do not change an integer."""
     sign = "-" if value < 0 else ""
-    assert number(f"{value:,}") == number(f"{sign}{'0' * zeros}{abs(value)}") == str(value)
+    assert canonical_number(f"{value:,}") == canonical_number(f"{sign}{'0' * zeros}{abs(value)}") == str(value)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4), st.decimals(-9, 9, places=4))
-def test_decimals_compare_exactly(ours: Decimal, gold: Decimal) -> None:
+def test_compare_decimals_exactly(ours: Decimal, gold: Decimal) -> None:
+    """Decimals are equal only if all digits are."""
     assert compare(f"{ours:f}", f"{gold:f}") == ("correct" if ours == gold else "wrong")
 
 
 @given(st.integers(), st.integers())
-def test_integers_compare_as_numbers(ours: int, gold: int) -> None:
+def test_compare_integers_as_numbers(ours: int, gold: int) -> None:
+    """Integers are compared as numbers of any size."""
     assert compare(f"{ours:,}", str(gold)) == ("correct" if ours == gold else "wrong")
 
 
@@ -91,7 +103,8 @@ def test_integers_compare_as_numbers(ours: int, gold: int) -> None:
         (boxed(r"x=\text{5}"), "5", None, r"x=\text{5}"),
     ],
 )
-def test_score_decides_what_needs_no_parser(text: str, gold: str, verdict: str | None, answer: str | None) -> None:
+def test_score_decides_without_the_parser(text: str, gold: str, verdict: str | None, answer: str | None) -> None:
+    """Text and numbers decide; the verdict is None if a parser is needed."""
     assert score(text, gold) == (verdict, answer)
 
 
@@ -131,12 +144,13 @@ def test_score_decides_what_needs_no_parser(text: str, gold: str, verdict: str |
         ("2k", "2", None),
     ],
 )
-def test_what_text_decides(answer: str, gold: str, verdict: str | None) -> None:
+def test_compare_verdict_of_pairs(answer: str, gold: str, verdict: str | None) -> None:
+    """The verdict of text, words, units, bases and numbers."""
     assert compare(answer, gold) == verdict
 
 
-def test_parser_decides_the_rest_and_runs_no_answer() -> None:
-    """One process for all cases: the parser's import is the cost. The snippets are those the judge would run."""
+def test_parser_snippet_compares_and_runs_no_answer() -> None:
+    """All snippets run in one process, because the import of the parser is slow; they are those of the judge."""
     cases = [
         ("10/2", "5", "correct"),
         ("x=5", "5", "correct"),
@@ -188,8 +202,8 @@ def test_parser_decides_the_rest_and_runs_no_answer() -> None:
 
 
 @dataclass
-class Ended:
-    """How a judge task ended."""
+class FakeResult:
+    """The result of a judge call."""
 
     status: str
     stdout: str = ""
@@ -213,51 +227,57 @@ class Ended:
         ("internal", "", "internal"),
     ],
 )
-def test_status_of_the_task_decides_before_its_output(status: str, stdout: str, verdict: str) -> None:
-    assert verdict_of(Ended(status, stdout)) == verdict
+def test_parser_verdict_prefers_status_over_output(status: str, stdout: str, verdict: str) -> None:
+    """The status of the call decides before its output."""
+    assert parser_verdict(FakeResult(status, stdout)) == verdict
 
 
-def test_parser_that_crashed_will_do_so_again_and_one_that_is_missing_is_trouble() -> None:
-    assert verdict_of(Ended("error", exit_code=-11)) == "timeout"
-    assert verdict_of(Ended("error", exit_code=1)) == "internal"
+def test_parser_verdict_of_crash_and_missing_parser() -> None:
+    """A crash by a signal is a timeout; an exit code is an infrastructure failure."""
+    assert parser_verdict(FakeResult("error", exit_code=-11)) == "timeout"
+    assert parser_verdict(FakeResult("error", exit_code=1)) == "internal"
 
 
 @dataclass
-class Endings:
-    """A judge whose tasks end as told, one after the other."""
+class FakeJudge:
+    """Replaces the judge: returns the given results, one after another."""
 
-    left: list[Ended]
+    results: list[FakeResult]
     codes: list[str] = field(default_factory=list)
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> FakeResult:
         self.codes.append(code)
-        return self.left.pop(0)
+        return self.results.pop(0)
 
 
 @pytest.mark.parametrize(
-    ("endings", "verdict", "asked"),
+    ("results", "verdict", "calls"),
     [
-        ([Ended("ok", "correct")], "correct", 1),
-        ([Ended("internal"), Ended("ok", "wrong")], "wrong", 2),
-        ([Ended("internal"), Ended("internal")], "internal", 2),
-        ([Ended("timeout")], "timeout", 1),
+        ([FakeResult("ok", "correct")], "correct", 1),
+        ([FakeResult("internal"), FakeResult("ok", "wrong")], "wrong", 2),
+        ([FakeResult("internal"), FakeResult("internal")], "internal", 2),
+        ([FakeResult("timeout")], "timeout", 1),
     ],
 )
-def test_internal_trouble_is_tried_again_and_never_wrong(endings: list[Ended], verdict: str, asked: int) -> None:
-    judge = Endings(list(endings))
+def test_verify_retries_internal_results(results: list[FakeResult], verdict: str, calls: int) -> None:
+    """An internal result is retried once, and never counts as wrong."""
+    judge = FakeJudge(list(results))
     assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
-    assert judge.codes == [parser_snippet("10/2", "5")] * asked
+    assert judge.codes == [parser_snippet("10/2", "5")] * calls
 
 
-def test_integers_never_reach_the_judge() -> None:
-    assert asyncio.run(verify(boxed("5"), "5", judge=Endings([]))).reward == 1.0
-    assert asyncio.run(verify("nothing", "5", judge=Endings([]))) == ("no_answer", None)
+def test_verify_integers_need_no_judge() -> None:
+    """Integers and missing answers are decided without a call."""
+    assert asyncio.run(verify(boxed("5"), "5", judge=FakeJudge([]))).reward == 1.0
+    assert asyncio.run(verify("nothing", "5", judge=FakeJudge([]))) == ("no_answer", None)
 
 
-def test_judge_trouble_reaches_the_caller() -> None:
-    class Gone(Endings):
-        async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
-            raise ConnectionError("judge is gone")
+def test_verify_judge_error_is_raised() -> None:
+    """An unreachable judge is an error for the caller."""
+
+    class UnreachableJudge(FakeJudge):
+        async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> FakeResult:
+            raise ConnectionError("connection refused")
 
     with pytest.raises(ConnectionError):
-        asyncio.run(verify(boxed("10/2"), "5", judge=Gone([])))
+        asyncio.run(verify(boxed("10/2"), "5", judge=UnreachableJudge([])))

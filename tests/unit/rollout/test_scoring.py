@@ -38,6 +38,7 @@ async def score(
 
 
 async def test_score_trajectory_correct_answer_sets_all_fields(chat_format: ChatFormat) -> None:
+    """Penalties, verdict, answer and reward are set."""
     trajectory = await score(chat_format, FakeJudge(CallResult("ok", stdout="correct\n")))
     assert (trajectory.verdict, trajectory.answer, trajectory.reward) == ("correct", "10/2", 1.0)
     assert (trajectory.answer_tags, trajectory.p_err, trajectory.p_format) == (2, 0.5, 0.5)
@@ -45,6 +46,7 @@ async def test_score_trajectory_correct_answer_sets_all_fields(chat_format: Chat
 
 
 async def test_score_trajectory_truncated_is_not_graded(chat_format: ChatFormat) -> None:
+    """A truncated trajectory has penalties, but no verdict of the judge."""
     judge = FakeJudge(CallResult("ok", stdout="correct\n"))
     trajectory = await score(chat_format, judge, stop="length")
     assert (trajectory.verdict, trajectory.reward, judge.calls) == ("no_answer", 0.0, 0)
@@ -59,5 +61,6 @@ async def test_score_trajectory_internal_result_is_lost_to_judge(chat_format: Ch
 
 
 async def test_score_trajectory_unreachable_judge_raises(chat_format: ChatFormat) -> None:
+    """An unreachable judge is an error for the collector."""
     with pytest.raises(JudgeUnavailable):
         await score(chat_format, FakeJudge(None))

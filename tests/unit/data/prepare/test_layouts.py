@@ -147,7 +147,7 @@ def test_convert_row_of_gpqa_shuffles_choices() -> None:
     ("change", "message"),
     [
         ({"kwargs": [{}]}, "must be lists of the same length"),
-        ({"instruction_id_list": ["punctuation:no_dash", "x:y"]}, "there is no instruction 'punctuation:no_dash'"),
+        ({"instruction_id_list": ["punctuation:no_dash", "x:y"]}, "unknown instruction 'punctuation:no_dash'"),
         ({"kwargs": [None, {"num_words": 20}]}, "takes num_words, relation; given: num_words"),
         ({"kwargs": ["", 3]}, "not a mapping"),
     ],

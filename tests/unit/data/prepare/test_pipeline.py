@@ -18,7 +18,7 @@ from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, PreparedDataset, decontaminate, prepare
 from rstar2_train.data.problems import read_conversations, read_problems
 from rstar2_train.data.readers import DataError
-from rstar2_train.rewards.instructions import Instruction, of_gold
+from rstar2_train.rewards.instructions import Instruction, decode_instructions
 
 BENCHMARK = "A rhombus of side 13 has a diagonal of length 24; find the product of its area and its other diagonal."
 
@@ -209,7 +209,7 @@ def test_prepare_of_transfer_benchmarks_as_published(tmp_path: Path) -> None:
     assert "Which, of\nthese?\n\nA) " in gpqa_problem.problem and ') the "first"\n' in gpqa_problem.problem
     assert (hmmt_problem.answer, hmmt_problem.slice, hmmt_problem.as_is) == ("103", "Algebra", False)
     assert (ifeval_problem.problem, ifeval_problem.as_is) == ("Describe a door.", True)
-    assert of_gold(ifeval_problem.answer) == [
+    assert decode_instructions(ifeval_problem.answer) == [
         Instruction("punctuation:no_comma", {}),
         Instruction("length_constraints:number_words", limits),
     ]
