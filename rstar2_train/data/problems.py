@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.readers import DataError, brief, read_rows, text_field
-from rstar2_train.rewards.instructions import encode_instructions, holds_instructions, decode_instructions, read_instructions
+from rstar2_train.rewards.instructions import (
+    decode_instructions,
+    encode_instructions,
+    holds_instructions,
+    read_instructions,
+)
 from rstar2_train.utils.text import lone_surrogate
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
