@@ -1,7 +1,8 @@
-"""The terminal view of `rstar2 run`: which stage, how far, how well, and whether the helpers are up.
+"""The terminal view of `rstar2 run`: stages, progress, metrics, and the state of the child processes.
 
-Reads what the drivers write into the state folder. `read_view` gathers, `render` and `line` are pure (view in, picture
-out), `watch` is the thin loop: a live picture on a terminal, one line a step where there is none (CI logs).
+    files in the state folder -> read_view -> View -> render (live panel) or line (one line per step)
+
+`watch` is the loop around them. `render` and `line` are pure.
 """
 
 from __future__ import annotations
@@ -35,65 +36,65 @@ _MARKS = {
 _METRICS = (
     ("reward", "reward", "{:.3f}"),
     ("tool_error_ratio", "tool errors", "{:.1%}"),
-    ("truncated", "cut off", "{:.1%}"),
+    ("truncated", "truncated", "{:.1%}"),
     ("all_correct", "all-correct groups", "{:.0%}"),
     ("response_tokens", "response tokens", "{:.1f}"),
     ("tokens_per_second", "tokens/s", "{:,.0f}"),
     ("loss", "loss", "{:.4f}"),
     ("pass_at_1", "pass@1", "{:.3f}"),
 )
-"""Progress metric, its label, its form; in the order shown. Metrics not named here come after, as they are."""
+"""Progress metric, its label and its format, in the order of the display. Other metrics follow without a label."""
 
 
 @dataclass(frozen=True)
 class StageView:
-    """One line of the list of stages."""
+    """A stage in the list of stages."""
 
     name: str
     type: str
     outcome: Outcome | None
     pass_at_1: float | None = None
-    """What its model reached on the held-out set, once that was measured."""
+    """Result of its model on the held-out set; None: not measured."""
 
 
 @dataclass(frozen=True)
 class View:
-    """All that is shown."""
+    """Everything that the view displays."""
 
     job: str
     stages: Sequence[StageView]
     progress: Progress | None
-    """What the running stage last said."""
+    """Last progress report of an orchestrator."""
     elapsed: float
-    """Seconds since the run began."""
+    """Seconds since the start of the run."""
     now: float
     """Unix time."""
     health: Mapping[str, str] = field(default_factory=dict)
-    """A word on each child process."""
+    """State of each child process."""
     history: Sequence[float] = ()
-    """Rewards of the running stage's last steps, for the sparkline."""
+    """Rewards of the last steps of the running stage, for the sparkline."""
 
     @property
     def current(self) -> str | None:
-        """The stage that runs: the one that progress is of, unless it has ended."""
+        """The running stage: the one of the last progress report, unless that attempt has an outcome."""
         if self.progress is None:
             return None
-        ended = next((one.outcome for one in self.stages if one.name == self.progress.stage), None)
-        over = ended is not None and ended.attempt >= self.progress.attempt
-        return None if over else self.progress.stage
+        outcome = next((stage.outcome for stage in self.stages if stage.name == self.progress.stage), None)
+        is_over = outcome is not None and outcome.attempt >= self.progress.attempt
+        return None if is_over else self.progress.stage
 
 
 def read_view(
     state: JobState, *, started: float, health: Mapping[str, str], history: Sequence[float] = ()
 ) -> View | None:
-    """Gather what the state folder says now; None before the job file is there. `started`: Unix time."""
+    """Read the state folder; None if it has no job file yet. `started`: Unix time."""
     if not state.job_file.exists():
         return None
     job = state.job()
     now = time.time()
     return View(
         job=job.metadata.name,
-        stages=[_read_stage(state.stage(one.name), one) for one in job.spec.stages],
+        stages=[_read_stage(state.stage(stage.name), stage) for stage in job.spec.stages],
         progress=state.progress(),
         elapsed=now - started,
         now=now,
@@ -109,16 +110,16 @@ def _read_stage(folder: StageState, stage: Stage) -> StageView:
     outcome = folder.outcome()
     attempt = folder.attempt()
     if outcome is not None and attempt is not None and outcome.attempt < attempt.attempt:
-        outcome = None  # an earlier attempt's: another one runs
+        outcome = None  # of an earlier attempt; another one runs
     return StageView(stage.name, stage.type, outcome, score)
 
 
 def render(view: View) -> RenderableType:
-    """The picture: stages, the running one's bar and figures, health."""
+    """Return the panel: stages, progress bar and metrics of the running stage, child processes."""
     rows: list[RenderableType] = [_stages(view)]
     progress = view.progress
     if progress is not None and view.current is not None:
-        rows += [Text(""), _bar(progress), *([_figures(progress, view)] if _named(progress) else [])]
+        rows += [Text(""), _bar(progress), *([_metrics_table(progress, view)] if _metrics(progress) else [])]
     rows += [Text(""), _times(view)]
     if view.health:
         rows.append(_health(view.health))
@@ -126,26 +127,26 @@ def render(view: View) -> RenderableType:
 
 
 def line(view: View) -> str:
-    """The running stage in one line of plain text; empty when no stage runs."""
+    """Return the running stage as one line of text; empty if no stage runs."""
     progress = view.progress
     if progress is None or view.current is None:
         return ""
     parts = [f"{progress.stage}: {progress.phase.lower()}"]
     if progress.step or progress.total_steps:
         parts.append(f"step {_steps(progress)}")
-    parts += [f"{label} {value}" for label, value in _named(progress)]
-    left = _left(progress, view.now)
-    if left is not None:
-        parts.append(f"{clock(left)} left in this stage")
+    parts += [f"{label} {value}" for label, value in _metrics(progress)]
+    remaining = _remaining(progress, view.now)
+    if remaining is not None:
+        parts.append(f"{clock(remaining)} remaining in this stage")
     return ", ".join(parts)
 
 
-def ending_line(stage: StageView) -> str:
-    """How a stage ended, in one line of plain text; empty when it has not."""
+def outcome_line(stage: StageView) -> str:
+    """Return the outcome of a stage as one line of text; empty if it has none."""
     if stage.outcome is None:
         return ""
     score = "" if stage.pass_at_1 is None else f", pass@1 {stage.pass_at_1:.3f}"
-    return f"{stage.name}: {_ending(stage.outcome)}{score}"
+    return f"{stage.name}: {_outcome_text(stage.outcome)}{score}"
 
 
 async def watch(
@@ -156,53 +157,53 @@ async def watch(
     console: Console | None = None,
     started: float | None = None,
 ) -> None:
-    """Show the job until `stop` is set, then once more. `health` is asked at every refresh."""
+    """Display the job until `stop` is set, then once more. `health`: called at every refresh."""
     out = console or Console()
-    began = started or time.time()
+    start = started or time.time()
     rewards = _Rewards()
     if out.is_terminal:
         with Live(console=out, refresh_per_second=4, transient=False) as live:
             while True:
-                ending = stop.is_set()
-                view = read_view(state, started=began, health=health(), history=rewards.values)
+                last = stop.is_set()
+                view = read_view(state, started=start, health=health(), history=rewards.values)
                 if view is not None:
                     rewards.add(view.progress)
                     live.update(render(view))
-                if ending:
+                if last:
                     return
                 await _pause(stop)
-    said = {""}
+    printed = {""}
     while True:
-        ending = stop.is_set()
-        view = read_view(state, started=began, health=health())
+        last = stop.is_set()
+        view = read_view(state, started=start, health=health())
         if view is not None:
-            for key, text in _news(view):
-                if key not in said and text:
+            for key, text in _lines(view):
+                if key not in printed and text:
                     out.print(f"[{clock(view.elapsed)}] {text}", markup=False, highlight=False, soft_wrap=True)
-                    said.add(key)
-        if ending:
+                    printed.add(key)
+        if last:
             return
         await _pause(stop)
 
 
-def _news(view: View) -> list[tuple[str, str]]:
-    """What there is to say, each with a key that changes when it is news."""
-    news = [(ending_line(stage), ending_line(stage)) for stage in view.stages]
+def _lines(view: View) -> list[tuple[str, str]]:
+    """Return the current lines, each with a key; a line with a new key has not been printed."""
+    lines = [(outcome_line(stage), outcome_line(stage)) for stage in view.stages]
     progress = view.progress
     if progress is not None:
-        news.append((f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}", line(view)))
-    return news
+        lines.append((f"{progress.stage} {progress.attempt} {progress.phase} {progress.step}", line(view)))
+    return lines
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Return seconds as `m:ss` or `h:mm:ss`."""
     whole = max(0, int(seconds))
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
 class _Rewards:
-    """The rewards of the running stage, one a step."""
+    """The rewards of the last steps of the running stage."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -230,7 +231,7 @@ def _stages(view: View) -> Table:
                 note += f", attempt {view.progress.attempt}"
         elif stage.outcome is not None:
             mark, style = _MARKS[stage.outcome.outcome]
-            note = _ending(stage.outcome)
+            note = _outcome_text(stage.outcome)
         score = "" if stage.pass_at_1 is None else f"pass@1 {stage.pass_at_1:.3f}"
         table.add_row(
             Text(mark, style), Text(stage.name, style), Text(stage.type, "dim"), Text(score), Text(note, style)
@@ -238,14 +239,14 @@ def _stages(view: View) -> Table:
     return table
 
 
-def _ending(outcome: Outcome) -> str:
+def _outcome_text(outcome: Outcome) -> str:
     steps = f"{outcome.checkpoint.step} steps" if outcome.checkpoint is not None and outcome.checkpoint.step else ""
     if outcome.outcome == "completed":
         return f"completed, {steps}" if steps else "completed"
-    words = f"{outcome.outcome}: {outcome.reason}"
+    text = f"{outcome.outcome}: {outcome.reason}"
     if outcome.outcome == "failed" and outcome.message:
-        words += f", {outcome.message}"
-    return ", ".join(part for part in (words, steps) if part)
+        text += f", {outcome.message}"
+    return ", ".join(part for part in (text, steps) if part)
 
 
 def _bar(progress: Progress) -> Table:
@@ -259,9 +260,9 @@ def _bar(progress: Progress) -> Table:
     return table
 
 
-def _figures(progress: Progress, view: View) -> Table:
+def _metrics_table(progress: Progress, view: View) -> Table:
     table = Table.grid(padding=(0, 3))
-    cells = [Text.assemble((label, "dim"), " ", (value, "bold")) for label, value in _named(progress)]
+    cells = [Text.assemble((label, "dim"), " ", (value, "bold")) for label, value in _metrics(progress)]
     if len(view.history) > 1:
         cells.append(Text.assemble(("reward so far", "dim"), " ", (sparkline(view.history), "cyan")))
     for start in range(0, len(cells), 3):
@@ -271,33 +272,33 @@ def _figures(progress: Progress, view: View) -> Table:
 
 def _times(view: View) -> Text:
     text = Text.assemble(("elapsed", "dim"), f" {clock(view.elapsed)}")
-    left = _left(view.progress, view.now) if view.progress is not None and view.current is not None else None
-    if left is not None:
-        text.append_text(Text.assemble(("   left in this stage", "dim"), f" {clock(left)}"))
+    if view.progress is not None and view.current is not None:
+        remaining = _remaining(view.progress, view.now)
+        if remaining is not None:
+            text.append_text(Text.assemble(("   remaining in this stage", "dim"), f" {clock(remaining)}"))
     return text
 
 
 def _health(health: Mapping[str, str]) -> Columns:
-    """The children, each with a mark; more than a name only where there is something to say."""
+    """Return the child processes, each with a mark, and with its state unless it is ready."""
     cells = []
-    for name, word in health.items():
-        good = word == "ready"
-        style = "green" if word.startswith("ready") else "yellow"
-        cells.append(
-            Text.assemble(("●" if style == "green" else "○", style), f" {name}", ("" if good else f" {word}", style))
-        )
+    for name, state in health.items():
+        style = "green" if state.startswith("ready") else "yellow"
+        mark = "●" if style == "green" else "○"
+        note = "" if state == "ready" else f" {state}"
+        cells.append(Text.assemble((mark, style), f" {name}", (note, style)))
     return Columns(cells, padding=(0, 3))
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as a row of bars between their least and their greatest."""
+    """Return the values as a row of bars, scaled from the minimum to the maximum."""
     low, high = min(values), max(values)
     bars = "▁▂▃▄▅▆▇█"
     span = high - low
     return "".join(bars[round((value - low) / span * (len(bars) - 1)) if span else 0] for value in values)
 
 
-def _named(progress: Progress) -> list[tuple[str, str]]:
+def _metrics(progress: Progress) -> list[tuple[str, str]]:
     known = [(label, form.format(progress.metrics[key])) for key, label, form in _METRICS if key in progress.metrics]
     names = {key for key, _, _ in _METRICS}
     if progress.rollouts_total and progress.phase != "Training":
@@ -310,8 +311,8 @@ def _steps(progress: Progress) -> str:
     return f"{progress.step}/{progress.total_steps}" if progress.total_steps is not None else str(progress.step)
 
 
-def _left(progress: Progress, now: float) -> float | None:
-    """Time left in the stage: what the driver said, less the time since."""
+def _remaining(progress: Progress, now: float) -> float | None:
+    """Return the remaining seconds of the stage: the orchestrator's estimate, less the time since then."""
     if progress.estimated_remaining_seconds is None:
         return None
     return max(0.0, progress.estimated_remaining_seconds - (now - progress.updated_at))

@@ -1,4 +1,4 @@
-"""`rstar2 data`: exit codes, what is printed, and help that teaches."""
+"""`rstar2 data`: exit codes, output and help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def test_prepare_prints_where_the_result_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_prints_the_paths_of_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second run with the same input uses the existing result."""
     bench = _write(tmp_path / "bench.jsonl", PROBLEM)
     given = _write(tmp_path / "mine.jsonl", PROBLEM, {"problem": "How many are there?", "answer": "1,000"})
     command = ["data", "prepare", f"problems={given}", "--against", str(bench), "--out", str(tmp_path / "out")]
@@ -36,7 +37,8 @@ def test_prepare_prints_where_the_result_is(tmp_path: Path, capsys: pytest.Captu
     assert "existing result of the same input" in capsys.readouterr().out
 
 
-def test_decontaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decontaminate_keeps_other_rows_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only rows that overlap with the benchmark are removed."""
     bench = _write(tmp_path / "bench.jsonl", PROBLEM)
     given = _write(tmp_path / "mine.jsonl", PROBLEM, {"problem": "Another.", "source": "me"})
     assert main(["data", "decontaminate", str(given), "--against", str(bench), "--out", str(tmp_path / "out")]) == 0
@@ -45,25 +47,27 @@ def test_decontaminate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("named", "shown"),
+    ("source", "expected"),
     [
         ("{}", ["2 rows, 2 usable", "answers: 1 integers, 1 others", "words per row: 1 to 15"]),
         ("problems={}", ["2 rows, 1 usable as training problems", "1 removed by not-an-integer"]),
         ("benchmark={}", ["2 rows, 2 usable as benchmark", '"id": "7"']),
     ],
 )
-def test_inspect_shows_columns_and_what_would_become_of_the_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str, shown: list[str]
+def test_inspect_prints_columns_and_usable_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, expected: list[str]
 ) -> None:
+    """With a layout, the rows are counted after the conversion."""
     given = _write(tmp_path / "mine.jsonl", PROBLEM | {"id": 7}, {"problem": "Where?", "answer": "\\pi"})
-    assert main(["data", "inspect", named.format(given)]) == 0
+    assert main(["data", "inspect", source.format(given)]) == 0
     printed = capsys.readouterr().out
-    assert [words for words in (*shown, "problem", "number", "text") if words not in printed] == []
+    assert [text for text in (*expected, "problem", "number", "text") if text not in printed] == []
 
 
 def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = [("user", "a"), ("assistant", "<tool_call>\n{}\n</tool_call>"), ("tool", "1"), ("assistant", "b")]
-    messages = [{"role": role, "content": content} for role, content in said]
+    """Rows that are no conversations need a layout."""
+    turns = [("user", "a"), ("assistant", "<tool_call>\n{}\n</tool_call>"), ("tool", "1"), ("assistant", "b")]
+    messages = [{"role": role, "content": content} for role, content in turns]
     given = _write(tmp_path / "talk.jsonl", {"messages": messages}, {"other": 1})
     assert main(["data", "inspect", str(given), "--rows", "1"]) == 0
     printed = capsys.readouterr().out
@@ -72,7 +76,8 @@ def test_inspect_counts_turns_and_calls(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Select a layout" in capsys.readouterr().out
 
 
-def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_reads_rows_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages without content, other message formats, and dates."""
     calls = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{}]}]
     given = _write(tmp_path / "talk.jsonl", {"messages": calls}, {"messages": [{"from": "human", "value": "b"}]})
     assert main(["data", "inspect", str(given)]) == 0
@@ -96,26 +101,28 @@ def test_inspect_takes_what_other_programs_write(tmp_path: Path, capsys: pytest.
         (["inspect", "none.jsonl"], "none.jsonl: no such file"),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(
+def test_data_error_is_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     message: str,
 ) -> None:
+    """The line names the subcommand and the cause; the exit code is 1."""
     monkeypatch.chdir(tmp_path)
     mine = _write(tmp_path / "mine.jsonl", PROBLEM)
     assert main(["data", *(argument.format(mine=mine) for argument in arguments)]) == 1
-    shown = capsys.readouterr().err.strip().splitlines()[-1]
-    assert shown.startswith(f"rstar2 data {arguments[0]}: ") and message in shown
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith(f"rstar2 data {arguments[0]}: ") and message in line
 
 
-def test_help_names_every_layout_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_help_lists_layouts_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of each subcommand is enough to use it."""
     for verb in ("prepare", "inspect"):
         with pytest.raises(SystemExit):
             main(["data", verb, "--help"])
-        shown = capsys.readouterr().out
-        assert [name for name in LAYOUTS if f"  {name} " not in shown] == []
+        output = capsys.readouterr().out
+        assert [name for name in LAYOUTS if f"  {name} " not in output] == []
     with pytest.raises(SystemExit):
         main(["data", "--help"])
     assert "examples:" in capsys.readouterr().out

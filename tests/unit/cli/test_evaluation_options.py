@@ -9,6 +9,7 @@ from rstar2_train.evaluation.sample_result import SampleResult
 def test_progress_without_terminal_is_printed_as_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A line has the finished samples, the share of correct ones, and the lost ones."""
     monkeypatch.setattr(evaluation_options, "LINE_SECONDS", 0.0)
     with evaluation_options.ProgressBar() as progress:
         progress.start(2, 5)

@@ -1,4 +1,4 @@
-"""A tokenizer folder for the tests of this room."""
+"""Fixtures of this folder: a model folder and its chat format."""
 
 from tests.support.model_fixtures import chat_format, model_folder
 

@@ -20,6 +20,7 @@ def printed(text: str, *, size: int = 5) -> list[str]:
 
 
 def test_printer_shows_code_and_outputs_in_order() -> None:
+    """A call is shown as code, with its standard input."""
     call = render_call("import math\nprint(math.pi)", "some input")
     lines = printed(f"<reason>Let me see.</reason>\n{call}{outputs_text(['3.14'])}<answer>3.14</answer>")
     assert [line for line in lines if line and line[0] not in "╭╰"] == [
@@ -34,14 +35,17 @@ def test_printer_shows_code_and_outputs_in_order() -> None:
 
 
 def test_printer_shows_invalid_json_verbatim() -> None:
+    """A call that is not valid JSON is shown as the model wrote it."""
     assert "{not json" in printed("<tool_call>\n{not json\n</tool_call>")
 
 
 def test_printer_shows_an_incomplete_call() -> None:
+    """An answer that ends inside a call is shown to its end."""
     assert any("half of it" in line for line in printed("so <tool_call>half of it"))
 
 
 def test_printer_escapes_control_characters() -> None:
+    """Neither text, calls nor outputs can control the terminal."""
     for text in ("\x1b[2Jx", outputs_text(["\x1b[2Jx"]), render_call("\x1b[2Jx"), "<tool_call>\x1b[2Jx</tool_call>"):
         lines = printed(text)
         assert not any("\x1b" in line for line in lines)

@@ -45,6 +45,7 @@ class Judge:
 
 
 async def test_run_waits_for_a_ready_judge() -> None:
+    """Time in the queue of a ready judge does not count."""
     judge = Judge(after=30, statuses=[{"ready": True}])
     assert (await judge.run_with_patience(0.01)).stdout == "codestdin"
     assert judge.requests >= 30
@@ -52,6 +53,7 @@ async def test_run_waits_for_a_ready_judge() -> None:
 
 @pytest.mark.parametrize("status", [{"ready": False}, {"detail": "a token is needed"}, JudgeUnavailable("away")])
 async def test_run_unreachable_judge_fails(status: dict[str, Any] | JudgeUnavailable) -> None:
+    """The call is cancelled after the patience."""
     judge = Judge(after=1_000_000, statuses=[status])
     with pytest.raises(JudgeUnavailable, match="no sandbox was ready"):
         await judge.run_with_patience(0.02)
@@ -60,6 +62,8 @@ async def test_run_unreachable_judge_fails(status: dict[str, Any] | JudgeUnavail
 
 
 async def test_run_raises_the_judges_error() -> None:
+    """An error of the judge is not delayed."""
+
     class Broken(Judge):
         async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
             raise JudgeUnavailable("refused")

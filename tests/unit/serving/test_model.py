@@ -14,9 +14,9 @@ from tests.support.engine import JOB, SYSTEM
 
 @pytest.fixture
 def jobs(tmp_path: Path, model_folder: Path) -> Path:
-    """The job `done`, whose stage `rl` has a model, and the job `begun` without a model."""
+    """The job `done`, whose stage `rl` has a model, and the job `new` without a model."""
     spec = JOB["spec"] | {"rollout": {"toolResponseTokens": 64, "engineArgs": {"max-model-len": 320}}}
-    for name in ("done", "begun"):
+    for name in ("done", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.json").write_text(json.dumps({"metadata": {"name": name}, "spec": spec}))
     shutil.copytree(model_folder, tmp_path / "done" / "stages" / "rl" / "model")
@@ -24,6 +24,7 @@ def jobs(tmp_path: Path, model_folder: Path) -> Path:
 
 
 def test_find_folder_has_default_settings(model_folder: Path, tmp_path: Path) -> None:
+    """A model folder outside a job has the built-in prompts and default limits."""
     served = find(str(model_folder), jobs=tmp_path)
     assert (served.name, served.folder) == (model_folder.name, model_folder.resolve())
     assert (served.source.system_prompt, served.rollout.tool_response_tokens) == (None, 1024)
@@ -32,6 +33,7 @@ def test_find_folder_has_default_settings(model_folder: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("named", ["done", "done/rl", "{jobs}/done", "{jobs}/done/stages/rl/model"])
 def test_find_job_has_the_jobs_settings(jobs: Path, named: str) -> None:
+    """A job, its stage, or the folder of its model: all get the job's settings."""
     served = find(named.format(jobs=jobs), jobs=jobs)
     assert (served.name, served.folder) == ("done/rl", (jobs / "done/stages/rl/model").resolve())
     assert (served.source.system_prompt, served.rollout.tool_response_tokens) == (SYSTEM, 64)
@@ -42,17 +44,19 @@ def test_find_job_has_the_jobs_settings(jobs: Path, named: str) -> None:
     ("named", "message"),
     [
         ("nobody", "nobody: no such model"),
-        ("begun", "has no trained model yet"),
+        ("new", "has no trained model yet"),
         ("done/sft", "no model of stage 'sft'. Stages with a model: rl"),
     ],
 )
 def test_find_unknown_model_fails(jobs: Path, named: str, message: str) -> None:
+    """The message names what exists instead."""
     with pytest.raises(ModelNotFound, match=message):
         find(named, jobs=jobs)
 
 
 @pytest.mark.parametrize("missing", ["tokenizer.json", "model.safetensors"])
 def test_find_incomplete_folder_fails(jobs: Path, missing: str) -> None:
+    """The message names the missing files."""
     folder = jobs / "done/stages/rl/model"
     (folder / missing).unlink()
     with pytest.raises(ModelNotFound, match=r"it has no (tokenizer\.json|\*\.safetensors)"):
@@ -60,6 +64,7 @@ def test_find_incomplete_folder_fails(jobs: Path, missing: str) -> None:
 
 
 def test_adjusted_options_replace_the_jobs_settings(jobs: Path) -> None:
+    """Only given options change a setting; the context has a limit."""
     served = find("done", jobs=jobs)
     changed = adjusted(served, context=100, system_prompt="", tool="jupyter_code", executors=7)
     assert (changed.context, changed.source.system_prompt, changed.executor.replicas) == (100, "", 7)
@@ -70,6 +75,7 @@ def test_adjusted_options_replace_the_jobs_settings(jobs: Path) -> None:
 
 
 def test_engine_parses_tool_calls_within_the_context(jobs: Path) -> None:
+    """The engine gets the context of the server and a parser for clients' own tools."""
     served = adjusted(find("done", jobs=jobs), context=200, accelerator=AcceleratorSpec.of_vendor("None"))
     argv = served.engine(port=1).argv
     assert argv[argv.index("--max-model-len") + 1] == "200"

@@ -41,6 +41,7 @@ def rejection(**fields: object) -> ApiError:
     ],
 )
 def test_check_unsupported_parameter_is_named(name: str, value: object, allowed: object) -> None:
+    """Its no-op value is accepted."""
     error = rejection(**{name: value})
     assert (error.status, error.param, error.code) == (400, name, "unsupported_parameter")
     assert name in str(error) and repr(value) in str(error)
@@ -48,12 +49,14 @@ def test_check_unsupported_parameter_is_named(name: str, value: object, allowed:
 
 
 def test_check_tool_choice_requires_tools() -> None:
+    """Both parameters of tools are rejected without tools."""
     assert rejection(tool_choice="auto").param == "tool_choice"
     assert rejection(parallel_tool_calls=False).param == "parallel_tool_calls"
     chat_request(tool_choice="auto", tools=[{"type": "function"}]).check(model="m")
 
 
 def test_check_other_model_is_not_found() -> None:
+    """The error has the code of OpenAI."""
     error = rejection(model="other")
     assert (error.status, error.code) == (404, "model_not_found")
     assert error.body()["error"]["param"] == "model"
@@ -64,15 +67,18 @@ def test_check_other_model_is_not_found() -> None:
     [{"temperature": -1}, {"temperature": 2.1}, {"top_p": 0}, {"max_tokens": 0}, {"stop": ["a"] * 5}, {"messages": []}],
 )
 def test_request_value_out_of_bounds_is_invalid(fields: dict) -> None:
+    """Bounds are those of OpenAI's API."""
     with pytest.raises(ValidationError):
         chat_request(**fields)
 
 
 def test_stop_is_a_string_a_list_or_null() -> None:
+    """All forms of OpenAI's API become a list."""
     assert [chat_request(stop=stop).stop for stop in ("a", ["a", "b"], None)] == [["a"], ["a", "b"], []]
 
 
 def test_sampling_has_request_values_or_defaults() -> None:
+    """max_completion_tokens has precedence over max_tokens."""
     sampling = chat_request().sampling(prompt_tokens=30, context=100, max_turns=7)
     assert (sampling.temperature, sampling.top_p) == (TEMPERATURE, 1.0)
     assert (sampling.max_response_tokens, sampling.max_turns) == (70, 7)
@@ -83,6 +89,7 @@ def test_sampling_has_request_values_or_defaults() -> None:
 
 @pytest.mark.parametrize(("prompt", "tokens"), [(100, None), (101, None), (30, 71)])
 def test_sampling_without_space_is_rejected(prompt: int, tokens: int | None) -> None:
+    """The message has the size of the context."""
     with pytest.raises(ApiError) as error:
         chat_request(max_tokens=tokens).sampling(prompt_tokens=prompt, context=100, max_turns=1)
     assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
@@ -90,6 +97,7 @@ def test_sampling_without_space_is_rejected(prompt: int, tokens: int | None) -> 
 
 
 def test_for_engine_has_only_supported_parameters() -> None:
+    """The name of the model is that of the engine."""
     tools = [{"type": "function", "function": {"name": "f"}}]
     body = chat_request(tools=tools, user="me", store=False, max_tokens=5, stream=True)
     assert body.for_engine(model="policy") == {
@@ -104,6 +112,7 @@ def test_for_engine_has_only_supported_parameters() -> None:
 
 
 def test_prompt_ids_equal_a_rollouts_prompt(chat_format: ChatFormat) -> None:
+    """A question, as a string or in parts, gives the same tokens as in training."""
     assert prompt_ids([USER], chat_format, context=CONTEXT) == chat_format.prompt_ids(QUESTION)
     parts = [{"type": "text", "text": QUESTION[:5]}, {"type": "text", "text": QUESTION[5:]}]
     assert prompt_ids([{"role": "user", "content": parts}], chat_format, context=CONTEXT) == chat_format.prompt_ids(
@@ -112,6 +121,7 @@ def test_prompt_ids_equal_a_rollouts_prompt(chat_format: ChatFormat) -> None:
 
 
 def test_prompt_ids_of_a_conversation_equal_the_loops(chat_format: ChatFormat) -> None:
+    """Calls and outputs in an earlier answer give the tokens of the agent loop."""
     content = FIRST_TURN + outputs_text(FIRST_REPLY) + LAST_TURN
     outputs = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     turns = [{"role": "assistant", "content": FIRST_TURN}, *outputs, {"role": "assistant", "content": LAST_TURN}]
@@ -121,6 +131,7 @@ def test_prompt_ids_of_a_conversation_equal_the_loops(chat_format: ChatFormat) -
 
 
 def test_prompt_ids_prefix_only_the_first_question(chat_format: ChatFormat) -> None:
+    """Later questions have no prefix."""
     prefixed = ChatFormat(chat_format.tokenizer, system_prompt=SYSTEM, prompt_prefix="PRE ")
     text = prefixed.decode(prompt_ids([USER, {"role": "assistant", "content": "a"}, USER], prefixed, context=CONTEXT))
     assert text.count("PRE ") == 1 and text.index("PRE ") < text.index(QUESTION)
@@ -128,6 +139,7 @@ def test_prompt_ids_prefix_only_the_first_question(chat_format: ChatFormat) -> N
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_prompt_ids_add_the_tool_to_a_system_message(chat_format: ChatFormat, role: str) -> None:
+    """A system message that describes tools is not changed."""
     own = f"Be brief.\n\n{tools_section([TOOLS[chat_format.tool]])}"
     expected = chat_format.conversation_prompt_ids([{"role": "system", "content": own}, USER])
     assert prompt_ids([{"role": role, "content": "Be brief."}, USER], chat_format, context=CONTEXT) == expected
@@ -146,18 +158,21 @@ def test_prompt_ids_add_the_tool_to_a_system_message(chat_format: ChatFormat, ro
     ],
 )
 def test_prompt_ids_invalid_message_is_rejected(chat_format: ChatFormat, messages: list, message: str) -> None:
+    """The error names the index and the field."""
     with pytest.raises(ApiError, match=re.escape(message)) as error:
         prompt_ids(messages, chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
 def test_prompt_ids_lone_surrogate_is_rejected(chat_format: ChatFormat) -> None:
+    """The tokenizer would fail with an unclear error."""
     with pytest.raises(ApiError, match=r"messages\[0\].content has a lone surrogate") as error:
         prompt_ids([{"role": "user", "content": "half \ud800"}], chat_format, context=CONTEXT)
     assert error.value.status == 400
 
 
 def test_prompt_ids_too_long_text_is_rejected_early(chat_format: ChatFormat) -> None:
+    """The number of characters is enough to reject it."""
     long = "x" * (CONTEXT * chat_format.longest_token)
     with pytest.raises(ApiError, match=f"has {CONTEXT} tokens; the messages have .* characters: shorten") as error:
         prompt_ids([{"role": "user", "content": long}], chat_format, context=CONTEXT)
@@ -165,6 +180,7 @@ def test_prompt_ids_too_long_text_is_rejected_early(chat_format: ChatFormat) -> 
 
 
 def test_sampling_too_many_tokens_names_max_tokens() -> None:
+    """A prompt that fits, with too many requested tokens."""
     with pytest.raises(ApiError, match="which leaves 60 of the 100 requested: lower max_tokens") as error:
         chat_request(max_tokens=100).sampling(prompt_tokens=40, context=100, max_turns=3)
     assert error.value.param == "max_tokens"

@@ -27,6 +27,7 @@ def split(*texts: str) -> list[tuple[str, str]]:
     st.lists(st.tuples(st.text(alphabet="xy\n"), st.lists(OUTPUT, min_size=1, max_size=3)), max_size=4), st.text("z")
 )
 def test_split_turns_reverses_outputs_text(turns: list[tuple[str, list[str]]], last: str) -> None:
+    """For any turns and outputs."""
     content = "".join(turn + outputs_text(outputs) for turn, outputs in turns) + last
     expected = []
     for turn, outputs in turns:
@@ -36,6 +37,7 @@ def test_split_turns_reverses_outputs_text(turns: list[tuple[str, list[str]]], l
 
 
 def test_split_turns_unclosed_outputs_take_linear_time() -> None:
+    """Blocks that are not closed are text."""
     block = outputs_text(["1"])
     open_ones = "\n<tool_response>\n" * 200_000  # in quadratic time: hours
     turn = {"role": "assistant", "content": "x"}
@@ -48,6 +50,7 @@ def test_split_turns_unclosed_outputs_take_linear_time() -> None:
 
 
 def test_splitter_returns_kinds_in_order() -> None:
+    """Reasoning, calls, outputs and the answer, without their tags."""
     kinds = split(WHOLE)
     assert [kind for kind, _ in kinds if kind != "text"] == ["reason", *["call"] * 3, *["output"] * 3, "answer"]
     assert [text.strip("\n") for kind, text in kinds if kind == "output"] == FIRST_REPLY
@@ -56,11 +59,13 @@ def test_splitter_returns_kinds_in_order() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_splitter_is_independent_of_piece_size(size: int) -> None:
+    """A tag may arrive in parts."""
     parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
     assert split(*parts) == split(WHOLE)
 
 
 def test_splitter_buffers_only_a_partial_tag() -> None:
+    """Other text is returned immediately."""
     splitter = StreamSplitter()
     assert [piece.text for piece in splitter.feed("a < b")] == ["a < b"]
     assert [piece.text for piece in splitter.feed(" and <tool_")] == [" and "]
@@ -68,6 +73,7 @@ def test_splitter_buffers_only_a_partial_tag() -> None:
 
 
 def test_splitter_returns_to_reasoning_after_a_call() -> None:
+    """A call may be inside the reasoning."""
     assert split("<reason>a<tool_call>b</tool_call>c</reason>d") == [
         ("reason", "a"),
         ("call", "b"),
@@ -77,8 +83,10 @@ def test_splitter_returns_to_reasoning_after_a_call() -> None:
 
 
 def test_splitter_ignores_tags_in_an_output() -> None:
+    """Tags that a program printed are text."""
     assert split("<tool_response>\n<answer>7</answer>\n</tool_response>") == [("output", "\n<answer>7</answer>\n")]
 
 
 def test_printable_escapes_control_characters() -> None:
+    """Line breaks and tabs are kept."""
     assert printable("a\n\tb\x1b[2J\r\x9b") == "a\n\tb␛[2J␍\ufffd"

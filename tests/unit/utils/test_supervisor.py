@@ -32,6 +32,7 @@ async def until(condition, seconds: float = 20.0) -> None:
 
 
 async def test_start_waits_for_readiness(tmp_path: Path) -> None:
+    """The register has the pid as long as the child runs."""
     mark = tmp_path / "ready"
 
     async def ready() -> bool:
@@ -50,6 +51,8 @@ async def test_start_waits_for_readiness(tmp_path: Path) -> None:
 
 
 async def test_start_child_exits_early_raises_with_log(tmp_path: Path) -> None:
+    """The message has the end of the log, the exit code and the advice."""
+
     async def never() -> bool:
         return False
 
@@ -64,6 +67,7 @@ async def test_start_child_exits_early_raises_with_log(tmp_path: Path) -> None:
 
 
 async def test_killed_child_is_restarted_with_a_message(tmp_path: Path) -> None:
+    """`notify` gets a message about the exit and one about the readiness."""
     messages: list[str] = []
     children = supervisor(tmp_path, notify=messages.append)
     await children.start(Child("a", SLEEP))
@@ -92,6 +96,7 @@ def gone(pid: int) -> bool:
 
 
 async def test_restart_kills_the_childs_own_children_first(tmp_path: Path) -> None:
+    """All processes of its session are killed."""
     note = tmp_path / "pids"
     children = supervisor(tmp_path)
     await children.start(Child("engine", with_subprocess(note)))
@@ -106,6 +111,7 @@ async def test_restart_kills_the_childs_own_children_first(tmp_path: Path) -> No
 
 
 def test_stop_leftovers_finds_session_of_dead_child(tmp_path: Path) -> None:
+    """The child of a killed run is dead, but a process of its session runs."""
     note = tmp_path / "pids"
     leader = subprocess.Popen(with_subprocess(note), start_new_session=True)
     while not (note.exists() and note.read_text().endswith("\n")):
@@ -120,6 +126,7 @@ def test_stop_leftovers_finds_session_of_dead_child(tmp_path: Path) -> None:
 
 
 async def test_child_that_keeps_dying_is_a_failure(tmp_path: Path) -> None:
+    """More restarts than allowed end the work with ChildFailed."""
     dying = Child("a", python("import time; time.sleep(0.2); raise SystemExit(9)"), max_restarts=2)
 
     async def work(children: Supervisor) -> None:
@@ -132,6 +139,7 @@ async def test_child_that_keeps_dying_is_a_failure(tmp_path: Path) -> None:
 
 
 async def test_run_until_stopped_returns_the_result(tmp_path: Path) -> None:
+    """Without a signal or a failure."""
     async with supervisor(tmp_path) as children:
         assert await children.run_until_stopped(asyncio.sleep(0, "result")) == "result"
 
@@ -175,6 +183,7 @@ async def test_run_until_stopped_calls_on_stop_per_signal(tmp_path: Path) -> Non
 
 
 async def test_run_until_stopped_after_signal_stops_directly(tmp_path: Path) -> None:
+    """A signal between two works is not lost."""
     async with supervisor(tmp_path) as children:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.1)
@@ -186,6 +195,7 @@ async def test_run_until_stopped_after_signal_stops_directly(tmp_path: Path) -> 
 def test_temporary_state_is_kept_after_child_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kept: bool
 ) -> None:
+    """Its logs are named in the message; other errors do not need them."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(type(error)), temporary_state("test-") as folder:
         raise error
@@ -196,6 +206,7 @@ def test_temporary_state_is_kept_after_child_failure(
 
 
 async def test_run_returns_exit_code_without_restart(tmp_path: Path) -> None:
+    """The child is not listed any more."""
     children = supervisor(tmp_path)
     assert await children.run(Child("once", python("raise SystemExit(75)"))) == 75
     assert children.health() == {}
@@ -203,6 +214,7 @@ async def test_run_returns_exit_code_without_restart(tmp_path: Path) -> None:
 
 
 async def test_stop_kills_child_that_ignores_sigterm(tmp_path: Path) -> None:
+    """SIGKILL after the grace period reaches its own children too."""
     code = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -222,6 +234,7 @@ async def test_stop_kills_child_that_ignores_sigterm(tmp_path: Path) -> None:
 
 
 def test_killed_parent_leaves_no_children(tmp_path: Path) -> None:
+    """A child dies with its parent, or the next run stops it."""
     code = f"""
 import asyncio, os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
@@ -252,6 +265,7 @@ asyncio.run(main())
 
 
 def test_stop_leftovers_ignores_reused_pid(tmp_path: Path) -> None:
+    """The start time must be that of the register."""
     register = tmp_path / "children.json"
     register.write_text(json.dumps([{"pid": os.getpid(), "started": 1.0}]))
     assert stop_leftovers(register) == 0

@@ -54,6 +54,7 @@ def test_ignore_closed_terminal_discards_output(tmp_path: Path) -> None:
 
 
 def test_ignore_closed_terminal_full_disk_still_fails() -> None:
+    """Other errors of a write are not discarded."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode != 0
@@ -62,6 +63,7 @@ def test_ignore_closed_terminal_full_disk_still_fails() -> None:
 
 @pytest.mark.parametrize(("handler", "included"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_stop_signals_nohup_excludes_sighup(handler: signal.Handlers, included: bool) -> None:
+    """nohup ignores SIGHUP; the program must not handle it."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         assert (signal.SIGHUP in stop_signals()) is included

@@ -54,65 +54,70 @@ def filtering(model: Path, problems: Path, **changes: Any) -> FilterPlan:
 
 
 def test_evaluation_options_replace_the_manifests_settings(model: Path, benchmark: Path) -> None:
+    """Settings come from the command line, else from the manifest's last Evaluate stage."""
     evaluation = plan(model, benchmark)
-    found = evaluation.plan
-    assert found.samples == 1
-    assert found.sampling == Sampling(temperature=0.6, max_response_tokens=200, max_turns=10)
-    assert found.job.spec.accelerator.vendor == "None" and found.job.spec.model.source == str(model)
-    assert [problem.id for problem in found.problems] == ["sums/0", "sums/1", "sums/2"]
-    assert set(evaluation.benchmarks.values()) == {"sums"} and found.note == ""
-    given = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD").plan
-    assert (given.samples, given.sampling.temperature, given.seed) == (5, 0.0, (3, "evaluation"))
-    assert given.sampling.max_turns == 10 and given.job.spec.accelerator.vendor == "AMD"
-    longest = max(map(len, found.prompts.values()))
-    assert longest_sequence(found.job) == longest + 200
+    default = evaluation.plan
+    assert default.samples == 1
+    assert default.sampling == Sampling(temperature=0.6, max_response_tokens=200, max_turns=10)
+    assert default.job.spec.accelerator.vendor == "None" and default.job.spec.model.source == str(model)
+    assert [problem.id for problem in default.problems] == ["sums/0", "sums/1", "sums/2"]
+    assert set(evaluation.benchmarks.values()) == {"sums"} and default.note == ""
+    changed = plan(model, benchmark, settings={"samples": 5, "temperature": 0.0, "seed": 3}, accelerator="AMD").plan
+    assert (changed.samples, changed.sampling.temperature, changed.seed) == (5, 0.0, (3, "evaluation"))
+    assert changed.sampling.max_turns == 10 and changed.job.spec.accelerator.vendor == "AMD"
+    longest = max(map(len, default.prompts.values()))
+    assert longest_sequence(default.job) == longest + 200
 
 
 def test_filter_options_replace_the_manifests_settings(model: Path, benchmark: Path) -> None:
-    found = filtering(model, benchmark)
+    """Settings come from the command line, else from the manifest's last Filter stage."""
+    default = filtering(model, benchmark)
     stage = next(stage.filter for stage in read_job(TINY)[0].spec.stages if stage.filter is not None)
-    assert (found.plan.samples, found.drop_solved, found.plan.sampling) == (8, 8, stage.sampling)
-    assert [problem.id for problem in found.plan.problems] == ["0", "1", "2"]  # a stage's own: they seed the samples
-    assert found.plan.seed == (0, "filter")
-    given = filtering(model, benchmark, settings={"samples": 4, "drop_solved": 3, "max_turns": 2})
-    assert (given.plan.samples, given.drop_solved, given.plan.sampling.max_turns) == (4, 3, 2)
-    assert given.plan.sampling.temperature == stage.sampling.temperature
-    written = given.plan.job.spec.stages[0].filter
+    assert (default.plan.samples, default.drop_solved, default.plan.sampling) == (8, 8, stage.sampling)
+    assert [problem.id for problem in default.plan.problems] == ["0", "1", "2"]  # they seed the samples
+    assert default.plan.seed == (0, "filter")
+    changed = filtering(model, benchmark, settings={"samples": 4, "drop_solved": 3, "max_turns": 2})
+    assert (changed.plan.samples, changed.drop_solved, changed.plan.sampling.max_turns) == (4, 3, 2)
+    assert changed.plan.sampling.temperature == stage.sampling.temperature
+    written = changed.plan.job.spec.stages[0].filter
     assert written is not None and (written.samples, written.data) == (4, str(benchmark))
-    assert longest_sequence(given.plan.job) == max(map(len, found.plan.prompts.values())) + 160
+    assert longest_sequence(changed.plan.job) == max(map(len, default.plan.prompts.values())) + 160
 
 
 def test_plan_without_manifest_fits_the_papers_settings(model: Path, benchmark: Path) -> None:
+    """The paper's response budget is lowered to the context of the model."""
     long = benchmark.with_name("long.jsonl")
     long.write_text(json.dumps({"problem": "sum", "answer": "1"}))
-    found = plan(model, long, manifest=None).plan
-    prompt = len(found.prompts["long/long-1"])
-    sampling = found.sampling
-    assert (found.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
+    evaluation = plan(model, long, manifest=None).plan
+    prompt = len(evaluation.prompts["long/long-1"])
+    sampling = evaluation.sampling
+    assert (evaluation.samples, sampling.temperature, sampling.max_turns) == (16, 0.6, 30)
     assert sampling.max_response_tokens == 2048 - prompt
-    assert f"limited to {2048 - prompt} tokens instead of 30720: the context of the model is 2048" in found.note
+    assert f"limited to {2048 - prompt} tokens instead of 30720: the context of the model is 2048" in evaluation.note
     other = filtering(model, long, manifest=None)
     assert (other.plan.samples, other.drop_solved, other.plan.sampling.temperature) == (8, 8, 1.0)
     assert other.plan.sampling.max_turns == 10 and "instead of 8192" in other.plan.note
 
 
 def test_samples_of_other_settings_have_their_own_folder(model: Path, benchmark: Path, tmp_path: Path) -> None:
-    one = plan(model, benchmark)
-    assert plan(model, benchmark, settings={"samples": 9}).plan.state.root == one.plan.state.root
-    assert plan(model, benchmark, settings={"samples": 9}).out != one.out
-    assert plan(model, benchmark, settings={"seed": 1}).plan.state.root != one.plan.state.root
-    assert plan(model, benchmark, settings={"temperature": 1.0}).plan.state.root != one.plan.state.root
-    other = tmp_path / "other"
-    write_policy(other, texts=["Find the sum of 12 and 30."] * 50, seed=1)
-    assert plan(other, benchmark).plan.settings["model"] != one.plan.settings["model"]
+    """More samples use the same folder; another seed, temperature or model does not."""
+    first = plan(model, benchmark)
+    assert plan(model, benchmark, settings={"samples": 9}).plan.state.root == first.plan.state.root
+    assert plan(model, benchmark, settings={"samples": 9}).out != first.out
+    assert plan(model, benchmark, settings={"seed": 1}).plan.state.root != first.plan.state.root
+    assert plan(model, benchmark, settings={"temperature": 1.0}).plan.state.root != first.plan.state.root
+    other_model = tmp_path / "other_model"
+    write_policy(other_model, texts=["Find the sum of 12 and 30."] * 50, seed=1)
+    assert plan(other_model, benchmark).plan.settings["model"] != first.plan.settings["model"]
 
 
 def test_filter_drop_solved_does_not_change_the_samples(model: Path, benchmark: Path) -> None:
-    one, other = (filtering(model, benchmark, settings={"drop_solved": drop}) for drop in (8, 5))
-    assert one.plan.state.root == other.plan.state.root and one.out != other.out
-    same = plan(model, benchmark, settings=one.plan.sampling.model_dump(by_alias=False)).plan
-    assert same.sampling == one.plan.sampling
-    assert same.settings != one.plan.settings, "an evaluation draws other random numbers"
+    """Another threshold uses the existing samples and writes another result."""
+    eight, five = (filtering(model, benchmark, settings={"drop_solved": drop}) for drop in (8, 5))
+    assert eight.plan.state.root == five.plan.state.root and eight.out != five.out
+    evaluation = plan(model, benchmark, settings=eight.plan.sampling.model_dump(by_alias=False)).plan
+    assert evaluation.sampling == eight.plan.sampling
+    assert evaluation.settings != eight.plan.settings, "an evaluation draws other random numbers"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +129,9 @@ def test_filter_drop_solved_does_not_change_the_samples(model: Path, benchmark: 
     ],
 )
 def test_kept_path_follows_out(given: str | None, kept: str, report: str) -> None:
-    found = kept_path(Path(given) if given else None, default=Path("state/kept.jsonl"))
-    assert (found, report_path(found)) == (Path(kept), Path(report))
+    """--out is a file if it ends in .jsonl, else a folder."""
+    path = kept_path(Path(given) if given else None, default=Path("state/kept.jsonl"))
+    assert (path, report_path(path)) == (Path(kept), Path(report))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +145,7 @@ def test_kept_path_follows_out(given: str | None, kept: str, report: str) -> Non
 def test_filter_that_drops_nothing_is_rejected(
     model: Path, benchmark: Path, settings: dict[str, Any], message: str
 ) -> None:
+    """The threshold must be at most the number of samples."""
     with pytest.raises(PreflightError, match=message):
         filtering(model, benchmark, settings=settings)
 
@@ -152,6 +159,7 @@ def test_filter_that_drops_nothing_is_rejected(
     ],
 )
 def test_filter_invalid_problem_is_named_by_line(model: Path, tmp_path: Path, lines: list[dict], message: str) -> None:
+    """The message has the file, the line and the cause."""
     file = tmp_path / "problems.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(PreflightError, match=message):
@@ -159,6 +167,7 @@ def test_filter_invalid_problem_is_named_by_line(model: Path, tmp_path: Path, li
 
 
 def test_fit_limits_the_budget_to_the_context() -> None:
+    """A prompt that fills the context is an error."""
     sampling = Sampling(max_response_tokens=100)
     assert fit(sampling, prompt=20, problem="p", context=120) == (sampling, "")
     assert fit(sampling, prompt=20, problem="p", context=None) == (sampling, "")
@@ -186,6 +195,7 @@ def test_fit_limits_the_budget_to_the_context() -> None:
 def test_plan_invalid_option_fails_without_files(
     model: Path, benchmark: Path, changes: dict[str, Any], message: str
 ) -> None:
+    """Nothing is written before all options are valid."""
     before = sorted(benchmark.parent.iterdir())
     with pytest.raises(PreflightError, match=message):
         plan(changes.pop("model", model), benchmark, **changes)
@@ -193,11 +203,13 @@ def test_plan_invalid_option_fails_without_files(
 
 
 def test_plan_too_many_benchmarks_is_rejected(model: Path, benchmark: Path) -> None:
+    """The limit is that of an Evaluate stage."""
     with pytest.raises(PreflightError, match="--benchmark: List should have at most 32 items"):
         plan(model, benchmark, benchmarks=[f"b{number}={benchmark}" for number in range(33)])
 
 
 def test_vendor_follows_the_device_files(tmp_path: Path) -> None:
+    """NVIDIA takes precedence over AMD."""
     assert vendor(tmp_path) == "None"
     (tmp_path / "kfd").touch()
     assert vendor(tmp_path) == "AMD"

@@ -1,4 +1,4 @@
-"""The terminal view: what is read from a state folder is what is shown, on a terminal and in a log."""
+"""The terminal view of a state folder, in a terminal and in a log."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ from rstar2_train.utils.files import write_atomically
 
 @pytest.fixture
 def state(tmp_path: Path) -> JobState:
-    """SFT is done and measured, rl-1 runs in its second attempt."""
+    """A job with a measured stage sft, and rl-1 in its second attempt."""
     state = JobState(tmp_path)
     stages = [
         {"name": "sft", "type": "SFT", "sft": {"data": "demos.jsonl"}},
@@ -33,7 +33,7 @@ def state(tmp_path: Path) -> JobState:
 
 
 def end(state: JobState, stage: str, outcome: str, reason: str, *, step: int, message: str = "") -> None:
-    ended = Outcome.model_validate(
+    model = Outcome.model_validate(
         {
             "stage": stage,
             "attempt": 2 if stage == "rl-1" else 1,
@@ -43,7 +43,7 @@ def end(state: JobState, stage: str, outcome: str, reason: str, *, step: int, me
             "checkpoint": CheckpointRef(path="x", step=step),
         }
     )
-    write_model(state.stage(stage).outcome_file, ended)
+    write_model(state.stage(stage).outcome_file, model)
 
 
 def show(state: JobState, *, step: int, stage: str = "rl-1") -> None:
@@ -66,32 +66,35 @@ def view_of(state: JobState) -> View:
     return view
 
 
-def picture(view: View) -> str:
+def panel(view: View) -> str:
     console = Console(file=io.StringIO(), width=110, record=True, color_system=None)
     console.print(render(view))
     return console.export_text()
 
 
-def test_picture_of_a_running_stage(state: JobState) -> None:
-    shown = picture(view_of(state))
-    rows = [row for row in shown.splitlines() if "SFT" in row or "GRPO" in row]
+def test_render_running_stage(state: JobState) -> None:
+    """The panel has the stages, metrics, remaining time, child processes and rewards."""
+    text = panel(view_of(state))
+    rows = [row for row in text.splitlines() if "SFT" in row or "GRPO" in row]
     assert [row.strip("│ ").split()[0] for row in rows] == ["✓", "▶", "·"]
     assert "completed, 1300 steps" in rows[0] and "pass@1 0.242" in rows[0]
     assert "training, attempt 2" in rows[1]
-    assert "step 10/40" in shown and "reward 0.500" in shown and "tool errors 12.5%" in shown
-    assert "tokens/s 4,321" in shown and "new one 2" in shown and "left in this stage 1:0" in shown
-    assert "● redis" in shown and "○ engine-0 restarting" in shown and "▁█" in shown
+    assert "step 10/40" in text and "reward 0.500" in text and "tool errors 12.5%" in text
+    assert "tokens/s 4,321" in text and "new one 2" in text and "remaining in this stage 1:0" in text
+    assert "● redis" in text and "○ engine-0 restarting" in text and "▁█" in text
 
 
-def test_a_stage_that_has_ended_no_longer_runs(state: JobState) -> None:
+def test_view_failed_stage_does_not_run(state: JobState) -> None:
+    """Its outcome replaces its progress."""
     end(state, "rl-1", "failed", "EngineUnavailable", step=10, message="engine-0 did not answer")
     view = view_of(state)
     assert view.current is None and line(view) == ""
-    shown = picture(view)
-    assert "failed: EngineUnavailable, engine-0 did not answer" in shown and "step 10/40" not in shown
+    text = panel(view)
+    assert "failed: EngineUnavailable, engine-0 did not answer" in text and "step 10/40" not in text
 
 
-def test_the_next_attempt_runs_although_the_last_one_ended(state: JobState) -> None:
+def test_view_next_attempt_runs(state: JobState) -> None:
+    """An outcome of an earlier attempt does not end the stage."""
     end(state, "rl-1", "suspended", "Suspended", step=10)
     progress = state.progress()
     assert progress is not None
@@ -99,26 +102,31 @@ def test_the_next_attempt_runs_although_the_last_one_ended(state: JobState) -> N
     assert view_of(state).current == "rl-1"
 
 
-def test_an_earlier_attempts_outcome_is_not_shown_beside_the_present_ones_figures(state: JobState) -> None:
-    end(state, "rl-1", "failed", "Crashed", step=10)  # the second attempt's
+def test_view_ignores_outcome_of_earlier_attempt(state: JobState) -> None:
+    """A new attempt file without an outcome means that the stage runs."""
+    end(state, "rl-1", "failed", "Crashed", step=10)  # of the second attempt
     write_model(state.stage("rl-1").attempt_file, AttemptRecord(attempt=3, uid=None))
     assert next(stage for stage in view_of(state).stages if stage.name == "rl-1").outcome is None
 
 
-def test_rollouts_are_counted_while_they_are_made(state: JobState) -> None:
+def test_view_counts_rollouts(state: JobState) -> None:
+    """In the phase Rollout, the line and the panel have the finished rollouts."""
     write_model(
         state.progress_file, Progress(stage="rl-1", attempt=2, phase="Rollout", rollouts_done=7, rollouts_total=64)
     )
     view = view_of(state)
-    assert "rollouts 7/64" in line(view) and "rollouts 7/64" in picture(view)
+    assert "rollouts 7/64" in line(view) and "rollouts 7/64" in panel(view)
 
 
-def test_nothing_to_show_before_the_job_is_there(tmp_path: Path) -> None:
+def test_read_view_without_job_is_none(tmp_path: Path) -> None:
+    """A view without progress can be rendered."""
     assert read_view(JobState(tmp_path), started=0.0, health={}) is None
-    picture(View(job="tiny", stages=[StageView("sft", "SFT", None)], progress=None, elapsed=1, now=1))
+    panel(View(job="tiny", stages=[StageView("sft", "SFT", None)], progress=None, elapsed=1, now=1))
 
 
-def test_a_log_gets_a_line_a_step_and_one_a_stage(state: JobState) -> None:
+def test_watch_without_terminal_prints_lines(state: JobState) -> None:
+    """One line per step, and one per outcome."""
+
     async def scenario() -> str:
         output = io.StringIO()
         stop = asyncio.Event()
@@ -138,7 +146,7 @@ def test_a_log_gets_a_line_a_step_and_one_a_stage(state: JobState) -> None:
         return output.getvalue()
 
     lines = asyncio.run(asyncio.wait_for(scenario(), 60)).splitlines()
-    assert [one.split("] ", 1)[1].split(", ")[0] for one in lines] == [
+    assert [row.split("] ", 1)[1].split(", ")[0] for row in lines] == [
         "sft: completed",
         "rl-1: training",
         "rl-1: training",
@@ -147,7 +155,8 @@ def test_a_log_gets_a_line_a_step_and_one_a_stage(state: JobState) -> None:
     assert "step 11/40, reward 0.500, tool errors 12.5%" in lines[2]
 
 
-def test_a_terminal_gets_the_picture(state: JobState) -> None:
+def test_watch_terminal_displays_the_panel(state: JobState) -> None:
+    """The panel is displayed once more after the stop."""
     output = io.StringIO()
     stop = asyncio.Event()
     stop.set()
@@ -158,9 +167,11 @@ def test_a_terminal_gets_the_picture(state: JobState) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (65.9, "1:05"), (3725, "1:02:05"), (-3, "0:00")])
 def test_clock(seconds: float, text: str) -> None:
+    """Negative seconds count as 0."""
     assert clock(seconds) == text
 
 
-def test_sparkline_goes_from_least_to_greatest() -> None:
+def test_sparkline_is_scaled_to_the_values() -> None:
+    """Equal values have the lowest bar."""
     assert sparkline([0, 1, 2]) == "▁▅█"
     assert sparkline([3, 3]) == "▁▁"
