@@ -1,8 +1,9 @@
-"""The Code Judge's speed, beside the public judge's way to run a call, and what a soak under kills loses.
+"""Measures the speed of the code judge next to a baseline, and runs a soak test with kills.
 
-`make bench-judge` writes bench/results/judge.json. Both sides have the same HTTP API, the same Redis and the same
-cores; only what runs a call differs: gVisor with a process a call here, a fresh `python3` without a sandbox there
-(bench/judge_baseline.py). Every answer is checked. `--only speed|tuned|soak` for a part of it.
+`make bench-judge` writes bench/results/judge.json. Both judges have the same HTTP API, the same Redis and the same
+cores, but different workers: this project forks a process per call in gVisor. The baseline (bench/judge_baseline.py)
+runs a fresh `python3` per call without a sandbox, as the public judge does. Every result is checked. `--only
+speed|tuned|soak` runs one part.
 """
 
 from __future__ import annotations
@@ -33,79 +34,79 @@ RESULTS = ROOT / "bench" / "results" / "judge.json"
 CALLERS = (1, 64, 1024)
 
 CALLS = {"print": (200, 1000, 3072), "numpy": (100, 400, 1024), "sympy": (40, 200, 1024)}
-"""Calls for each of CALLERS."""
+"""Snippet -> number of calls for each number of CALLERS."""
 BASELINE_CALLS = {**CALLS, "sympy": (40, 200)}
-"""A thousand sympy programs keep the baseline busy for five minutes, at the rate that it has with 64 callers."""
+"""As CALLS, without 1024 callers for sympy: a thousand programs would take the baseline five minutes."""
 
 
-class Baseline(UnsupervisedJudge):
-    """The same judge with the other worker."""
+class BaselineJudge(UnsupervisedJudge):
+    """The judge with the baseline's worker."""
 
     def start_worker(self, name: str = "worker") -> None:
-        """Eight processes without sandboxes."""
+        """Start eight processes without sandboxes."""
         argv = [sys.executable, "-m", "bench.judge_baseline", "--redis", self.redis_url]
         self.spawn(name, argv, secret_env(REDIS_PASSWORD, self.password))
 
 
-def row(measured: LoadResult) -> dict[str, Any]:
-    """As it is written down."""
+def result_row(result: LoadResult) -> dict[str, Any]:
+    """Return a measurement as a row of the results."""
     return {
-        "callers": measured.callers,
-        "calls": measured.calls,
-        "callsPerSecond": round(measured.calls_per_second, 1),
-        "p50": round(measured.p50, 4),
-        "p99": round(measured.p99, 4),
-        "p99OverFairShare": round(measured.over_fair_share, 2),
-        "refused": measured.refused,
+        "callers": result.callers,
+        "calls": result.calls,
+        "callsPerSecond": round(result.calls_per_second, 1),
+        "p50": round(result.p50, 4),
+        "p99": round(result.p99, 4),
+        "p99OverFairShare": round(result.over_fair_share, 2),
+        "refused": result.refused,
     }
 
 
-def side(
-    make: Callable[[Path], UnsupervisedJudge], wanted: dict[str, tuple[int, ...]], name: str
+def measure_judge(
+    create: Callable[[Path], UnsupervisedJudge], calls_by_kind: dict[str, tuple[int, ...]], name: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """Everything measured on one judge: kind -> a row for each number of callers."""
+    """Return snippet -> rows, one per number of callers, of one judge."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as folder, make(Path(folder)) as stack:
-        settle(stack)
-        for kind, counts in wanted.items():
+    with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as folder, create(Path(folder)) as stack:
+        warm_up(stack)
+        for kind, counts in calls_by_kind.items():
             asyncio.run(measure_load(stack.url, kind, callers=8, calls=24))
             rows[kind] = []
             for callers, calls in zip(CALLERS, counts, strict=False):
-                rows[kind].append(row(asyncio.run(measure_load(stack.url, kind, callers=callers, calls=calls))))
+                rows[kind].append(result_row(asyncio.run(measure_load(stack.url, kind, callers=callers, calls=calls))))
                 print(f"{name} {kind}: {rows[kind][-1]}", file=sys.stderr, flush=True)
     return rows
 
 
-def settle(stack: UnsupervisedJudge) -> None:
-    """Wait until every sandbox has every lane: before, the first calls would be slow for want of a zygote."""
+def warm_up(stack: UnsupervisedJudge) -> None:
+    """Wait until every sandbox has every lane, because calls without a zygote are slow."""
     for worker in stack.status()["workers"]:
         stack.wait_ready(worker["executors"])
     for kind in SNIPPETS:
         asyncio.run(measure_load(stack.url, kind, callers=4, calls=16))
 
 
-def sandboxes() -> int:
-    """One a core."""
+def cores() -> int:
+    """Return the number of usable cores, which is also the number of sandboxes."""
     return len(os.sched_getaffinity(0))
 
 
-def compared(ours: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    """For each kind the rates at 64 callers, their ratio, and all rows."""
-    found = {}
+def compare(ours: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    """Return snippet -> rates at 64 callers, their ratio, and all rows."""
+    results = {}
     for kind in ours:
-        own, other = (next(one for one in rows[kind] if one["callers"] == 64) for rows in (ours, baseline))
-        found[kind] = {
+        own, other = (next(row for row in rows[kind] if row["callers"] == 64) for rows in (ours, baseline))
+        results[kind] = {
             "ours": own["callsPerSecond"],
             "baseline": other["callsPerSecond"],
             "ratio": round(own["callsPerSecond"] / other["callsPerSecond"], 2),
             "rows": {"ours": ours[kind], "baseline": baseline[kind]},
         }
-    return found
+    return results
 
 
 @contextmanager
 def huge_pages() -> Iterator[None]:
-    """The node setting that makes forks in gVisor cheap, and back again. Needs root."""
+    """Set the node's huge pages for shared memory, which make forks in gVisor cheap, and restore them. Needs root."""
     before = HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
     HUGE_PAGES.write_text("always")
     try:
@@ -114,57 +115,68 @@ def huge_pages() -> Iterator[None]:
         HUGE_PAGES.write_text(before)
 
 
-def show(title: str, found: dict[str, Any]) -> None:
-    """A table for the terminal."""
+def print_table(title: str, results: dict[str, Any]) -> None:
+    """Print the rates and latencies of both judges."""
     table = Table(title=title)
-    for column in ("snippet", "callers", "ours/s", "baseline/s", "ratio", "ours p50/p99 s", "baseline p50/p99 s"):
+    columns = (
+        "snippet",
+        "callers",
+        "rstar2\ncalls/s",
+        "baseline\ncalls/s",
+        "ratio",
+        "rstar2\np50 / p99 s",
+        "baseline\np50 / p99 s",
+    )
+    for column in columns:
         table.add_column(column, justify="left" if column == "snippet" else "right")
-    for kind, result in found.items():
+    for kind, result in results.items():
         for own, other in zip(result["rows"]["ours"], result["rows"]["baseline"], strict=False):
             ratio = own["callsPerSecond"] / other["callsPerSecond"]
             cells = [kind, str(own["callers"]), f"{own['callsPerSecond']:.1f}", f"{other['callsPerSecond']:.1f}"]
-            cells += [f"{ratio:.2f}", *(f"{one['p50']:.3f} / {one['p99']:.3f}" for one in (own, other))]
+            cells += [f"{ratio:.2f}", *(f"{row['p50']:.3f} / {row['p99']:.3f}" for row in (own, other))]
             table.add_row(*cells)
-    Console().print(table)
+    Console(width=110).print(table)
 
 
 def main() -> None:
-    """Runs the parts that were asked for, and keeps the others' results."""
+    """Run the selected parts. The results of the other parts are retained."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["speed", "tuned", "soak"])
-    parser.add_argument("--kinds", nargs="+", choices=list(SNIPPETS), default=list(SNIPPETS), help="default: all")
-    parser.add_argument("--soak-calls", type=int, default=45_000)
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the node's setting is put back
+    parser.add_argument("--only", choices=["speed", "tuned", "soak"], help="part to run (default: all)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=list(SNIPPETS), default=list(SNIPPETS), help="snippets to measure (default: all)"
+    )
+    parser.add_argument("--soak-calls", type=int, default=45_000, help="calls of the soak test (default: %(default)s)")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit restores the node's huge pages
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kinds = tuple(given.kinds)
+    kinds = tuple(arguments.kinds)
     calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in (CALLS, BASELINE_CALLS))
 
     def ours(folder: Path) -> UnsupervisedJudge:
-        return UnsupervisedJudge(folder, executors=sandboxes())
+        return UnsupervisedJudge(folder, executors=cores())
 
     def save() -> None:
-        results["host"] = {"cores": sandboxes(), "hugePages": huge_pages_active()}
+        results["host"] = {"cores": cores(), "hugePages": huge_pages_active()}
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
-    if given.only in (None, "speed"):
-        results |= compared(side(ours, calls, "ours"), side(Baseline, baseline_calls, "baseline"))
-        show("default settings", {kind: results[kind] for kind in kinds})
+    if arguments.only in (None, "speed"):
+        results |= compare(measure_judge(ours, calls, "ours"), measure_judge(BaselineJudge, baseline_calls, "baseline"))
+        print_table("default settings", {kind: results[kind] for kind in kinds})
         save()
-    if given.only in (None, "tuned"):
+    if arguments.only in (None, "tuned"):
         if not os.access(HUGE_PAGES, os.W_OK):
-            print(f"tuned: left out, {HUGE_PAGES} cannot be written by this user", file=sys.stderr)
+            print(f"tuned: skipped, because this user cannot write {HUGE_PAGES}", file=sys.stderr)
         else:
             with huge_pages():
-                tuned = side(ours, calls, "tuned")
+                tuned = measure_judge(ours, calls, "tuned")
             baseline = {kind: results[kind]["rows"]["baseline"] for kind in kinds}
-            results["tuned"] = results.get("tuned", {}) | compared(tuned, baseline)
-            show("with huge pages for shared memory", results["tuned"])
+            results["tuned"] = results.get("tuned", {}) | compare(tuned, baseline)
+            print_table("with huge pages for shared memory", results["tuned"])
             save()
-    if given.only in (None, "soak"):
+    if arguments.only in (None, "soak"):
         with tempfile.TemporaryDirectory(prefix="rstar2-soak-") as folder:
-            results["soak"] = asyncio.run(soak(Path(folder), calls=given.soak_calls))
+            results["soak"] = asyncio.run(soak(Path(folder), calls=arguments.soak_calls))
         print(json.dumps(results["soak"]))
         save()
 

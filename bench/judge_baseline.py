@@ -1,7 +1,7 @@
-"""What bench/judge.py compares with: the public judge's way to run a call, behind our own API and Redis.
+"""The baseline of bench/judge.py: runs calls as the public judge does, with this project's API and Redis.
 
-Eight processes, each with one call at a time: the program is written into a fresh folder, with limits that it sets
-itself, and a new `python3` runs it there. No sandbox. `python -m bench.judge_baseline --redis URL`.
+Eight processes run one call each at a time. The program is written into a fresh folder, sets its own limits, and runs
+in a new `python3` without a sandbox. `python -m bench.judge_baseline --redis URL`.
 """
 
 from __future__ import annotations
@@ -28,47 +28,48 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 """
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": tempfile.mkdtemp(prefix="rstar2-baseline-")}
-"""With bytecode of its own, written by the first calls: an environment without any would make every import slow."""
+"""Environment of the programs, with a bytecode cache that the first calls fill. Without a cache, imports are slow."""
 
 
 def run(call: QueuedCall) -> CallResult:
     """Run one program in a fresh interpreter."""
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.py")
         seconds, memory = max(1, round(call.wall_seconds)), (call.memory_mib + 128) << 20
         source.write_text(PROLOGUE.format(seconds=seconds, memory=memory) + call.code)
         command = [sys.executable, str(source)]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, input=call.stdin, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT, check=False
         )
-    status = "ok" if done.returncode == 0 else "error"
-    return CallResult(status, done.stdout, done.stderr, done.returncode, 0.0, time.perf_counter() - began)
+    status = "ok" if completed.returncode == 0 else "error"
+    seconds = time.perf_counter() - start_time
+    return CallResult(status, completed.stdout, completed.stderr, completed.returncode, 0.0, seconds)
 
 
 async def work(url: str) -> None:
-    """One worker, until it is ended."""
+    """Run one worker until it is terminated."""
     redis, names = connect(url), QueueKeys()
     consumer = Consumer(redis, f"baseline-{os.getpid()}", names)
     await ensure_group(redis, *consumer.streams)
-    told = 0.0
+    last_heartbeat = 0.0
     while True:
-        if time.monotonic() - told > HEARTBEAT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last_heartbeat > HEARTBEAT_SECONDS:
+            last_heartbeat = time.monotonic()
             await consumer.heartbeat({"name": consumer.name, "executors": 1, "ready": 1, "busy": 0, "recycled": 0})
         for lease in await consumer.pull(names.calls, 1, block_ms=500):
             await consumer.finish([(lease, run(lease.call))])
 
 
 def start(url: str) -> None:
-    """Entry point of a worker's process."""
+    """Run a worker: the entry point of its process."""
     asyncio.run(work(url))
 
 
 def main() -> None:
-    """Starts the workers and waits for them."""
+    """Start the workers and wait for them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--redis", required=True)
+    parser.add_argument("--redis", required=True, help="URL of the judge's Redis")
     url = parser.parse_args().redis
     workers = [multiprocessing.Process(target=start, args=(url,), daemon=True) for _ in range(WORKERS)]
     for worker in workers:

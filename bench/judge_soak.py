@@ -1,7 +1,7 @@
-"""A soak: thousands of queued calls, and sessions beside them, while workers, sandboxes and Redis are killed.
+"""A soak test of the judge: thousands of queued calls and some sessions, while workers, sandboxes and Redis are killed.
 
-For bench/judge.py, and in small for the tests. What is asked of each call: one answer, the right one; of each cell of
-a session: that it ran once, after those before it, or that the session is lost.
+Used by bench/judge.py, and in a small version by the tests. Each call must have exactly one result, the correct one.
+Each cell of a session must run once, in order, or the session must be reported as lost.
 """
 
 from __future__ import annotations
@@ -27,68 +27,69 @@ from rstar2_train.judge.types import MAX_BATCH, CallResult
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 WORKERS = ("worker", "worker-2")
-BATCHES_AT_ONCE = 120
-"""120 x 64 calls are near the most that the API takes: the rest waits at the caller."""
+PARALLEL_BATCHES = 120
+"""Batches in flight. 120 batches of 64 calls are near the limit of the API; the other batches wait at the caller."""
 SESSIONS = 8
 CELL = "n = globals().get('n', 0) + 1\nprint(n)"
 
 
-class Tally:
-    """What came back for each call."""
+class SoakTally:
+    """The results of all calls."""
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
-        self.heard = asyncio.Event()
-        """Set at each answer."""
+        """Call -> number of results."""
+        self.answered = asyncio.Event()
+        """Set at each result."""
         self.wrong: list[tuple[int, Any]] = []
         self.lost = 0
         self.repeated = 0
-        """Calls that the caller had to send again: the judge said that nobody could run them."""
+        """Calls that the caller sent again, because the judge reported that it could not run them."""
         self.refused = 0
-        """Batches that were told to come back later (503)."""
+        """Batches that the judge rejected with 503."""
         self.cells = 0
         self.wrong_cells: list[tuple[int, CallResult]] = []
-        """Cells that did not find what those before them had left."""
+        """Cells without the state of the previous cells."""
         self.sessions_lost = 0
 
-    def take(self, number: int, result: dict[str, Any]) -> bool:
-        """Count an answer; False for `internal`, which is none."""
+    def add(self, number: int, result: dict[str, Any]) -> bool:
+        """Count a result. Return False for `internal`, which is not a result."""
         if result["status"] == "internal":
             self.repeated += 1
             return False
         self.answers[number] += 1
-        self.heard.set()
+        self.answered.set()
         if (result["status"], result["stdout"]) != ("ok", f"{number * number}\n"):
             self.wrong.append((number, result))
         return True
 
 
-async def send(session: aiohttp.ClientSession, url: str, numbers: list[int], tally: Tally) -> None:
-    """One batch, until each of its calls is answered."""
-    left = list(numbers)
-    while left:
-        calls = [{"code": f"print({n} * {n})", "limits": {"wallSeconds": 60}} for n in left]
-        async with session.post(f"{url}/v1/batch", json={"calls": calls}) as answer:
-            if answer.status == 503:
+async def send(session: aiohttp.ClientSession, url: str, numbers: list[int], tally: SoakTally) -> None:
+    """Send one batch until each of its calls has a result."""
+    remaining = list(numbers)
+    while remaining:
+        calls = [{"code": f"print({n} * {n})", "limits": {"wallSeconds": 60}} for n in remaining]
+        async with session.post(f"{url}/v1/batch", json={"calls": calls}) as response:
+            if response.status == 503:
                 tally.refused += 1
-                await asyncio.sleep(float(answer.headers["Retry-After"]))
+                await asyncio.sleep(float(response.headers["Retry-After"]))
                 continue
-            answer.raise_for_status()
-            silent, again = set(left), []
-            async for line in answer.content:
-                if not line.strip():  # a sign of life
+            response.raise_for_status()
+            unanswered, retries = set(remaining), []
+            async for line in response.content:
+                if not line.strip():  # keep-alive
                     continue
                 result = json.loads(line)
-                number = left[result["index"]]
-                silent.discard(number)
-                if not tally.take(number, result):
-                    again.append(number)
-        tally.lost += len(silent)  # accepted, and never answered: nobody asks again
-        left = again
+                number = remaining[result["index"]]
+                unanswered.discard(number)
+                if not tally.add(number, result):
+                    retries.append(number)
+        tally.lost += len(unanswered)  # accepted but without a result; not sent again
+        remaining = retries
 
 
-async def hold_sessions(client: JudgeClient, tally: Tally) -> None:
-    """One session after the other, each as long as it lives, until cancelled."""
+async def hold_sessions(client: JudgeClient, tally: SoakTally) -> None:
+    """Run one session after another, each until it is lost, until this task is cancelled."""
     while True:
         async with client.session() as session:
             for expected in itertools.count(1):
@@ -101,15 +102,17 @@ async def hold_sessions(client: JudgeClient, tally: Tally) -> None:
                     tally.wrong_cells.append((expected, result))
 
 
-async def kill_things(stack: UnsupervisedJudge, kills: Counter[str], tally: Tally, *, every: float, seed: int) -> None:
-    """Kills one part after the other, and starts it again, until cancelled; not faster than the judge comes back."""
-    chance = random.Random(seed)
+async def kill_parts(
+    stack: UnsupervisedJudge, kills: Counter[str], tally: SoakTally, *, every: float, seed: int
+) -> None:
+    """Kill and restart one part after another until this task is cancelled. Waits for a result between two kills."""
+    rng = random.Random(seed)
     for victims in itertools.repeat(("worker", "sandbox", "redis", "sandbox")):
-        for victim in chance.sample(victims, len(victims)):
-            tally.heard.clear()
-            await asyncio.sleep(every * chance.uniform(0.7, 1.3))
-            await tally.heard.wait()  # on a busy machine a sandbox boots for longer than `every`
-            worker = chance.choice(WORKERS)
+        for victim in rng.sample(victims, len(victims)):
+            tally.answered.clear()
+            await asyncio.sleep(every * rng.uniform(0.7, 1.3))
+            await tally.answered.wait()  # on a busy machine, a sandbox may take longer than `every` to start
+            worker = rng.choice(WORKERS)
             if victim == "sandbox":
                 kill_sandbox(stack.processes[worker].pid)
             else:
@@ -118,12 +121,12 @@ async def kill_things(stack: UnsupervisedJudge, kills: Counter[str], tally: Tall
                 try:
                     await asyncio.shield(work)
                 finally:
-                    await work  # also when it is cancelled: what was killed is started again
+                    await work  # also after a cancellation, so that the killed part is restarted
             kills[victim] += 1
 
 
 def restart(stack: UnsupervisedJudge, name: str) -> None:
-    """Kills Redis or a worker, and starts it again."""
+    """Kill and restart Redis or a worker."""
     stack.kill(name)
     if name == "redis":
         stack.start_redis()
@@ -132,15 +135,15 @@ def restart(stack: UnsupervisedJudge, name: str) -> None:
 
 
 def kill_sandbox(worker: int) -> None:
-    """Ends the sandboxes of a worker, as a crash of gVisor would."""
+    """Kill the sandboxes of a worker, as a crash of gVisor would."""
     for child in psutil.Process(worker).children(recursive=True):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
 
 
 async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -> dict[str, Any]:
-    """Queue `calls` calls, kill something `every` so many seconds; what came of it."""
-    tally, kills = Tally(), Counter[str]()
+    """Queue `calls` calls, kill a part `every` few seconds, and return the counts."""
+    tally, kills = SoakTally(), Counter[str]()
     batches = iter([list(range(start, min(start + MAX_BATCH, calls))) for start in range(0, calls, MAX_BATCH)])
     with UnsupervisedJudge(folder, executors=1, lanes=("bare",)) as stack:
         stack.start_worker(WORKERS[1])
@@ -156,25 +159,27 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
                 for numbers in batches:
                     await send(session, stack.url, numbers, tally)
 
-            began, told = time.monotonic(), 0.0
-            beside = [kill_things(stack, kills, tally, every=every, seed=seed)]
-            beside += [hold_sessions(client, tally) for _ in range(SESSIONS)]
-            endless = [asyncio.create_task(one) for one in beside]
-            senders = asyncio.gather(*(sender() for _ in range(BATCHES_AT_ONCE)))
+            start, last_report = time.monotonic(), 0.0
+            background = [kill_parts(stack, kills, tally, every=every, seed=seed)]
+            background += [hold_sessions(client, tally) for _ in range(SESSIONS)]
+            endless = [asyncio.create_task(coroutine) for coroutine in background]
+            senders = asyncio.gather(*(sender() for _ in range(PARALLEL_BATCHES)))
             try:
                 while not senders.done():
                     done, _ = await asyncio.wait([senders, *endless], timeout=1, return_when=asyncio.FIRST_COMPLETED)
                     for task in done - {senders}:
                         task.result()
-                    if time.monotonic() - told > 15:
-                        told = time.monotonic()
-                        print(f"soak: {len(tally.answers)} of {calls} answered, {dict(kills)}", file=sys.stderr)
+                    if time.monotonic() - last_report > 15:
+                        last_report = time.monotonic()
+                        print(
+                            f"soak: {len(tally.answers)} of {calls} calls done, kills: {dict(kills)}", file=sys.stderr
+                        )
                 await senders
             finally:
                 for task in endless:
                     task.cancel()
                 await asyncio.gather(*endless, return_exceptions=True)
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start
             stack.wait_ready()
             resubmitted = stack.status()["resubmitted"]
     return {

@@ -1,8 +1,8 @@
-"""What the tiny job learns, measured: three seeds of the whole curriculum, and GRPO-RoC against plain GRPO.
+"""Measures the learning of the tiny job: three seeds of the complete curriculum, and GRPO-RoC compared with plain GRPO.
 
-`make bench-learning` writes `bench/results/learning.json` and the plots in docs/pictures/. Each run is `rstar2 run` on
-a manifest of examples/ with the seed changed and the held-out set sampled in full (480 problems, 4 samples each).
-Finished runs are kept under `.rstar2/bench/`, so that an interrupted bench goes on where it stopped.
+`make bench-learning` writes `bench/results/learning.json` and the plots in docs/pictures/. Each run is `rstar2 run`
+with a manifest of examples/, another seed, and the complete held-out set (480 problems, 4 samples each). Completed runs
+stay under `.rstar2/bench/`, so that an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SEEDS = (0, 1, 2)
 SAMPLES = 4
 
 
-def manifest(example: str, *, name: str, seed: int, folder: Path, resample: str | None = None) -> Path:
-    """An example manifest for one run of the bench, written into `folder`."""
+def write_manifest(example: str, *, name: str, seed: int, folder: Path, resample: str | None = None) -> Path:
+    """Write the manifest of one run into `folder`, from an example, and return its path."""
     data = read_manifest(ROOT / "examples" / example)
     data["metadata"]["name"] = name
     spec = data["spec"]
     spec["seed"] = seed
-    if resample is not None:  # what is compared is the curve of the training steps
+    if resample is not None:  # the comparison uses the curve of the training steps, not the held-out set
         spec["grpo"]["resample"] = {"mode": resample.capitalize()}
     else:
         spec["validation"] |= {"samples": SAMPLES, "maxProblems": None}
@@ -49,25 +49,25 @@ def manifest(example: str, *, name: str, seed: int, folder: Path, resample: str 
 
 
 def run(path: Path, state: Path) -> JobState:
-    """Run a manifest to its end; a finished one returns at once. Raises CalledProcessError when it fails."""
+    """Run a manifest until its job completes; return immediately for a completed job. Raises CalledProcessError."""
     subprocess.run([sys.executable, "-m", "rstar2_train.cli", "run", str(path), "--state", str(state)], check=True)
     return JobState(state / path.stem)
 
 
-def curriculum(seed: int, state: Path) -> dict[str, Any]:
-    """One seed of examples/tiny.yaml."""
-    job = run(manifest("tiny.yaml", name=f"tiny-{seed}", seed=seed, folder=state), state)
+def run_curriculum(seed: int, state: Path) -> dict[str, Any]:
+    """Run one seed of examples/tiny.yaml and return its result."""
+    job = run(write_manifest("tiny.yaml", name=f"tiny-{seed}", seed=seed, folder=state), state)
     return _result(job, "tiny", seed=seed, mode="paper")
 
 
-def comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
-    """One seed of examples/tiny-roc.yaml in one mode of resampling.
+def run_comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
+    """Run one seed of examples/tiny-roc.yaml in one resampling mode and return its result.
 
-    Both modes start from the same SFT model: that of examples/tiny.yaml, whose SFT stage is the same, or else the one
-    that the first mode trains.
+    Both modes start from the same SFT model: that of examples/tiny.yaml, which has the same SFT stage, or the model
+    that the first mode trained.
     """
     name = f"roc-{mode}-{seed}"
-    path = manifest("tiny-roc.yaml", name=name, seed=seed, folder=state, resample=mode)
+    path = write_manifest("tiny-roc.yaml", name=name, seed=seed, folder=state, resample=mode)
     trained = (state / earlier / "stages" / "sft" for earlier in (f"tiny-{seed}", f"roc-paper-{seed}"))
     sft = next((folder for folder in trained if (folder / "outcome.json").exists()), None)
     if sft is not None and not (state / name).exists():
@@ -77,7 +77,7 @@ def comparison(seed: int, mode: str, state: Path) -> dict[str, Any]:
 
 
 def error_curve(job: JobState) -> list[dict[str, float]]:
-    """Tool-error ratio of correct rollouts at each step of the job's GRPO stages, from the trajectory files."""
+    """Return the tool-error ratio of correct rollouts, and the reward, at each GRPO step, from the trajectory files."""
     curve = []
     for stage in job.job().spec.stages:
         if stage.type != "GRPO":
@@ -103,7 +103,7 @@ def _result(job: JobState, example: str, *, seed: int, mode: str) -> dict[str, A
 
 
 def plot(results: dict[str, Any], docs: Path) -> None:
-    """The plots of docs/pictures/: slices over the stages, and the error curves of both modes."""
+    """Draw the plots of docs/pictures/: slices over the stages, and the error curves of both modes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -111,7 +111,7 @@ def plot(results: dict[str, Any], docs: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for mode, colour, label in (("paper", "tab:blue", "GRPO-RoC"), ("uniform", "tab:orange", "GRPO (uniform)")):
-        curves = [one["curve"] for one in results["runs"] if one["manifest"] == "tiny-roc" and one["mode"] == mode]
+        curves = [run["curve"] for run in results["runs"] if run["manifest"] == "tiny-roc" and run["mode"] == mode]
         if not curves:
             continue
         values = [[point["tool_error_ratio_correct"] for point in curve] for curve in curves]
@@ -129,8 +129,8 @@ def plot(results: dict[str, Any], docs: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for name, colour in (("L1", "tab:green"), ("L2", "tab:blue"), ("L3", "tab:red")):
-        tiny = [one for one in results["runs"] if one["manifest"] == "tiny"]
-        rows = [[s for s in one["stages"] if s["type"] in ("SFT", "GRPO")] for one in tiny]
+        tiny = [run for run in results["runs"] if run["manifest"] == "tiny"]
+        rows = [[s for s in run["stages"] if s["type"] in ("SFT", "GRPO")] for run in tiny]
         if not rows:
             continue
         for row in rows:
@@ -145,33 +145,35 @@ def plot(results: dict[str, Any], docs: Path) -> None:
 
 
 def main() -> None:
-    """Run what is missing, then write results and plots."""
+    """Run the missing seeds, then write results and plots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--state", type=Path, default=ROOT / ".rstar2" / "bench", help="where runs are kept")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--only", choices=["runs", "comparison"], help="one half of the bench")
-    parser.add_argument("--again", action="store_true", help="measure again what the results have already")
+    parser.add_argument(
+        "--state", type=Path, default=ROOT / ".rstar2" / "bench", help="folder of the jobs (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="seeds (default: %(default)s)")
+    parser.add_argument("--only", choices=["runs", "comparison"], help="part to run (default: both)")
+    parser.add_argument("--again", action="store_true", help="repeat runs that are in the results")
     arguments = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": []}
     state = arguments.state.resolve()
-    wanted = [("tiny", seed, "paper") for seed in arguments.seeds if arguments.only != "comparison"]
-    wanted += [("tiny-roc", seed, mode) for seed in arguments.seeds for mode in ("paper", "uniform")
+    runs = [("tiny", seed, "paper") for seed in arguments.seeds if arguments.only != "comparison"]
+    runs += [("tiny-roc", seed, mode) for seed in arguments.seeds for mode in ("paper", "uniform")
                if arguments.only != "runs"]  # fmt: skip
-    for example, seed, mode in wanted:
-        if arguments.again or not _has(results, example, seed, mode):
-            _put(results, curriculum(seed, state) if example == "tiny" else comparison(seed, mode, state))
+    for example, seed, mode in runs:
+        if arguments.again or not _has_result(results, example, seed, mode):
+            _save(results, run_curriculum(seed, state) if example == "tiny" else run_comparison(seed, mode, state))
     plot(results, ROOT / "docs" / "pictures")
 
 
-def _has(results: dict[str, Any], example: str, seed: int, mode: str) -> bool:
-    return any((one["manifest"], one["seed"], one["mode"]) == (example, seed, mode) for one in results["runs"])
+def _has_result(results: dict[str, Any], example: str, seed: int, mode: str) -> bool:
+    return any((run["manifest"], run["seed"], run["mode"]) == (example, seed, mode) for run in results["runs"])
 
 
-def _put(results: dict[str, Any], row: dict[str, Any]) -> None:
-    """Add a run to the results, in place of an earlier one of the same kind, and write them."""
+def _save(results: dict[str, Any], row: dict[str, Any]) -> None:
+    """Add a run to the results, or replace an earlier one with the same seed and mode, and write them."""
     key = ("manifest", "seed", "mode")
-    others = [one for one in results["runs"] if any(one[name] != row[name] for name in key)]
-    results["runs"] = sorted([*others, row], key=lambda one: [str(one[name]) for name in key])
+    others = [run for run in results["runs"] if any(run[name] != row[name] for name in key)]
+    results["runs"] = sorted([*others, row], key=lambda run: [str(run[name]) for name in key])
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

@@ -1,10 +1,10 @@
-r"""How well and how fast answers are verified, on the gold answers of AIME24 and MATH-500 given as files.
+r"""Measures the accuracy and speed of answer verification on the gold answers of benchmarks.
 
-`make bench-verify` writes bench/results/verify.json. For every gold answer: is it found in a response that states it,
-does it verify against itself, are rewritings of it accepted and near misses refused (bench/forms makes
-both). What needs the parser runs as the very snippet that the judge would be given, in one
-warm process under the same time limit: what the sandbox adds is measured by `make bench-judge`. The data is the
-user's: `--data FOLDER`, or RSTAR2_BENCHMARKS, a folder with *.jsonl whose lines have an `answer`.
+`make bench-verify` writes bench/results/verify.json. For every gold answer it checks: the answer is extracted from a
+response that contains it, it verifies against itself, rewritings are accepted, and near misses are rejected.
+bench/forms generates both. The parser runs the judge's snippet in one warm process with the judge's time limit; `make
+bench-judge` measures the cost of the sandbox. The data is a folder with *.jsonl files whose rows have an `answer`:
+`--data FOLDER`, or RSTAR2_BENCHMARKS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.forms.algebra import ALGEBRA
 from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
-from bench.forms.words import WORDS
+from bench.forms.texts import TEXTS
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verdict import Verdict
@@ -37,10 +37,10 @@ from rstar2_train.rewards.verify import score, verify
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
-FORMS = (*NUMBERS, *WORDS, *ROOTS, *SHAPES, *ALGEBRA)
-"""The first whose pattern takes a gold answer is its form."""
-SHOWN = 40
-"""Failures of a form that are written down."""
+FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
+"""The form of a gold answer is the first one with a matching pattern."""
+MAX_FAILURES = 40
+"""Maximum failures per form in the results."""
 
 _CHILD = """
 import contextlib, io, json, sys
@@ -54,16 +54,16 @@ for line in sys.stdin:
 """
 
 
-class Ended(NamedTuple):
-    """How a snippet ended."""
+class SnippetResult(NamedTuple):
+    """The result of a snippet."""
 
     status: str
     stdout: str
     exit_code: int | None = None
 
 
-class Warm:
-    """Runs snippets one after the other in a process that keeps the parser loaded; one that is too slow is killed."""
+class WarmParser:
+    """Runs snippets in sequence in a process with the loaded parser. Kills the process after a timeout."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -74,35 +74,35 @@ class Warm:
         command = [sys.executable, "-c", _CHILD]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        process.stdout.readline()  # the parser is loaded
+        process.stdout.readline()  # printed after the parser is loaded
         return process
 
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Ended:
-        """As a judge's client; `limits` holds for the time alone."""
-        to, back = self._process.stdin, self._process.stdout
-        assert to is not None and back is not None
-        began = time.monotonic()
-        to.write(json.dumps(code) + "\n")
-        to.flush()
-        with selectors.DefaultSelector() as ready:
-            ready.register(back, selectors.EVENT_READ)
-            answered = ready.select(limits.wall_seconds if limits else None)
-        line = back.readline() if answered else ""
-        self.calls, self.seconds = self.calls + 1, self.seconds + time.monotonic() - began
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
+        """Run a snippet as the judge's client does. Of `limits`, only the time applies."""
+        stdin_pipe, stdout_pipe = self._process.stdin, self._process.stdout
+        assert stdin_pipe is not None and stdout_pipe is not None
+        start = time.monotonic()
+        stdin_pipe.write(json.dumps(code) + "\n")
+        stdin_pipe.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout_pipe, selectors.EVENT_READ)
+            answered = selector.select(limits.wall_seconds if limits else None)
+        line = stdout_pipe.readline() if answered else ""
+        self.calls, self.seconds = self.calls + 1, self.seconds + time.monotonic() - start
         if line:
-            return Ended("ok", json.loads(line))
+            return SnippetResult("ok", json.loads(line))
         self.close()
         self._process = self._start()
-        return Ended("error" if answered else "timeout", "")
+        return SnippetResult("error" if answered else "timeout", "")
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 class Case(NamedTuple):
-    """An answer to verify against a gold one."""
+    """An answer to verify against a gold answer."""
 
     kind: str
     """`itself`, `same` or `other`."""
@@ -112,49 +112,49 @@ class Case(NamedTuple):
 
 
 def response(answer: str) -> str:
-    """What a model may have written."""
+    """Return a response of a model with the answer."""
     return f"The sum is 17, so I get 3 as well.</reason>\n<answer>\nIt is $\\boxed{{{answer}}}$.\n</answer>"
 
 
 def cases(gold: str) -> Iterator[Case]:
-    """Everything that is tried with one gold answer. Raises ValueError when no form takes it."""
+    """Yield all cases of one gold answer. Raises ValueError if no form matches it."""
     plain = gold.replace(" ", "")
     for form in FORMS:
-        found = form.pattern.fullmatch(gold if form.name == "word" else plain)
-        if found:
+        match = form.pattern.fullmatch(gold if form.name == "word" else plain)
+        if match:
             yield Case("itself", form.name, gold, gold)
-            for kind, made in (("same", form.same), ("other", form.other)):
-                for answer in dict.fromkeys(made(found)):
+            for kind, generate in (("same", form.same), ("other", form.other)):
+                for answer in dict.fromkeys(generate(match)):
                     yield Case(kind, form.name, gold, answer)
             return
-    raise ValueError(f"{gold!r} is of no known form: add one to bench/forms")
+    raise ValueError(f"{gold!r} has no known form; add one to bench/forms")
 
 
-def read(folder: Path) -> dict[str, list[str]]:
-    """File name -> its gold answers."""
+def read_golds(folder: Path) -> dict[str, list[str]]:
+    """Return file name -> gold answers."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise SystemExit(f"{folder}: no *.jsonl there; --data wants the folder with the benchmarks' files")
+        raise SystemExit(f"{folder}: no *.jsonl file; set the folder of the benchmark files with --data")
     return {
         path.name: [str(json.loads(line)["answer"]) for line in path.read_text(encoding="utf-8").splitlines() if line]
         for path in files
     }
 
 
-async def judged(every: list[Case], parser: Warm) -> list[Verdict | None]:
-    """The verdict of each case."""
+async def verify_cases(all_cases: list[Case], parser: WarmParser) -> list[Verdict | None]:
+    """Return the verdict of each case."""
     verdicts = []
-    for number, case in enumerate(every):
+    for number, case in enumerate(all_cases):
         verdicts.append((await verify(response(case.answer), case.gold, judge=parser)).verdict)
         if number % 1000 == 999:
-            print(f"{number + 1} of {len(every)}", file=sys.stderr, flush=True)
+            print(f"{number + 1} of {len(all_cases)}", file=sys.stderr, flush=True)
     return verdicts
 
 
-def by_form(every: list[Case], verdicts: list[Verdict | None]) -> dict[str, Any]:
-    """Rates and failures of each form."""
+def results_by_form(all_cases: list[Case], verdicts: list[Verdict | None]) -> dict[str, Any]:
+    """Return the counts and failures of each form."""
     forms: dict[str, Any] = {}
-    for case, verdict in zip(every, verdicts, strict=True):
+    for case, verdict in zip(all_cases, verdicts, strict=True):
         form = forms.setdefault(
             case.form,
             {"golds": 0, "itself": 0, "same": 0, "sameAccepted": 0, "other": 0, "otherAccepted": 0, "failures": []},
@@ -169,61 +169,64 @@ def by_form(every: list[Case], verdicts: list[Verdict | None]) -> dict[str, Any]
         if accepted == (case.kind == "other") or verdict not in ("correct", "wrong"):
             form["failures"].append({"kind": case.kind, "gold": case.gold, "answer": case.answer, "verdict": verdict})
     for form in forms.values():
-        form["failures"] = form["failures"][:SHOWN]
+        form["failures"] = form["failures"][:MAX_FAILURES]
     return dict(sorted(forms.items()))
 
 
 def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
-    """Verifications a second of one core, of integers at the end of a long response: right, dressed, and wrong ones."""
-    start = "I think of 3 and then of \\boxed{4}. " * 400
-    dresses = ("{}", "${}$", "{}.0", r"{}\text{{ cm}}", "{}1")
-    texts = [(start + response(dress.format(gold)), gold) for gold in golds for dress in dresses]
+    """Return integer verifications per second on one core: correct, typeset and wrong answers in a long response."""
+    reasoning = "I think of 3 and then of \\boxed{4}. " * 400
+    templates = ("{}", "${}$", "{}.0", r"{}\text{{ cm}}", "{}1")
+    texts = [(reasoning + response(template.format(gold)), gold) for gold in golds for template in templates]
     done = 0
-    began = time.process_time()
-    while time.process_time() - began < seconds:
+    start = time.process_time()
+    while time.process_time() - start < seconds:
         for text, gold in texts:
-            assert score(text, gold).verdict in ("correct", "wrong")  # None would be a call of the parser
+            assert score(text, gold).verdict in ("correct", "wrong")  # None would require the parser
         done += len(texts)
-    return done / (time.process_time() - began)
+    return done / (time.process_time() - start)
 
 
-def table(forms: dict[str, Any]) -> Table:
-    """The rates for the terminal."""
-    shown = Table()
-    for column in ("form", "gold answers", "itself", "rewritings", "accepted", "near misses", "accepted"):
-        shown.add_column(column, justify="left" if column == "form" else "right")
+def rate_table(forms: dict[str, Any]) -> Table:
+    """Return the table of the terminal."""
+    table = Table(title="accepted answers per form")
+    for column in ("form", "gold\nanswers", "accepted", "rewritings", "accepted", "near\nmisses", "accepted"):
+        table.add_column(column, justify="left" if column == "form" else "right")
     for name, form in forms.items():
         same, other = form["sameAccepted"] / form["same"], form["otherAccepted"] / form["other"]
         cells = [name, str(form["golds"]), f"{form['itself'] / form['golds']:.1%}", str(form["same"]), f"{same:.2%}"]
-        shown.add_row(*cells, str(form["other"]), f"{other:.2%}")
-    return shown
+        table.add_row(*cells, str(form["other"]), f"{other:.2%}")
+    return table
 
 
 def main() -> None:
-    """Measures everything and writes it down."""
+    """Run all measurements and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--data", type=Path, default=os.environ.get("RSTAR2_BENCHMARKS"), help="default: RSTAR2_BENCHMARKS"
+        "--data",
+        type=Path,
+        default=os.environ.get("RSTAR2_BENCHMARKS"),
+        help="folder of the benchmark files (default: RSTAR2_BENCHMARKS)",
     )
-    parser.add_argument("--forms", nargs="+", help="only these; nothing is written down then")
-    given = parser.parse_args()
-    if given.data is None:
-        raise SystemExit("no data: --data FOLDER, or RSTAR2_BENCHMARKS, with aime24.jsonl and math500.jsonl in it")
-    files = read(given.data)
+    parser.add_argument("--forms", nargs="+", help="measure these forms only, without writing results")
+    arguments = parser.parse_args()
+    if arguments.data is None:
+        raise SystemExit("no data: set --data FOLDER or RSTAR2_BENCHMARKS to a folder with *.jsonl files")
+    files = read_golds(arguments.data)
     golds = [gold for answers in files.values() for gold in answers]
-    every = [case for gold in dict.fromkeys(golds) for case in cases(gold)]
-    if given.forms:
-        every = [case for case in every if case.form in given.forms]
-    warm = Warm()
+    all_cases = [case for gold in dict.fromkeys(golds) for case in cases(gold)]
+    if arguments.forms:
+        all_cases = [case for case in all_cases if case.form in arguments.forms]
+    warm = WarmParser()
     try:
-        verdicts = asyncio.run(judged(every, warm))
+        verdicts = asyncio.run(verify_cases(all_cases, warm))
     finally:
         warm.close()
-    forms = by_form(every, verdicts)
+    forms = results_by_form(all_cases, verdicts)
     extracted = {
         name: sum(extract_answer(response(gold)) == gold for gold in answers) for name, answers in files.items()
     }
-    integers = [case.gold for case in every if case.kind == "itself" and case.gold.lstrip("-").isdigit()]
+    integers = [case.gold for case in all_cases if case.kind == "itself" and case.gold.lstrip("-").isdigit()]
     counted = collections.Counter(verdict for verdict in verdicts)
     same, other = (sum(form[key] for form in forms.values()) for key in ("same", "other"))
     results = {
@@ -236,17 +239,17 @@ def main() -> None:
         "integerVerificationsPerCoreSecond": round(integer_rate(integers)) if integers else None,
         "parser": {
             "calls": warm.calls,
-            "share": round(warm.calls / len(every), 3),
+            "share": round(warm.calls / len(all_cases), 3),
             "perSecond": round(warm.calls / warm.seconds, 1) if warm.calls else None,
         },
         "forms": forms,
     }
-    Console().print(table(forms))
+    Console(width=110).print(rate_table(forms))
     for name, form in forms.items():
         for failure in form["failures"]:
             print(f"{name}: {failure['kind']}: {failure['answer']!r} for {failure['gold']!r}: {failure['verdict']}")
     print(json.dumps({key: value for key, value in results.items() if key != "forms"}))
-    if not given.forms:
+    if not arguments.forms:
         RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-r"""Rewritings and near misses of lists of solutions, equations, and expressions (read by sympy's own reader)."""
+r"""Rewritings and near misses of lists of solutions, equations, and expressions (parsed by sympy's own parser)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ READ = (*standard_transformations, implicit_multiplication_application, convert_
 
 
 def expression(text: str) -> sympy.Expr:
-    """A polynomial-like answer by sympy's own reader, not by the one that is measured."""
+    """Parse a polynomial-like answer with sympy's own parser, which is not the measured one."""
     plain = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
     plain = re.sub(r"\\cot ?(\w)", r"cot(\1)", plain)
     return parse_expr(plain, transformations=READ)
 
 
-def _members(found: re.Match[str]) -> list[str]:
+def _members(match: re.Match[str]) -> list[str]:
     members = []
-    for part in parts_of(re.sub(r"^\\\{|\\\}$", "", found[0])):
+    for part in parts_of(re.sub(r"^\\\{|\\\}$", "", match[0])):
         a, both, b = part.partition(r"\pm")
         members += [f"{a}+{b}", f"{a}-{b}"] if both else [part]
     return members
 
 
-def _list_same(found: re.Match[str]) -> Iterator[str]:
-    parts = _members(found)
+def _list_same(match: re.Match[str]) -> Iterator[str]:
+    parts = _members(match)
     for order in (parts, parts[::-1], parts[1:] + parts[:1]):
         yield from (
             ",".join(order),
@@ -55,8 +55,8 @@ def _list_same(found: re.Match[str]) -> Iterator[str]:
         )
 
 
-def _list_other(found: re.Match[str]) -> Iterator[str]:
-    parts = _members(found)
+def _list_other(match: re.Match[str]) -> Iterator[str]:
+    parts = _members(match)
     yield from (
         ", ".join(parts[:-1]),
         ", ".join(parts[1:]),
@@ -76,8 +76,8 @@ def _list_other(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _equation_same(found: re.Match[str]) -> Iterator[str]:
-    left, right = found["left"], found["right"]
+def _equation_same(match: re.Match[str]) -> Iterator[str]:
+    left, right = match["left"], match["right"]
     yield from (
         f"{left}={right}",
         f"{right}={left}",
@@ -100,8 +100,8 @@ def _equation_same(found: re.Match[str]) -> Iterator[str]:
             yield right
 
 
-def _equation_other(found: re.Match[str]) -> Iterator[str]:
-    left, right = found["left"], found["right"]
+def _equation_other(match: re.Match[str]) -> Iterator[str]:
+    left, right = match["left"], match["right"]
     yield from (
         f"{left}={right}+1",
         f"{left}=-({right})-1",
@@ -122,8 +122,8 @@ def _equation_other(found: re.Match[str]) -> Iterator[str]:
         yield from (left, f"{left}={right} (", f"{left}=2({right})")
 
 
-def _expression_same(found: re.Match[str]) -> Iterator[str]:
-    text = found[0]
+def _expression_same(match: re.Match[str]) -> Iterator[str]:
+    text = match[0]
     value = expression(text)
     for changed in (sympy.expand(value), sympy.factor(value), sympy.together(value), 3 * value):
         written = sympy.latex(changed)
@@ -151,8 +151,8 @@ def _expression_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _expression_other(found: re.Match[str]) -> Iterator[str]:
-    text = found[0]
+def _expression_other(match: re.Match[str]) -> Iterator[str]:
+    text = match[0]
     value = expression(text)
     letters = sorted(value.free_symbols, key=str)
     changes = [

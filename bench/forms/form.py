@@ -1,8 +1,9 @@
-r"""What a form of answer is, and what the makers of rewritings share. For bench/verify.py.
+r"""The forms of answers, and the shared functions of their generators. For bench/verify.py.
 
-A form is a pattern over a gold answer (its spaces taken out) and two generators: texts that a careful person would mark
-as the same answer, and texts that look like it but are another one. What two careful persons may judge differently (an
-angle in radians, `2x = 10` for `x = 5`) is in neither. The generators do not use the parser that is measured.
+A form has a pattern for a gold answer without spaces, and two generators. `same` yields rewritings that a careful
+person would accept, `other` yields similar texts with another answer. Debatable cases, such as an angle in radians or
+`2x = 10`
+for `x = 5`, are in neither. The generators do not use the measured parser.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ Generator = Callable[[re.Match[str]], Iterator[str]]
 
 
 class Form(NamedTuple):
-    """One kind of answer."""
+    """One form of answers."""
 
     name: str
     pattern: re.Pattern[str]
     same: Generator
+    """Yields rewritings of the answer."""
     other: Generator
+    """Yields near misses: other answers that look similar."""
 
 
 def decimal(value: Fraction) -> str | None:
-    """A fraction as a finite decimal, or None when it has none."""
+    """Return a fraction as a finite decimal, or None if it is infinite."""
     digits = 0
     rest = value.denominator
     while rest % 10 == 0 or rest % 5 == 0 or rest % 2 == 0:
@@ -40,13 +43,13 @@ def decimal(value: Fraction) -> str | None:
 
 
 def fraction(value: Fraction, times: int = 1, command: str = r"\frac") -> str:
-    """`\\frac{p}{q}`, both multiplied by `times`, the sign in front."""
+    """Return `\\frac{p}{q}` with both multiplied by `times` and the sign in front."""
     sign = "-" if value < 0 else ""
     return f"{sign}{command}{{{abs(value.numerator) * times}}}{{{value.denominator * times}}}"
 
 
 def parts_of(text: str) -> list[str]:
-    """A list's members: commas inside brackets or braces do not part."""
+    """Split at the commas outside brackets and braces."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "{([") - (character in "})]")

@@ -9,8 +9,8 @@ from fractions import Fraction
 from bench.forms.form import Form, decimal, fraction
 
 
-def _integer_same(found: re.Match[str]) -> Iterator[str]:
-    n = int(re.sub(r"[,\\!{}]", "", found[0]))
+def _integer_same(match: re.Match[str]) -> Iterator[str]:
+    n = int(re.sub(r"[,\\!{}]", "", match[0]))
     sign, size = ("-" if n < 0 else ""), abs(n)
     yield from (f"{n}", f"{n}.0", f"{n}.000", f"{sign}00{size}", f"({n})", f"{n}/1", f"{3 * n}/3", f"x={n}", f"N = {n}")
     yield from (rf"\frac{{{2 * n}}}{{2}}", rf"\frac{{{n}}}{{1}}", f"{n - 1}+1", rf"\text{{{n}}}", rf"\mathbf{{{n}}}")
@@ -23,8 +23,8 @@ def _integer_same(found: re.Match[str]) -> Iterator[str]:
             yield f"{n:,}".replace(",", comma)
 
 
-def _integer_other(found: re.Match[str]) -> Iterator[str]:
-    n = int(re.sub(r"[,\\!{}]", "", found[0]))
+def _integer_other(match: re.Match[str]) -> Iterator[str]:
+    n = int(re.sub(r"[,\\!{}]", "", match[0]))
     size = abs(n)
     yield from (f"{n + 1}", f"{n - 1}", f"{n}.5", f"{n}.001", f"{n},{n + 1}", f"({n},{n})", rf"\{{{n}, {n + 1}\}}")
     yield from (f"{n}+x", f"x={n + 1}", f"x>{n}", f"[{n},{n + 1}]", r"\text{none}", "x", f"{n}5")
@@ -48,16 +48,16 @@ def _integer_other(found: re.Match[str]) -> Iterator[str]:
         yield str(n)[::-1]
 
 
-def _fraction_value(found: re.Match[str]) -> Fraction:
-    text = re.sub(r"\\[dt]?frac", "", found[0].replace("{", "").replace("}", " "))
+def _fraction_value(match: re.Match[str]) -> Fraction:
+    text = re.sub(r"\\[dt]?frac", "", match[0].replace("{", "").replace("}", " "))
     sign = -1 if text.startswith("-") else 1
     parts = text.lstrip("-").split()
     top, bottom = parts if len(parts) == 2 else (parts[0][:1], parts[0][1:])
     return sign * Fraction(int(top), int(bottom))
 
 
-def _fraction_same(found: re.Match[str]) -> Iterator[str]:
-    value = _fraction_value(found)
+def _fraction_same(match: re.Match[str]) -> Iterator[str]:
+    value = _fraction_value(match)
     p, q = value.numerator, value.denominator
     yield from (fraction(value), fraction(value, command=r"\dfrac"), fraction(value, command=r"\tfrac"), f"{p}/{q}")
     yield from (fraction(value, 2), fraction(value, 7), f"{3 * p}/{3 * q}", rf"\frac{{{-p}}}{{{-q}}}", f"({p})/({q})")
@@ -84,8 +84,8 @@ def _fraction_same(found: re.Match[str]) -> Iterator[str]:
         yield from (finite, finite + "0", finite.replace("0.", ".", 1) if abs(value) < 1 else f"x={finite}")
 
 
-def _fraction_other(found: re.Match[str]) -> Iterator[str]:
-    value = _fraction_value(found)
+def _fraction_other(match: re.Match[str]) -> Iterator[str]:
+    value = _fraction_value(match)
     p, q = value.numerator, value.denominator
     yield from (f"{p + 1}/{q}", f"{p}/{q + 1}", fraction(-value), rf"\frac{{{p - 1}}}{{{q}}}", rf"\frac{{{q}}}{{{p}}}")
     yield from (str(p), str(q), f"{float(value):.2f}1", rf"\frac{{{p}}}{{{q}}}x", rf"\frac{{{p * p}}}{{{q * q}}}")
@@ -96,12 +96,12 @@ def _fraction_other(found: re.Match[str]) -> Iterator[str]:
         yield from (f"{float(value):.3f}", f"{float(value):.2f}", f"{float(value):.1f}")
 
 
-def _mixed(found: re.Match[str]) -> tuple[int, Fraction]:
-    return int(found[1]), Fraction(int(found[2]), int(found[3]))
+def _mixed(match: re.Match[str]) -> tuple[int, Fraction]:
+    return int(match[1]), Fraction(int(match[2]), int(match[3]))
 
 
-def _mixed_same(found: re.Match[str]) -> Iterator[str]:
-    whole, part = _mixed(found)
+def _mixed_same(match: re.Match[str]) -> Iterator[str]:
+    whole, part = _mixed(match)
     value = whole + part
     small = f"{part.numerator}}}{{{part.denominator}"
     yield from (rf"{whole}\frac{{{small}}}", rf"{whole} \frac{{{small}}}", rf"{whole}\dfrac{{{small}}}")
@@ -119,8 +119,8 @@ def _mixed_same(found: re.Match[str]) -> Iterator[str]:
         yield from (finite, finite + "0")
 
 
-def _mixed_other(found: re.Match[str]) -> Iterator[str]:
-    whole, part = _mixed(found)
+def _mixed_other(match: re.Match[str]) -> Iterator[str]:
+    whole, part = _mixed(match)
     yield from (fraction(whole * part), str(whole), fraction(part), fraction(whole + 1 + part), fraction(whole - part))
     yield from (
         rf"{whole}, {fraction(part)}",
@@ -131,8 +131,8 @@ def _mixed_other(found: re.Match[str]) -> Iterator[str]:
     yield from (rf"{whole} \cdot {fraction(part)}", rf"\frac{{{whole + part.numerator}}}{{{part.denominator}}}")
 
 
-def _decimal_same(found: re.Match[str]) -> Iterator[str]:
-    text = "0" + found[0] if found[0].startswith(".") else found[0]
+def _decimal_same(match: re.Match[str]) -> Iterator[str]:
+    text = "0" + match[0] if match[0].startswith(".") else match[0]
     value = Fraction(text)
     power = len(text.partition(".")[2])
     digits = value * 10**power
@@ -149,8 +149,8 @@ def _decimal_same(found: re.Match[str]) -> Iterator[str]:
         yield text.removeprefix("0")
 
 
-def _decimal_other(found: re.Match[str]) -> Iterator[str]:
-    text = "0" + found[0] if found[0].startswith(".") else found[0]
+def _decimal_other(match: re.Match[str]) -> Iterator[str]:
+    text = "0" + match[0] if match[0].startswith(".") else match[0]
     value = Fraction(text)
     last = Fraction(1, 10 ** len(text.partition(".")[2]))
     for changed in (value + last, value - last, -value, value * 10, value / 10, value + 1, value + last / 10):
@@ -166,8 +166,8 @@ def _decimal_other(found: re.Match[str]) -> Iterator[str]:
     yield from (rf"{text}^2", rf"{text}\pi", fraction(value + last), rf"\pm {text}")
 
 
-def _degrees_same(found: re.Match[str]) -> Iterator[str]:
-    n = int(found[1])
+def _degrees_same(match: re.Match[str]) -> Iterator[str]:
+    n = int(match[1])
     for mark in (r"^\circ", r"^{\circ}", "°", r"\text{ degrees}", " degrees", r"\degree", r"\,^\circ", r" ^ \circ", ""):
         yield f"{n}{mark}"
     yield from (
@@ -187,8 +187,8 @@ def _degrees_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _degrees_other(found: re.Match[str]) -> Iterator[str]:
-    n = int(found[1])
+def _degrees_other(match: re.Match[str]) -> Iterator[str]:
+    n = int(match[1])
     for changed in (n + 1, n - 1, -n, 10 * n, 360 - n if n != 180 else 90, 2 * n):
         yield from (rf"{changed}^\circ", f"{changed}")
     yield from (
@@ -201,8 +201,8 @@ def _degrees_other(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _base_same(found: re.Match[str]) -> Iterator[str]:
-    digits, base = found[1], found[2]
+def _base_same(match: re.Match[str]) -> Iterator[str]:
+    digits, base = match[1], match[2]
     yield from (
         f"{digits}_{base}",
         f"{digits}_{{{base}}}",
@@ -230,8 +230,8 @@ def _base_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _base_other(found: re.Match[str]) -> Iterator[str]:
-    digits, base = found[1], int(found[2])
+def _base_other(match: re.Match[str]) -> Iterator[str]:
+    digits, base = match[1], int(match[2])
     for changed in (
         digits[::-1],
         digits + "1",

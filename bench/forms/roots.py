@@ -9,8 +9,8 @@ from fractions import Fraction
 from bench.forms.form import Form, fraction
 
 
-def _radical_same(found: re.Match[str]) -> Iterator[str]:
-    sign, a, b, c = _radical(found)
+def _radical_same(match: re.Match[str]) -> Iterator[str]:
+    sign, a, b, c = _radical(match)
     s, over = f"{sign}{a}\\sqrt{{{b}}}", f"/{c}" if c > 1 else ""
     yield from (
         rf"{sign}\frac{{{a}\sqrt{{{b}}}}}{{{c}}}",
@@ -44,14 +44,14 @@ def _radical_same(found: re.Match[str]) -> Iterator[str]:
         yield f"{sign}\\sqrt{{{b}}}{over}"
 
 
-def _radical(found: re.Match[str]) -> tuple[str, int, int, int]:
-    groups = found.groupdict()
+def _radical(match: re.Match[str]) -> tuple[str, int, int, int]:
+    groups = match.groupdict()
     a, b = groups["a"] or groups["a2"] or "1", groups["b"] or groups["b2"] or groups["b3"]
     return groups["sign"], int(a), int(b), int(groups["c"] or 1)
 
 
-def _radical_other(found: re.Match[str]) -> Iterator[str]:
-    sign, a, b, c = _radical(found)
+def _radical_other(match: re.Match[str]) -> Iterator[str]:
+    sign, a, b, c = _radical(match)
     over, minus = (f"/{c}" if c > 1 else ""), ("" if sign else "-")
     value = (-1 if sign else 1) * a * b**0.5 / c
     yield from (
@@ -76,8 +76,8 @@ def _radical_other(found: re.Match[str]) -> Iterator[str]:
     yield rf"{sign}{a}\sqrt{{{b}}}{over} (("
 
 
-def _pi_same(found: re.Match[str]) -> Iterator[str]:
-    up, value = _pi(found)
+def _pi_same(match: re.Match[str]) -> Iterator[str]:
+    up, value = _pi(match)
     p, q = value.numerator, value.denominator
     if up:
         yield from (
@@ -117,16 +117,16 @@ def _pi_same(found: re.Match[str]) -> Iterator[str]:
         yield from (rf"\frac{{{p}\pi}}{{\pi^2}}", rf"\tfrac{{{p}}}{{\pi}}", rf"\frac{{1}}{{\pi}} \cdot {p}")
 
 
-def _pi(found: re.Match[str]) -> tuple[bool, Fraction]:
-    groups = found.groupdict()
+def _pi(match: re.Match[str]) -> tuple[bool, Fraction]:
+    groups = match.groupdict()
     if groups["below"]:
         return False, Fraction(int(groups["below"]))
     size = Fraction(int(groups["times"] or groups["top"] or 1), int(groups["bottom"] or 1))
     return True, -size if groups["sign"] else size
 
 
-def _pi_other(found: re.Match[str]) -> Iterator[str]:
-    up, value = _pi(found)
+def _pi_other(match: re.Match[str]) -> Iterator[str]:
+    up, value = _pi(match)
     place = r"{}\pi" if up else r"{}/\pi"
     for changed in (value + 1, -value, value * 2, value + Fraction(1, 7)):
         yield place.format(fraction(changed))
@@ -136,8 +136,8 @@ def _pi_other(found: re.Match[str]) -> Iterator[str]:
     yield from (place.format(fraction(value)) + ", 0", rf"[0, {place.format(fraction(value))}]", r"\text{pie}")
 
 
-def _sum_same(found: re.Match[str]) -> Iterator[str]:
-    first, mark, second = found["first"], found["mark"], found["second"]
+def _sum_same(match: re.Match[str]) -> Iterator[str]:
+    first, mark, second = match["first"], match["mark"], match["second"]
     back = "-" if mark == "-" else "+"
     turned = f"{'-' if mark == '-' else ''}{second}{'' if first.startswith('-') else '+'}{first}"
     whole = f"{first}{mark}{second}"
@@ -169,8 +169,8 @@ def _sum_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _sum_other(found: re.Match[str]) -> Iterator[str]:
-    first, mark, second = found["first"], found["mark"], found["second"]
+def _sum_other(match: re.Match[str]) -> Iterator[str]:
+    first, mark, second = match["first"], match["mark"], match["second"]
     turned = "-" if mark == "+" else "+"
     yield from (
         f"{first}{turned}{second}",
@@ -191,12 +191,12 @@ def _sum_other(found: re.Match[str]) -> Iterator[str]:
         f"{first}{mark}2{second}" if not second[0].isdigit() else f"{first}{mark}1{second}",
         rf"{first}{mark}{second}, 0",
     )
-    letter = next((one for one in ("i", r"\pi", r"\sqrt") if one in first + second), "")
+    letter = next((symbol for symbol in ("i", r"\pi", r"\sqrt") if symbol in first + second), "")
     yield (first + mark + second).replace(letter, {"i": "", r"\pi": "", r"\sqrt": ""}[letter])
 
 
-def _plus_minus_same(found: re.Match[str]) -> Iterator[str]:
-    a, b = found["a"], found["b"]
+def _plus_minus_same(match: re.Match[str]) -> Iterator[str]:
+    a, b = match["a"], match["b"]
     up, down = f"{a}+{b}", f"{a}-{b}"
     yield from (
         rf"{a}\pm{b}",
@@ -222,8 +222,8 @@ def _plus_minus_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _plus_minus_other(found: re.Match[str]) -> Iterator[str]:
-    a, b = found["a"], found["b"]
+def _plus_minus_other(match: re.Match[str]) -> Iterator[str]:
+    a, b = match["a"], match["b"]
     yield from (
         f"{a}+{b}",
         f"{a}-{b}",

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from bench.forms.form import Form, parts_of
 
 
-def _tuple_same(found: re.Match[str]) -> Iterator[str]:
-    parts = parts_of(found["inside"])
+def _tuple_same(match: re.Match[str]) -> Iterator[str]:
+    parts = parts_of(match["inside"])
     doubled = [rf"\frac{{2({part})}}{{2}}" if "infty" not in part else part for part in parts]
     letters = ",".join("xyzwuvst"[: len(parts)])
     for comma in (",", ", ", r",\,", r",\ ", " , ", r",~", r",\;"):
@@ -35,8 +35,8 @@ def _tuple_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _tuple_other(found: re.Match[str]) -> Iterator[str]:
-    parts = parts_of(found["inside"])
+def _tuple_other(match: re.Match[str]) -> Iterator[str]:
+    parts = parts_of(match["inside"])
     if parts != parts[::-1]:
         yield f"({','.join(reversed(parts))})"
     for at in range(len(parts)):
@@ -55,8 +55,8 @@ def _tuple_other(found: re.Match[str]) -> Iterator[str]:
     yield from (f"({','.join(f'-({part})-2' for part in parts)})", f"({inside}", r"\text{none}")
 
 
-def _interval_same(found: re.Match[str]) -> Iterator[str]:
-    open_, a, b, close = found["open"], found["a"], found["b"], found["close"]
+def _interval_same(match: re.Match[str]) -> Iterator[str]:
+    open_, a, b, close = match["open"], match["a"], match["b"], match["close"]
     lower, upper = ("<" if open_ == "(" else r"\le"), ("<" if close == ")" else r"\le")
     greater = {"<": ">", r"\le": r"\ge"}
     for text in (f"{a},{b}", f"{a}, {b}", f" {a} , {b} ", rf"{a},\,{b}"):
@@ -113,8 +113,8 @@ def _interval_same(found: re.Match[str]) -> Iterator[str]:
         )
 
 
-def _interval_other(found: re.Match[str]) -> Iterator[str]:
-    open_, a, b, close = found["open"], found["a"], found["b"], found["close"]
+def _interval_other(match: re.Match[str]) -> Iterator[str]:
+    open_, a, b, close = match["open"], match["a"], match["b"], match["close"]
     finite_a, finite_b = "infty" not in a, "infty" not in b
     if finite_a:
         turned = "[" if open_ == "(" else "("
@@ -149,61 +149,67 @@ def _interval_other(found: re.Match[str]) -> Iterator[str]:
         yield from (f"{a} < x < {b}+1", rf"{a}-1 \le x \le {b}", f"x < {b}", f"x > {a}")
 
 
-def _union_same(found: re.Match[str]) -> Iterator[str]:
-    one, two = found["one"], found["two"]
-    (a, b), (c, d) = parts_of(one[1:-1]), parts_of(two[1:-1])
+def _union_same(match: re.Match[str]) -> Iterator[str]:
+    left, right = match["left"], match["right"]
+    (a, b), (c, d) = parts_of(left[1:-1]), parts_of(right[1:-1])
     for cup in (r"\cup", r" \cup ", r"\,\cup\,", "\N{UNION}", r"\bigcup"):
-        yield f"{one}{cup}{two}"
+        yield f"{left}{cup}{right}"
     yield from (
-        rf"{two}\cup{one}",
-        rf"x \in {one} \cup {two}",
+        rf"{right}\cup{left}",
+        rf"x \in {left} \cup {right}",
         rf"\left({a},{b}\right)\cup\left({c},{d}\right)",
-        rf"x\in {two} \cup {one}",
+        rf"x\in {right} \cup {left}",
     )
     yield from (
         rf"({a}, {b}) \cup ({c}, {d})",
-        rf"x \in {one} \text{{ or }} x \in {two}",
+        rf"x \in {left} \text{{ or }} x \in {right}",
         rf"\bigl({a},{b}\bigr) \cup \bigl({c},{d}\bigr)",
-        f"{one} \N{UNION} {two}",
+        f"{left} \N{UNION} {right}",
     )
     first = f"x<{b}" if "infty" in a else f"{a}<x<{b}"
     second = f"x>{c}" if "infty" in d else f"{c}<x<{d}"
     yield from (rf"{first} \text{{ or }} {second}", rf"{second} \text{{ or }} {first}")
 
 
-def _union_other(found: re.Match[str]) -> Iterator[str]:
-    one, two = found["one"], found["two"]
-    (a, b), (c, d) = parts_of(one[1:-1]), parts_of(two[1:-1])
+def _union_other(match: re.Match[str]) -> Iterator[str]:
+    left, right = match["left"], match["right"]
+    (a, b), (c, d) = parts_of(left[1:-1]), parts_of(right[1:-1])
     yield from (
-        one,
-        two,
+        left,
+        right,
         f"({a},{d})",
-        rf"{one} \cap {two}",
-        rf"({a},{b}] \cup {two}",
-        rf"{one} \cup [{c},{d})",
-        rf"({a},{b}+1)\cup {two}",
+        rf"{left} \cap {right}",
+        rf"({a},{b}] \cup {right}",
+        rf"{left} \cup [{c},{d})",
+        rf"({a},{b}+1)\cup {right}",
     )
     yield from (
-        rf"{one} \cup ({c}+1,{d})",
+        rf"{left} \cup ({c}+1,{d})",
         rf"({b},{c})",
         f"[{b},{c}]",
-        rf"{one}\cup{two}\cup\{{{c}-{c}+{b}\}}",
+        rf"{left}\cup{right}\cup\{{{c}-{c}+{b}\}}",
         r"\emptyset",
     )
 
 
-def _cells(found: re.Match[str]) -> list[list[str]]:
-    return [[cell.strip() for cell in row.split("&")] for row in found["cells"].split(r"\\")]
+def _cells(match: re.Match[str]) -> list[list[str]]:
+    return [[cell.strip() for cell in row.split("&")] for row in match["cells"].split(r"\\")]
 
 
 def _write(
-    rows: list[list[str]], begin: str = r"\begin{pmatrix}", end: str = r"\end{pmatrix}", space: str = " "
+    rows: list[list[str]], opening: str = r"\begin{pmatrix}", closing: str = r"\end{pmatrix}", space: str = " "
 ) -> str:
-    return begin + space + (space + r"\\" + space).join((space + "&" + space).join(row) for row in rows) + space + end
+    return (
+        opening
+        + space
+        + (space + r"\\" + space).join((space + "&" + space).join(row) for row in rows)
+        + space
+        + closing
+    )
 
 
-def _matrix_same(found: re.Match[str]) -> Iterator[str]:
-    rows = _cells(found)
+def _matrix_same(match: re.Match[str]) -> Iterator[str]:
+    rows = _cells(match)
     for kind in ("pmatrix", "bmatrix", "Bmatrix", "matrix"):
         for space in (" ", ""):
             if kind != "matrix":
@@ -236,8 +242,8 @@ def _matrix_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _matrix_other(found: re.Match[str]) -> Iterator[str]:
-    rows = _cells(found)
+def _matrix_other(match: re.Match[str]) -> Iterator[str]:
+    rows = _cells(match)
     turned = [list(column) for column in zip(*rows, strict=True)]
     if turned != rows:
         yield _write(turned)
@@ -262,7 +268,7 @@ def _matrix_other(found: re.Match[str]) -> Iterator[str]:
 
 SHAPES = [
     Form("matrix", re.compile(r"\\begin\{pmatrix\}(?P<cells>.*)\\end\{pmatrix\}"), _matrix_same, _matrix_other),
-    Form("union of intervals", re.compile(r"(?P<one>\([^)]*\))\\cup(?P<two>\([^)]*\))"), _union_same, _union_other),
+    Form("union of intervals", re.compile(r"(?P<left>\([^)]*\))\\cup(?P<right>\([^)]*\))"), _union_same, _union_other),
     Form(
         "interval",
         re.compile(r"(?:\\left)?(?P<open>\[)(?P<a>[^,]+),(?P<b>[^,]+?)(?:\\right)?(?P<close>[\])])"),

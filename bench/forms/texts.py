@@ -1,4 +1,4 @@
-r"""Rewritings and near misses of words, choices, and amounts with a unit or a currency."""
+r"""Rewritings and near misses of texts: names, choices, and amounts with a unit or a currency."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from bench.forms.form import Form
 
 
-def _money_same(found: re.Match[str]) -> Iterator[str]:
-    digits = re.sub(r"[,\\!]", "", found["amount"])
+def _money_same(match: re.Match[str]) -> Iterator[str]:
+    digits = re.sub(r"[,\\!]", "", match["amount"])
     whole, _, cents = digits.partition(".")
     grouped = f"{int(whole):,}" + (f".{cents}" if cents else "")
     for text in dict.fromkeys((digits, grouped, grouped.replace(",", "{,}"), grouped.replace(",", r",\!"))):
@@ -24,8 +24,8 @@ def _money_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _money_other(found: re.Match[str]) -> Iterator[str]:
-    digits = re.sub(r"[,\\!]", "", found["amount"])
+def _money_other(match: re.Match[str]) -> Iterator[str]:
+    digits = re.sub(r"[,\\!]", "", match["amount"])
     yield from (
         f"{digits}1",
         f"1{digits}",
@@ -46,8 +46,8 @@ def _money_other(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _unit_same(found: re.Match[str]) -> Iterator[str]:
-    value, unit, power = found["value"], found["unit"].strip(), found["power"] or ""
+def _unit_same(match: re.Match[str]) -> Iterator[str]:
+    value, unit, power = match["value"], match["unit"].strip(), match["power"] or ""
     exponent = power.strip("^{}")
     marks = [power] if not power else [power, f"^{{{exponent}}}"]
     for mark in marks:
@@ -79,8 +79,8 @@ def _unit_same(found: re.Match[str]) -> Iterator[str]:
         )
 
 
-def _unit_other(found: re.Match[str]) -> Iterator[str]:
-    value, unit, power = found["value"], found["unit"].strip(), found["power"] or ""
+def _unit_other(match: re.Match[str]) -> Iterator[str]:
+    value, unit, power = match["value"], match["unit"].strip(), match["power"] or ""
     for changed in (f"{value}+1", f"{value}-1", f"-{value}", f"10({value})", f"2\\cdot {value}"):
         yield from (changed, rf"{changed}\text{{ {unit}}}{power}")
     for wrong in ("kg", "hours", "miles", r"dollars"):
@@ -89,8 +89,8 @@ def _unit_other(found: re.Match[str]) -> Iterator[str]:
     yield from (rf"{value}\text{{ {unit}}}^{{3}}", rf"{value}, 1\text{{ {unit}}}{power}", rf"\text{{{unit}}}{power}")
 
 
-def _choice_same(found: re.Match[str]) -> Iterator[str]:
-    letter = found["letter"]
+def _choice_same(match: re.Match[str]) -> Iterator[str]:
+    letter = match["letter"]
     for command in ("text", "textbf", "mathrm", "mathbf", "textrm", "mbox"):
         yield from (rf"\{command}{{({letter})}}", rf"\{command}{{{letter}}}")
     yield from (
@@ -113,22 +113,22 @@ def _choice_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _choice_other(found: re.Match[str]) -> Iterator[str]:
+def _choice_other(match: re.Match[str]) -> Iterator[str]:
     for letter in "ABCDEFG":
-        if letter != found["letter"]:
-            yield from (letter, rf"\text{{({letter})}}", rf"\text{{{found['letter']}, {letter}}}")
+        if letter != match["letter"]:
+            yield from (letter, rf"\text{{({letter})}}", rf"\text{{{match['letter']}, {letter}}}")
     yield from (
-        rf"\text{{not {found['letter']}}}",
+        rf"\text{{not {match['letter']}}}",
         "5",
-        f"{found['letter']}{found['letter']}",
-        rf"{found['letter']} + 1",
+        f"{match['letter']}{match['letter']}",
+        rf"{match['letter']} + 1",
         r"\text{A, B, C, D, E}",
-        rf"2{found['letter']}",
+        rf"2{match['letter']}",
     )
 
 
-def _word_same(found: re.Match[str]) -> Iterator[str]:
-    word = found["word"]
+def _word_same(match: re.Match[str]) -> Iterator[str]:
+    word = match["word"]
     for command in ("text", "textbf", "mathrm", "textrm", "mbox", "textit", "mathbf"):
         yield from (rf"\{command}{{{word}}}", rf"\{command}{{ {word} }}")
     yield from (
@@ -145,8 +145,8 @@ def _word_same(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-def _word_other(found: re.Match[str]) -> Iterator[str]:
-    word = found["word"]
+def _word_other(match: re.Match[str]) -> Iterator[str]:
+    word = match["word"]
     others = [
         word[::-1],
         word[:-1],
@@ -173,15 +173,15 @@ def _word_other(found: re.Match[str]) -> Iterator[str]:
     )
 
 
-_WORDS = r"\\(?:text|mbox)\{"
+_TEXT_COMMAND = r"\\(?:text|mbox)\{"
 
 
-WORDS = [
-    Form("choice", re.compile(_WORDS + r"\((?P<letter>[A-Z])\)\}"), _choice_same, _choice_other),
-    Form("word", re.compile(_WORDS + r"(?P<word>[A-Za-z ]+)\}"), _word_same, _word_other),
+TEXTS = [
+    Form("choice", re.compile(_TEXT_COMMAND + r"\((?P<letter>[A-Z])\)\}"), _choice_same, _choice_other),
+    Form("word", re.compile(_TEXT_COMMAND + r"(?P<word>[A-Za-z ]+)\}"), _word_same, _word_other),
     Form(
         "units",
-        re.compile(r"(?P<value>.*\d\}?)" + _WORDS + r"(?P<unit>[A-Za-z ]+)\}(?P<power>\^\d)?"),
+        re.compile(r"(?P<value>.*\d\}?)" + _TEXT_COMMAND + r"(?P<unit>[A-Za-z ]+)\}(?P<power>\^\d)?"),
         _unit_same,
         _unit_other,
     ),
