@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.setup import CACHE, ROOT, only_one, step
+from scripts.setup import CACHE, ROOT, exclusive, step
 from tests.kube_node import images
 from tests.kube_node.requirements import ClusterUnavailable, root_environment
 
@@ -51,7 +51,7 @@ def archive(name: str) -> Path:
     tag = reference(name)
     target = CACHE / "cluster-images" / f"{name}-{tag.rpartition(':')[2]}.tar"
     if not target.exists():
-        with only_one(CACHE / "cluster-image-build.lock", f"building the image {name}"):
+        with exclusive(CACHE / "cluster-image-build.lock", f"building the image {name}"):
             if not target.exists():
                 with step(f"image {name}"):
                     _build(name, tag, target)

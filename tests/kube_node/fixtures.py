@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.setup import say
+from scripts.setup import echo
 from tests.kube_node import boot, requirements
 from tests.kube_node.cluster import Cluster, attach
 from tests.kube_node.layout import CLUSTERS
@@ -35,7 +35,7 @@ def remove_orphans() -> None:
     for folder in CLUSTERS.glob(f"{PREFIX}*"):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdecimal() and not Path("/proc", owner).exists():
-            say(f"cluster {folder.name}: removing it, because its test process {owner} was killed")
+            echo(f"cluster {folder.name}: removing it, because its test process {owner} was killed")
             boot.down(folder.name)
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.setup import CACHE, only_one, step
+from scripts.setup import CACHE, exclusive, step
 from tests.kube_node import binaries
 from tests.kube_node.components import PAUSE
 from tests.kube_node.requirements import ClusterUnavailable, root_environment
@@ -147,7 +147,7 @@ def archive(name: str) -> Path:
     target = CACHE / "cluster-images" / f"{name}-{hashlib.sha256(recipe().encode()).hexdigest()[:12]}.tar"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(CACHE / f"cluster-image-{name}.lock", f"building the image {name}"):
+        with exclusive(CACHE / f"cluster-image-{name}.lock", f"building the image {name}"):
             if not target.exists():
                 with step(f"image {name}"), tempfile.TemporaryDirectory(dir=target.parent) as folder:
                     build(target, Path(folder))

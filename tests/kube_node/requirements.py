@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from scripts.setup import CACHE, CannotSetUp, SystemNeed, apt_install, step
+from scripts.setup import CACHE, SetupFailed, SystemNeed, apt_install, step
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
@@ -91,7 +91,7 @@ def check() -> None:
         try:
             with step(f"system packages: {' '.join(missing)}"):
                 apt_install(missing)
-        except CannotSetUp as problem:
+        except SetupFailed as problem:
             raise ClusterUnavailable(f"{problem}\n{hint}") from None
     refused = missing_kernel_features()
     if refused:
