@@ -1,6 +1,10 @@
-"""What the processes of a job tell one another: progress, outcome, exit codes. Versioned by `apiVersion`.
+"""Contracts between the processes of a job: progress, outcome, attempt record, exit codes.
 
-The driver of a stage writes `progress` and `outcome`; the operator, `rstar2 run` and the terminal view read them.
+    orchestrator ──progress.json, outcome.json──> state directory ──> mirror ──ConfigMap──> operator
+                                                        └──────> `rstar2 run`, terminal view, report
+
+The contracts have a version of their own, `contractVersion`, because the processes of one job may run images of
+different versions. A reader ignores unknown fields, reads every version up to its own, and rejects a newer one.
 """
 
 from __future__ import annotations
@@ -9,15 +13,17 @@ import enum
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from rstar2_train.api.base import API_VERSION, ApiModel, Name, Text
+from rstar2_train.api.base import ApiModel, Name, Text
 from rstar2_train.utils.files import write_atomically
 
+CONTRACT_VERSION: Final = 1
+"""Version that this code writes, and the newest that it reads. It changes only with the meaning of a field."""
 MESSAGE_LENGTH: Final = 2048
-"""Characters of an outcome's message."""
+"""Maximum characters of an outcome's message."""
 PROGRESS_KEY: Final = "progress.json"
 PREPARE_KEY: Final = "prepare.json"
 OUTCOME_PREFIX: Final = "outcome-"
@@ -26,19 +32,19 @@ ENDED_WELL: Final = ("completed", "advanced")
 
 
 def outcome_key(stage: str) -> str:
-    """Key of a stage's outcome in the progress ConfigMap, beside PROGRESS_KEY and PREPARE_KEY."""
+    """Return the key of a stage's outcome in the progress ConfigMap."""
     return f"{OUTCOME_PREFIX}{stage}.json"
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of a stage driver. Anything else, or no outcome beside it, is a crash."""
+    """Exit codes of an orchestrator. Any other code, or a missing outcome, is a crash."""
 
     DONE = 0
-    """Completed or advanced."""
+    """The outcome is completed or advanced."""
     DEFECT = 70
-    """A bug: an exception that nothing foresaw."""
+    """A bug: an unexpected exception."""
     SUSPENDED = 75
-    """Asked to stop, and resumable."""
+    """The attempt was stopped on request and can be resumed."""
     RETRYABLE = 76
     """Infrastructure failed; another attempt may succeed."""
     CONFIGURATION = 78
@@ -54,57 +60,85 @@ Reason = Literal[
 
 
 class WireModel(ApiModel, extra="ignore"):
-    """What one process tells another, whose image may be older: it takes what it knows."""
+    """Base of inter-process messages; unknown fields are ignored for version skew."""
+
+
+class Contract(WireModel):
+    """Base of messages with a version."""
+
+    contract_version: int = CONTRACT_VERSION
+    """Version of the contract. Written by every process; after reading, always the reader's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reject_newer(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        version = data.get("contractVersion", CONTRACT_VERSION)
+        if not isinstance(version, int) or version > CONTRACT_VERSION:
+            raise ValueError(
+                f"contractVersion is {version}, but this process reads versions up to {CONTRACT_VERSION}; run the "
+                "operator, `rstar2` and the images of the job in the same version"
+            )
+        return {key: value for key, value in data.items() if key != "contractVersion"}
 
 
 class CheckpointRef(WireModel):
     """A complete checkpoint."""
 
     path: Text
-    """Folder, relative to the job's storage."""
+    """Directory, relative to the job's state directory."""
     step: int
-    """The step after which it was written."""
+    """Step after which it was written."""
 
 
-class Progress(WireModel):
-    """What a stage has reached; written on a step's change, at most every 10 s in a cluster."""
+class Progress(Contract):
+    """Progress of a stage attempt; written when a step changes, in a cluster at most every 10 s."""
 
-    api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
     stage: Name
     attempt: int
     phase: Literal["Starting", "Training", "Rollout", "Evaluating", "Filtering", "Finished"] = "Starting"
     step: int = 0
+    """Steps done."""
     total_steps: int | None = None
+    """Steps of the stage; None until they are known."""
     rollouts_done: int = 0
-    """Rollouts of the present batch that have ended, and how many it has."""
+    """Finished rollouts of the current batch."""
     rollouts_total: int = 0
+    """Rollouts of the current batch."""
     metrics: Annotated[dict[str, float], Field(max_length=32)] = {}
+    """Main metrics of the last step."""
     checkpoint: CheckpointRef | None = None
+    """Last checkpoint."""
     mlflow_run_id: str | None = None
+    """MLflow run of the stage."""
     estimated_remaining_seconds: float | None = None
+    """Estimated seconds until the stage ends."""
     updated_at: float = Field(default_factory=time.time)
+    """Seconds since the epoch when this was written."""
 
 
-class AttemptRecord(ApiModel):
-    """Which attempt of a stage may write into its folder."""
+class AttemptRecord(Contract):
+    """The attempt of a stage that may write into the stage's directory."""
 
     attempt: int
-    """1 the first."""
+    """Number of the attempt, from 1."""
     uid: Text | None = None
-    """Of the job that it belongs to: a job that is deleted and made again counts from 1, in the same storage."""
+    """UID of its job. A deleted and recreated job counts from 1 again, in the same storage."""
 
 
-class Outcome(WireModel):
-    """How an attempt of a stage ended. At most 4 KB as JSON, so that a termination message can carry a copy."""
+class Outcome(Contract):
+    """Result of a stage attempt. At most 4 KB as JSON, so that a termination message can have a copy."""
 
-    api_version: Literal["rstar2.dev/v1alpha1"] = API_VERSION
     stage: Name
     attempt: int
     outcome: Literal["completed", "advanced", "suspended", "failed"]
     reason: Reason
     message: Annotated[str, StringConstraints(max_length=MESSAGE_LENGTH)] = ""
     checkpoint: CheckpointRef | None = None
+    """Last checkpoint."""
     retryable: bool = False
+    """Whether another attempt may succeed."""
 
     @property
     def ended_well(self) -> bool:
@@ -113,7 +147,7 @@ class Outcome(WireModel):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that goes with this outcome."""
+        """The exit code of an orchestrator with this outcome."""
         if self.ended_well:
             return ExitCode.DONE
         if self.outcome == "suspended":
@@ -124,7 +158,7 @@ class Outcome(WireModel):
 
 
 class StageFailed(Exception):
-    """Raised anywhere in a driver to end its attempt with a reason from the closed list."""
+    """Raised anywhere in an orchestrator to end its attempt with a reason from the closed list."""
 
     def __init__(self, reason: Reason, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -133,5 +167,5 @@ class StageFailed(Exception):
 
 
 def write_model(path: Path, model: ApiModel) -> None:
-    """Write a contract as JSON, atomically."""
+    """Write a message or a job as JSON, atomically."""
     write_atomically(path, json.dumps(model.model_dump(mode="json", exclude_none=True), indent=1) + "\n")
