@@ -1,7 +1,7 @@
-"""What the watches have told so far: every job and its children, by owner. In memory, lost with the process.
+"""The watch cache: every job and its children as last delivered, grouped by job. In memory only.
 
-kopf delivers events here (watch.py); reconcile.py takes an Observed of one job out. Children are found by the label
-of their job, so that nothing is asked of the API server.
+watch.py writes kopf's events into it; reconcile.py reads an `ObservedJob` from it. A child's label names its job, so
+that reading needs no request.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Key = tuple[str, str]
 """(namespace, name) of a job."""
 JOB = "AgenticRLJob"
 KEPT_WARNINGS = 64
-"""Warning events remembered for each job."""
+"""Warning events kept per job."""
 
 
 class WatchCache:
-    """Jobs and their children as last seen."""
+    """Jobs and their children as last delivered."""
 
     def __init__(self) -> None:
         self._jobs: dict[Key, Object] = {}
@@ -29,16 +29,16 @@ class WatchCache:
         self._pods: defaultdict[Key, dict[str, Object]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
         self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
-        self._told: set[tuple[str, str, str]] | None = set()
-        """(kind, namespace, name) of all that was seen, also of what is gone by now; None once nobody asks any more."""
+        self._delivered: set[tuple[str, str, str]] | None = set()
+        """(kind, namespace, name) of every delivered object, deleted ones included; None after the initial sync."""
 
     def jobs(self) -> list[Key]:
-        """All jobs."""
+        """Return the keys of all jobs."""
         return list(self._jobs)
 
-    def saw_job(self, body: Object, *, gone: bool) -> Key:
-        """A job was seen, or is gone; returns its key."""
-        self._note(JOB, body)
+    def record_job(self, body: Object, *, gone: bool) -> Key:
+        """Record a job, or its deletion. Return its key."""
+        self._mark_delivered(JOB, body)
         key = _key(body, body["metadata"]["name"])
         if gone:
             for table in (self._jobs, self._children, self._pods, self._warnings, self._disrupted):
@@ -47,9 +47,9 @@ class WatchCache:
             self._jobs[key] = body
         return key
 
-    def saw_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
-        """A child was seen, or is gone; returns its job's key. None: it belongs to no job."""
-        self._note(kind, body)
+    def record_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
+        """Record a child, or its deletion. Return the key of its job, None if it belongs to no job."""
+        self._mark_delivered(kind, body)
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
@@ -62,47 +62,49 @@ class WatchCache:
             table[entry] = body
         if kind == "Pod" and key in self._jobs and is_true(body, "DisruptionTarget"):
             self._disrupted[key].add(labels(body).get(names.OF_JOB_LABEL, ""))
-        if key not in self._jobs and not table:  # the last of a deleted job
+        if key not in self._jobs and not table:  # the last child of a deleted job
             self._pods.pop(key, None) if kind == "Pod" else self._children.pop(key, None)
         return key
 
-    def saw_warning(self, event: Object) -> Key | None:
-        """A Warning event was seen; returns the key of the job that it is about, None when it is about none."""
+    def record_warning(self, event: Object) -> Key | None:
+        """Record a Warning event. Return the key of the job that it is about, None if there is none."""
         about = event["involvedObject"]
         key = self._owner(about.get("namespace", ""), str(about.get("name", "")))
         if key is not None:
             self._warnings[key].append(event)
         return key
 
-    def was_told(self, kind: str, namespace: str, name: str) -> bool:
-        """Whether an object has ever been seen; True for all after `forget_told`."""
-        return self._told is None or (kind, namespace, name) in self._told
+    def was_delivered(self, kind: str, namespace: str, name: str) -> bool:
+        """Whether an object was ever delivered; True for all objects after `end_initial_sync`."""
+        return self._delivered is None or (kind, namespace, name) in self._delivered
 
-    def forget_told(self) -> None:
-        """Nobody will ask `was_told` any more."""
-        self._told = None
+    def end_initial_sync(self) -> None:
+        """Stop to record deliveries for `was_delivered`."""
+        self._delivered = None
 
-    def _note(self, kind: str, body: Object) -> None:
-        if self._told is not None:
-            self._told.add((kind, body["metadata"]["namespace"], body["metadata"]["name"]))
+    def _mark_delivered(self, kind: str, body: Object) -> None:
+        if self._delivered is not None:
+            self._delivered.add((kind, body["metadata"]["namespace"], body["metadata"]["name"]))
 
     def of_kind(self, kind: str) -> list[Object]:
-        """Every object of a kind that is thought to be there."""
+        """Return every cached object of a kind."""
         if kind == JOB:
             return list(self._jobs.values())
         if kind == "Pod":
             return [pod for pods in self._pods.values() for pod in pods.values()]
-        return [body for held in self._children.values() for (one, _), body in held.items() if one == kind]
+        children = (child for of_job in self._children.values() for child in of_job.items())
+        return [body for (child_kind, _), body in children if child_kind == kind]
 
-    def forget(self, kind: str, body: Object) -> Key | None:
-        """An object that `of_kind` gave is gone; returns its job's key. None: another of its name is there by now."""
-        now = next((one for one in self.of_kind(kind) if one["metadata"]["uid"] == body["metadata"]["uid"]), None)
-        if now is None:
+    def drop(self, kind: str, body: Object) -> Key | None:
+        """Remove a deleted object of `of_kind`. Return the key of its job, None if another object has its name now."""
+        uid = body["metadata"]["uid"]
+        cached = next((each for each in self.of_kind(kind) if each["metadata"]["uid"] == uid), None)
+        if cached is None:
             return None
-        return self.saw_job(now, gone=True) if kind == JOB else self.saw_child(kind, now, gone=True)
+        return self.record_job(cached, gone=True) if kind == JOB else self.record_child(kind, cached, gone=True)
 
     def observed(self, key: Key) -> ObservedJob | None:
-        """One job and its own; None when the job is gone."""
+        """Return the snapshot of one job; None if the job is deleted."""
         job = self._jobs.get(key)
         if job is None:
             return None
@@ -115,7 +117,7 @@ class WatchCache:
         )
 
     def _owner(self, namespace: str, name: str) -> Key | None:
-        """The job that an object belongs to, by its name alone: an event may come before its object."""
+        """The job of an object, by the object's name alone: an event may be delivered before its object."""
         return max(
             (key for key in self._of_namespace(namespace) if name.startswith(f"{key[1]}-")),
             key=lambda key: len(key[1]),

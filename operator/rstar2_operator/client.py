@@ -1,7 +1,7 @@
-"""The few calls that the operator makes to the API server: create, apply, delete, on objects as plain dicts.
+"""The operator's requests to the API server: create, apply, list, delete, with objects as plain dicts.
 
-A thin layer over the official client's connection and authentication; paths come from a table, so that nothing has to
-be discovered first.
+A thin layer over the official client's connection and authentication. API paths come from a table, so that no discovery
+is necessary.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ KINDS = {
 """Kind -> (API path, plural)."""
 APPLY = "application/apply-patch+yaml"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-"""Without specs and statuses."""
+"""Media type of lists without specs and statuses."""
 TIMEOUT_SECONDS = 30.0
 UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call raises, beside ApiException, when the API server cannot be asked."""
+"""Exceptions of a request, besides ApiException, if the API server is unreachable."""
 
 Body = dict[str, Any]
 
 
 class KubeClient:
-    """Calls of one operator process; errors are ApiException."""
+    """Requests of one operator process. Every method raises ApiException."""
 
     def __init__(self, api: aio.ApiClient) -> None:
         self._api = api
 
     async def apply(self, body: Body, *, subresource: str = "") -> Body:
-        """Server-side apply by our field manager, whoever else claims the fields."""
+        """Apply on the server with the operator's field manager; it takes fields over from other managers."""
         meta = body["metadata"]
         path = _path(body["kind"], meta["namespace"], meta["name"]) + (f"/{subresource}" if subresource else "")
         query = [("fieldManager", names.FIELD_MANAGER), ("force", "true")]
         return await self._call("PATCH", path, body, query, content_type=APPLY)
 
     async def create(self, body: Body, *, dry_run: bool = False) -> Body:
-        """Create, or with `dry_run` only ask whether that would do; ApiException 409 when it is there."""
+        """Create; with `dry_run` only validate. Status 409 if the object exists."""
         path = _path(body["kind"], body["metadata"]["namespace"])
         query = [("fieldManager", names.FIELD_MANAGER), *([("dryRun", "All")] if dry_run else [])]
         return await self._call("POST", path, body, query)
 
     async def replace(self, body: Body) -> Body:
-        """Replace; ApiException 409 when it has changed since it was read."""
+        """Replace. Status 409 if the object has changed since it was read."""
         meta = body["metadata"]
         return await self._call("PUT", _path(body["kind"], meta["namespace"], meta["name"]), body, [])
 
     async def read(self, kind: str, namespace: str, name: str) -> Body:
-        """One object; ApiException 404 when there is none."""
+        """Return one object. Status 404 if it does not exist."""
         return await self._call("GET", _path(kind, namespace, name), None, [])
 
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
-        """One object, or None."""
+        """Return one object, None if it does not exist."""
         try:
             return await self.read(kind, namespace, name)
         except ApiException as error:
@@ -81,13 +81,13 @@ class KubeClient:
             return None
 
     async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[Body]:
-        """The metadata of every object of a kind; an empty namespace is all of them."""
+        """Return the metadata of every object of a kind. An empty namespace means all namespaces."""
         query = [("labelSelector", selector)] if selector else []
         answer = await self._call("GET", _path(kind, namespace), None, query, accept=METADATA)
         return [item["metadata"] for item in answer.get("items") or ()]
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete the object with that UID, its dependents in the background; 404 or 409 when it is not there."""
+        """Delete the object with that UID, its dependents in the background. Status 404 or 409 if it does not exist."""
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._call("DELETE", _path(kind, namespace, name), options, [])
 

@@ -1,8 +1,8 @@
-"""Puts right what somebody else has changed of the operator's objects: finds it, and says when it may be written again.
+"""Correction of drift: finds objects that another client changed, and limits how often they are written again.
 
-`as_applied` compares only what the operator has set, for the API server fills in the rest, and amounts by their value.
-What still looks different right after it was written is the server's own way to write it, and is left alone; whoever
-changes an object again and again is answered once a minute: no mistake here and no other controller makes a loop.
+`as_applied` compares only the fields that the operator sets, and quantities by value, because the API server fills in
+defaults. An object that differs right after it was written is the server's own notation, and is left alone. An object
+that is changed again and again is corrected once per minute, so that two controllers cannot form a fast loop.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from rstar2_operator.observed import Object, ObservedJob, annotations_of, labels
 KINDS = frozenset(
     {"ConfigMap", "Service", "ServiceAccount", "Deployment", "StatefulSet", "NetworkPolicy", "Role", "RoleBinding"}
 )
-"""Not claims, which their user may enlarge; not Jobs, which cannot be changed."""
+"""Kinds that are corrected: not claims, which a person may enlarge, and not Jobs, which are immutable."""
 EXACT = frozenset({"NetworkPolicy", "Role"})
-"""Nothing may stand beside what was applied: it would open what must be closed."""
-AGAIN_SECONDS = 60.0
+"""Kinds in which additional entries are drift too, because they would grant access."""
+CORRECTION_SECONDS = 60.0
+"""Minimum time between two corrections of one object."""
 POWERS = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))
 SUFFIXES = {
     **{letter: Decimal(10) ** power for letter, power in POWERS.items()},
@@ -32,109 +33,112 @@ SUFFIXES = {
 }
 
 
-def as_applied(there: Object, body: dict[str, Any]) -> bool:
-    """Whether an object still holds what was applied. Pure."""
+def as_applied(live: Object, body: dict[str, Any]) -> bool:
+    """Whether an object still has the applied fields. Pure."""
     exact = body["kind"] in EXACT
-    if body["kind"] == "Deployment":  # how many is an autoscaler's to say
+    if body["kind"] == "Deployment":  # an autoscaler may own the replicas
         body = {**body, "spec": {field: value for field, value in body["spec"].items() if field != "replicas"}}
     parts = body.keys() - {"apiVersion", "kind", "metadata", "status"}
-    told = _holds(labels(there), body["metadata"].get("labels", {}), exact=False)
-    return told and all(_holds(there.get(part), body[part], exact=exact) for part in parts)
+    same_labels = _contains(labels(live), body["metadata"].get("labels", {}), exact=False)
+    return same_labels and all(_contains(live.get(part), body[part], exact=exact) for part in parts)
 
 
 def drifted(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
-    """Those that were applied like this, and are not like this any more. Pure."""
-    out = []
+    """Return the objects that were applied in this form and have another form now. Pure."""
+    result = []
     for body in bodies:
-        there = observed.child(body["kind"], body["metadata"]["name"])
-        if there is None or body["kind"] not in KINDS or there["metadata"].get("deletionTimestamp"):
+        live = observed.child(body["kind"], body["metadata"]["name"])
+        if live is None or body["kind"] not in KINDS or live["metadata"].get("deletionTimestamp"):
             continue
-        same = annotations_of(there).get(names.HASH) == body["metadata"]["annotations"][names.HASH]
-        if same and not as_applied(there, body):
-            out.append(body)
-    return out
+        same_hash = annotations_of(live).get(names.HASH) == body["metadata"]["annotations"][names.HASH]
+        if same_hash and not as_applied(live, body):
+            result.append(body)
+    return result
 
 
 class DriftCorrections:
-    """What was put right, and when: so that it is not done again and again."""
+    """The corrections of each job: their times, and their rejections."""
 
     def __init__(self) -> None:
-        self._at: defaultdict[Key, dict[tuple[str, str], float]] = defaultdict(dict)
-        self._as_it_is: defaultdict[Key, dict[tuple[str, str], str]] = defaultdict(dict)
-        """Hash of what was applied, of objects that the API server writes in its own way."""
-        self._refused: defaultdict[Key, dict[tuple[str, str], Diagnosis]] = defaultdict(dict)
-        """What the API server said to the last try, of objects that could not be put right."""
+        self._corrected_at: defaultdict[Key, dict[tuple[str, str], float]] = defaultdict(dict)
+        self._server_form: defaultdict[Key, dict[tuple[str, str], str]] = defaultdict(dict)
+        """Applied hash of objects that the API server stores in a notation of its own."""
+        self._rejected: defaultdict[Key, dict[tuple[str, str], Diagnosis]] = defaultdict(dict)
+        """Problem of the last correction, of objects that the API server rejected."""
 
     def due(
         self, key: Key, bodies: Iterable[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[Diagnosis], float | None]:
-        """Those of `drifted` that may be written now; of the others why the last try was refused, where it was, and the
-        seconds after which to come again for them.
-        """
-        now, due, told, waits = time.monotonic(), [], [], []
+        """Return the objects to correct now, the problems of the others, and the seconds until the next correction."""
+        now, due, problems, waits = time.monotonic(), [], [], []
         for body in bodies:
             which = body["kind"], body["metadata"]["name"]
-            if self._as_it_is[key].get(which) == body["metadata"]["annotations"][names.HASH]:
+            if self._server_form[key].get(which) == body["metadata"]["annotations"][names.HASH]:
                 continue
-            wait = self._at[key].get(which, now - AGAIN_SECONDS) + AGAIN_SECONDS - now
+            wait = self._corrected_at[key].get(which, now - CORRECTION_SECONDS) + CORRECTION_SECONDS - now
             if wait > 0:
                 waits.append(wait)
-                if which in self._refused[key]:
-                    told.append(self._refused[key][which])
+                if which in self._rejected[key]:
+                    problems.append(self._rejected[key][which])
             else:
-                self._refused[key].pop(which, None)
-                self._at[key][which] = now
+                self._rejected[key].pop(which, None)
+                self._corrected_at[key][which] = now
                 due.append(body)
-        return due, told, min(waits, default=None)
+        return due, problems, min(waits, default=None)
 
-    def refused(self, key: Key, body: dict[str, Any], why: Diagnosis) -> None:
-        """An object could not be put right."""
-        self._refused[key][body["kind"], body["metadata"]["name"]] = why
+    def reject(self, key: Key, body: dict[str, Any], problem: Diagnosis) -> None:
+        """Record that the API server rejected a correction."""
+        self._rejected[key][body["kind"], body["metadata"]["name"]] = problem
 
-    def wrote(self, key: Key, body: dict[str, Any], there: Object) -> None:
-        """An object was written, and `there` is what the API server made of it."""
-        if body["kind"] in KINDS and not as_applied(there, body):
-            self._as_it_is[key][body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
+    def record(self, key: Key, body: dict[str, Any], live: Object) -> None:
+        """Record that an object was written; `live`: the form in which the API server stored it."""
+        if body["kind"] in KINDS and not as_applied(live, body):
+            self._server_form[key][body["kind"], body["metadata"]["name"]] = body["metadata"]["annotations"][names.HASH]
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
-        self._at.pop(key, None)
-        self._as_it_is.pop(key, None)
-        self._refused.pop(key, None)
+        """Drop the state of a deleted job."""
+        self._corrected_at.pop(key, None)
+        self._server_form.pop(key, None)
+        self._rejected.pop(key, None)
 
 
-def _holds(there: Any, ours: Any, *, exact: bool) -> bool:
-    """Whether a value holds ours; what is empty is as good as left out."""
-    if isinstance(ours, Mapping):
-        if there is not None and not isinstance(there, Mapping):
+def _contains(live: Any, applied: Any, *, exact: bool) -> bool:
+    """Whether a live value contains an applied one. An empty value equals a missing one."""
+    if isinstance(applied, Mapping):
+        if live is not None and not isinstance(live, Mapping):
             return False
-        there = there or {}
-        if exact and any(there[field] for field in there.keys() - ours.keys()):
+        live = live or {}
+        if exact and any(live[field] for field in live.keys() - applied.keys()):
             return False
-        return all(_holds(there.get(field), value, exact=exact) for field, value in ours.items())
-    if isinstance(ours, list):
-        if there is not None and not isinstance(there, list):
+        return all(_contains(live.get(field), value, exact=exact) for field, value in applied.items())
+    if isinstance(applied, list):
+        if live is not None and not isinstance(live, list):
             return False
-        there = there or []
-        named, wanted = _by_name(there), _by_name(ours)
-        if not exact and wanted is not None and named is not None:
-            return all(name in named and _holds(named[name], one, exact=exact) for name, one in wanted.items())
-        return len(there) == len(ours) and all(_holds(a, b, exact=exact) for a, b in zip(there, ours, strict=True))
-    if not ours or not there:
-        return not ours and not there
-    return bool(there == ours) or (_amount(ours) is not None and _amount(ours) == _amount(there))
+        live = live or []
+        live_by_name, applied_by_name = _by_name(live), _by_name(applied)
+        if not exact and applied_by_name is not None and live_by_name is not None:
+            return all(
+                name in live_by_name and _contains(live_by_name[name], value, exact=exact)
+                for name, value in applied_by_name.items()
+            )
+        return len(live) == len(applied) and all(
+            _contains(a, b, exact=exact) for a, b in zip(live, applied, strict=True)
+        )
+    if not applied or not live:
+        return not applied and not live
+    return bool(live == applied) or (_amount(applied) is not None and _amount(applied) == _amount(live))
 
 
-def _by_name(things: list[Any]) -> dict[str, Any] | None:
-    """The members of a list by name, where each has one of its own: others may have added some."""
-    if not all(isinstance(one, Mapping) and one.get("name") for one in things):
+def _by_name(entries: list[Any]) -> dict[str, Any] | None:
+    """The entries of a list by name, None if some have no name of their own; other clients may have added entries."""
+    if not all(isinstance(entry, Mapping) and entry.get("name") for entry in entries):
         return None
-    found = {one["name"]: one for one in things}
-    return found if len(found) == len(things) else None
+    by_name = {entry["name"]: entry for entry in entries}
+    return by_name if len(by_name) == len(entries) else None
 
 
 def _amount(value: Any) -> Decimal | None:
-    """What "1", 1, "1000m" and "0.5Gi" are worth; None of anything else."""
+    """The value of a quantity such as "1", 1, "1000m" or "0.5Gi"; None for anything else."""
     text = str(value)
     suffix = next((end for end in (text[-2:], text[-1:]) if end in SUFFIXES), "")
     try:

@@ -1,7 +1,7 @@
-"""The Lease that one replica holds: taken when it is free or has not been renewed, renewed, given back at the end.
+"""Leader election by a Lease: one replica acquires it, renews it, and releases it at its end.
 
-Times are those of controller-runtime. Whether a Lease is stale is told by our own clock, from when we last saw it
-change: clocks of two nodes need not agree.
+Durations are those of controller-runtime. A Lease is stale if this replica has not seen it change for its duration, so
+clocks of two nodes need not agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 DURATION_SECONDS = 15
 RENEW_SECONDS = 10.0
-"""A holder that has not managed to renew for so long stops leading, before anyone else may begin."""
+"""Time without a renewal after which the leader stops leading; shorter than the duration of the Lease."""
 RETRY_SECONDS = 2.0
 
 
@@ -33,44 +33,46 @@ class LeaderLease:
         self._name = name
         self._identity = identity
         self._seen: tuple[str, float] = ("", 0.0)
-        """Resource version last seen, and when by our clock."""
+        """Resource version last seen, and its time by this replica's clock."""
         self._other = False
-        """Whether another held it when it was last seen."""
+        """Whether another replica held it when it was last seen."""
 
     async def acquire(self) -> None:
-        """Wait until this replica holds it."""
-        while not await self._try():  # noqa: ASYNC110 (it is the API server that is asked)
+        """Wait until this replica holds the Lease."""
+        while not await self._try():  # noqa: ASYNC110 (polls the API server)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def hold(self) -> None:
-        """Renew it for ever; returns when it is lost: at once when another holds it."""
+        """Renew the Lease. Return when it is lost; immediately, if another replica holds it."""
         renewed = time.monotonic()
         while not self._other and time.monotonic() - renewed < RENEW_SECONDS:
             await asyncio.sleep(RETRY_SECONDS)
-            began = time.monotonic()
-            if await self._try(within=renewed + RENEW_SECONDS - began):
-                renewed = began
+            started = time.monotonic()
+            if await self._try(within=renewed + RENEW_SECONDS - started):
+                renewed = started
 
     async def release(self) -> None:
-        """Give it back, so that the other replica need not wait for it to run out."""
+        """Release the Lease, so that the other replica need not wait until it is stale."""
         try:
             lease = await self._client.read("Lease", self._namespace, self._name)
             if lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.replace(lease)
         except (ApiException, *UNREACHABLE) as error:
-            log.warning("the Lease could not be given back: %s", error)
+            log.warning("could not release the Lease: %s", error)
 
     async def _try(self, *, within: float | None = None) -> bool:
-        """Take or renew it; False when another holds it, or the API server cannot be reached `within` seconds."""
+        """Acquire or renew; False if another replica holds it, or the API server does not answer `within` seconds."""
         try:
             async with asyncio.timeout(within):
                 return await self._take()
         except ApiException as error:
-            if error.status not in (404, 409):  # somebody else was quicker
-                log.warning("the Lease %s/%s: %s %s", self._namespace, self._name, error.status, error.reason)
+            if error.status not in (404, 409):  # another replica was faster
+                log.warning(
+                    "could not renew the Lease %s/%s: %s %s", self._namespace, self._name, error.status, error.reason
+                )
         except UNREACHABLE as error:
-            log.warning("the API server cannot be reached: %s", error or type(error).__name__)
+            log.warning("the API server is unreachable: %s", error or type(error).__name__)
         return False
 
     async def _take(self) -> bool:
@@ -79,7 +81,7 @@ class LeaderLease:
         except ApiException as error:
             if error.status != 404:
                 raise
-            if self._other and not self._stale(DURATION_SECONDS):  # deleted: its holder makes it again, or is gone
+            if self._other and not self._stale(DURATION_SECONDS):  # deleted: its holder creates it again, or has exited
                 return False
             await self._client.create(self._held({"metadata": {"name": self._name, "namespace": self._namespace}}))
             self._other = False
@@ -99,18 +101,18 @@ class LeaderLease:
         return not self._other or self._stale(float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS)))
 
     def _stale(self, lasts: float) -> bool:
-        """Whether the Lease has not changed for so many seconds."""
+        """Whether the Lease has not changed for `lasts` seconds."""
         return time.monotonic() - self._seen[1] > lasts
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """The Lease, held by us from now."""
+        """The Lease, held by this replica from now."""
         spec = lease.get("spec", {})
-        moment = precise(time.time())
+        now = precise(time.time())
         renewed = spec | {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION_SECONDS,
-            "renewTime": moment,
+            "renewTime": now,
         }
         if spec.get("holderIdentity") != self._identity:
-            renewed |= {"acquireTime": moment, "leaseTransitions": spec.get("leaseTransitions", -1) + 1}
+            renewed |= {"acquireTime": now, "leaseTransitions": spec.get("leaseTransitions", -1) + 1}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease["metadata"], "spec": renewed}

@@ -1,7 +1,7 @@
-"""The operator's process: connects, waits for the Lease, then watches and reconciles until it is told to stop.
+"""The operator's process: connects, waits for the Lease, then watches and reconciles until it is stopped.
 
-Two replicas may run: the one without the Lease stands by. Who loses the Lease ends, and is started anew by the kubelet:
-there is no half-leading.
+Two replicas may run; the one without the Lease is the standby. A replica that loses the Lease exits, and the kubelet
+restarts it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiohttp import web
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
-from rstar2_operator import watch as handlers
+from rstar2_operator import watch
 from rstar2_operator.cache import Key, WatchCache
 from rstar2_operator.client import KubeClient
 from rstar2_operator.lease import LeaderLease
@@ -33,7 +33,7 @@ from rstar2_operator.workqueue import WorkQueue
 log = logging.getLogger("rstar2_operator")
 
 STOP_SECONDS = 10.0
-"""How long what is being written may take when the process is told to end."""
+"""Maximum time for writes in progress after a stop request."""
 
 
 class Operator:
@@ -42,31 +42,33 @@ class Operator:
     def __init__(self, settings: OperatorSettings, api: aio.ApiClient) -> None:
         self._settings = settings
         self._client = KubeClient(api)
-        self._store = WatchCache()
+        self._cache = WatchCache()
         self._metrics = Metrics()
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """End, as soon as what is being written is written."""
+        """Stop after the writes in progress."""
         self._stop.set()
 
     async def run(self) -> int:
-        """Serve probes, wait for the Lease, lead. Returns the exit code."""
+        """Serve probes, wait for the Lease, lead. Return the exit code."""
         settings = self._settings
-        async with _serving(application(self._metrics, self._store), settings.probe_port):
+        async with _http_server(application(self._metrics, self._cache), settings.probe_port):
             lag = asyncio.create_task(self._metrics.watch_loop())
             lease = LeaderLease(
                 self._client, namespace=settings.lease_namespace, name=settings.lease_name, identity=settings.identity
             )
             stopping = asyncio.create_task(self._stop.wait())
-            log.info("%s waits for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name)
+            log.info(
+                "%s is waiting for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name
+            )
             code = 0
             if await _first(asyncio.create_task(lease.acquire()), stopping):
                 held = asyncio.create_task(lease.hold())
                 leading = asyncio.create_task(self._lead())
                 await asyncio.wait({held, leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if held.done():
-                    log.error("the Lease could not be renewed: this replica ends")
+                    log.error("could not renew the Lease: this replica exits")
                 code = 0 if self._stop.is_set() else 1
                 self._stop.set()
                 await asyncio.wait({leading}, timeout=STOP_SECONDS)
@@ -76,34 +78,34 @@ class Operator:
         return code
 
     async def _lead(self) -> None:
-        """Watch and reconcile until stopped, or until a part of it ends by itself."""
-        log.info("%s leads", self._settings.identity)
-        self._metrics.lead(True)
+        """Watch and reconcile until stopped, or until one of the tasks fails."""
+        log.info("%s is the leader", self._settings.identity)
+        self._metrics.set_leading(True)
         queue: WorkQueue[Key] = WorkQueue()
         reconciler = Reconciler(
-            store=self._store, queue=queue, client=self._client, settings=self._settings, metrics=self._metrics
+            cache=self._cache, queue=queue, client=self._client, settings=self._settings, metrics=self._metrics
         )
-        watch = asyncio.create_task(handlers.run(self._settings, store=self._store, queue=queue, stop=self._stop))
+        watching = asyncio.create_task(watch.run(self._settings, cache=self._cache, queue=queue, stop=self._stop))
         work = asyncio.create_task(self._work(reconciler, queue))
         try:
-            done, _ = await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({watching, work}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (error := task.exception()) is not None:
                     log.error("%s", error, exc_info=error)
         finally:
-            self._metrics.lead(False)
-            await _cancelled(watch, work)
+            self._metrics.set_leading(False)
+            await _cancelled(watching, work)
 
     async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
         namespaces = self._settings.watch_namespaces
-        sync = Resync(self._client, self._store, kinds=handlers.CHILDREN.values(), namespaces=namespaces)
-        await sync.complete()
+        resync = Resync(self._client, self._cache, kinds=watch.CHILDREN.values(), namespaces=namespaces)
+        await resync.wait_until_complete()
         workers = (reconciler.work() for _ in range(self._settings.workers))
-        await asyncio.gather(sync.keep(queue, self._metrics), *workers)
+        await asyncio.gather(resync.run(queue, self._metrics), *workers)
 
 
 async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:
-    """Whether `task` ends before `other`; it is ended if not."""
+    """Whether `task` finishes before `other`; otherwise it is cancelled."""
     await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
@@ -119,7 +121,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: web.Application, port: int) -> Any:
+async def _http_server(app: web.Application, port: int) -> Any:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()
@@ -142,16 +144,16 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def _log(form: str) -> None:
+def _configure_logging(log_format: str) -> None:
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if form == "json" else text)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event that it hands on
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # it logs every event
 
 
 async def _connected() -> aio.ApiClient:
-    """A client by the pod's service account, or by KUBECONFIG outside of a cluster."""
+    """A client with the pod's service account; outside of a cluster, with KUBECONFIG."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         aio_config.load_incluster_config()  # type: ignore[no-untyped-call]
     else:
@@ -161,7 +163,7 @@ async def _connected() -> aio.ApiClient:
 
 async def _main() -> int:
     settings = OperatorSettings.from_env(os.environ)
-    _log(settings.log_format)
+    _configure_logging(settings.log_format)
     async with await _connected() as api:
         operator = Operator(settings, api)
         loop = asyncio.get_running_loop()
@@ -171,7 +173,7 @@ async def _main() -> int:
 
 
 def main() -> int:
-    """Entry point. 78: the settings or the way to the cluster are wrong, and the message says how."""
+    """Entry point. Return the exit code; 78 if the settings or the access to the cluster are wrong."""
     try:
         return asyncio.run(_main())
     except (ValueError, aio_config.ConfigException) as error:

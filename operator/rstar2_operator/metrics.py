@@ -1,7 +1,7 @@
-"""Prometheus metrics of the operator, and its probes: whether it lives is more than whether it answers.
+"""Prometheus metrics of the operator, and its probes.
 
-An operator that answers while its event loop is stuck or a watch is deaf looks well and does nothing; so the probes ask
-for those.
+The liveness probe fails if the event loop is stuck or a watch is stale: such a process still answers requests, but no
+longer reconciles.
 """
 
 from __future__ import annotations
@@ -15,29 +15,37 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rstar2_operator.cache import WatchCache
+from rstar2_operator.observed import condition
 
 LOOP_SECONDS = 0.5
-MOST_LAG_SECONDS = 10.0
+MAX_LAG_SECONDS = 10.0
 
 
 class Metrics:
-    """Everything measured, in a registry of its own."""
+    """The metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = False
-        self.deaf_to = ""
-        """An object that is there and that no watch has told of; empty where there is none."""
+        self.stale_watch = ""
+        """An existing object that no watch has delivered; empty if there is none."""
         self._lag_since = time.monotonic()
         own = self.registry
-        self._seconds = Histogram("rstar2_operator_reconcile_seconds", "Seconds of one reconciliation", registry=own)
-        self._errors = Counter("rstar2_operator_reconcile_errors_total", "Failed ones", ["kind"], registry=own)
-        self._applied = Counter("rstar2_operator_applied_total", "Objects written", ["kind"], registry=own)
-        self._lag = Gauge("rstar2_operator_event_loop_lag_seconds", "Delay of the event loop", registry=own)
-        self._leading = Gauge("rstar2_operator_leading", "1 on the replica that holds the Lease", registry=own)
-        self._phases = Gauge("rstar2_operator_jobs", "Jobs by phase", ["phase"], registry=own)
-        self._steps = Gauge("rstar2_job_step", "Step of the present stage", ["namespace", "job", "stage"], registry=own)
-        self._restarts = Gauge("rstar2_job_restarts", "Restarts of a job", ["namespace", "job"], registry=own)
+        self._seconds = Histogram(
+            "rstar2_operator_reconcile_seconds", "Duration of one reconciliation in seconds", registry=own
+        )
+        self._errors = Counter(
+            "rstar2_operator_reconcile_errors_total", "Total failed reconciliations", ["kind"], registry=own
+        )
+        self._applied = Counter("rstar2_operator_applied_total", "Total objects written", ["kind"], registry=own)
+        self._lag = Gauge("rstar2_operator_event_loop_lag_seconds", "Delay of the event loop in seconds", registry=own)
+        self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
+        self._phases = Gauge("rstar2_operator_jobs", "Number of jobs by phase", ["phase"], registry=own)
+        self._stalled = Gauge(
+            "rstar2_operator_stalled_jobs", "Jobs that need a person, by reason", ["reason"], registry=own
+        )
+        self._steps = Gauge("rstar2_job_step", "Step of the current stage", ["namespace", "job", "stage"], registry=own)
+        self._restarts = Gauge("rstar2_job_restarts", "Restarts of a job so far", ["namespace", "job"], registry=own)
 
     @contextmanager
     def reconciling(self) -> Iterator[None]:
@@ -53,58 +61,62 @@ class Metrics:
         """Count a written object."""
         self._applied.labels(kind).inc()
 
-    def lead(self, leading: bool) -> None:
-        """This replica took or lost the Lease."""
+    def set_leading(self, leading: bool) -> None:
+        """Record whether this replica is the leader."""
         self.leading = leading
         self._leading.set(leading)
 
     async def watch_loop(self) -> None:
-        """Measure how late the event loop is, for ever."""
+        """Measure the delay of the event loop until cancelled."""
         while True:
             self._lag_since = time.monotonic()
             await asyncio.sleep(LOOP_SECONDS)
             self._lag.set(max(0.0, time.monotonic() - self._lag_since - LOOP_SECONDS))
 
-    def page(self, store: WatchCache) -> bytes:
-        """The text that Prometheus reads."""
+    def page(self, cache: WatchCache) -> bytes:
+        """Return the text that Prometheus scrapes."""
         self._phases.clear()
         self._steps.clear()
         self._restarts.clear()
-        for key in store.jobs():
-            observed = store.observed(key)
+        self._stalled.clear()
+        for key in cache.jobs():
+            observed = cache.observed(key)
             if observed is None:
                 continue
             status = observed.status
             self._phases.labels(status.get("phase", "Pending")).inc()
             self._restarts.labels(*key).set(status.get("restarts", 0))
+            stalled = condition(observed.job, "Stalled")
+            if stalled is not None and stalled["status"] == "True":
+                self._stalled.labels(stalled["reason"]).inc()
             if status.get("stage"):
                 self._steps.labels(*key, status["stage"]).set(status.get("step", 0))
         return bytes(generate_latest(self.registry))
 
-    def alive(self) -> str:
-        """Why this process should be started anew; empty when it should not."""
+    def failure(self) -> str:
+        """Return why the kubelet should restart this process; empty if it should not."""
         lag = time.monotonic() - self._lag_since - LOOP_SECONDS
-        if lag > MOST_LAG_SECONDS:
+        if lag > MAX_LAG_SECONDS:
             return f"the event loop has been stuck for {lag:.0f} s"
-        if self.deaf_to:
-            return f"no watch has told of {self.deaf_to}, which has been there for minutes"
+        if self.stale_watch:
+            return f"the watch of {self.stale_watch} is stale: the object exists, but was not delivered for minutes"
         return ""
 
 
-def application(metrics: Metrics, store: WatchCache) -> web.Application:
-    """/healthz, /readyz and /metrics."""
+def application(metrics: Metrics, cache: WatchCache) -> web.Application:
+    """Return the HTTP application with /healthz, /readyz and /metrics."""
 
     async def health(_: web.Request) -> web.Response:
-        why = metrics.alive()
-        return web.Response(text=why or "ok\n", status=500 if why else 200)
+        failure = metrics.failure()
+        return web.Response(text=failure or "ok\n", status=500 if failure else 200)
 
     async def ready(_: web.Request) -> web.Response:
-        # A replica that waits for the Lease is ready: it can take over at any time.
-        return web.Response(text="leading\n" if metrics.leading else "standing by\n")
+        # The standby is ready: it can take over at any time.
+        return web.Response(text="leader\n" if metrics.leading else "standby\n")
 
-    async def measured(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.page(store), content_type="text/plain")
+    async def metrics_page(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.page(cache), content_type="text/plain")
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", health), web.get("/readyz", ready), web.get("/metrics", measured)])
+    app.add_routes([web.get("/healthz", health), web.get("/readyz", ready), web.get("/metrics", metrics_page)])
     return app

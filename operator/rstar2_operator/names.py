@@ -1,6 +1,6 @@
-"""Every name that the operator gives: labels, annotations, objects, ports, mounts. The one place that knows them.
+"""All names that the operator uses: labels, annotations, objects, ports, mounts.
 
-Names are functions of the job alone, so that a crash at any point, then a restart, ends in the same objects.
+Names depend only on the job, so that a restart after a crash at any point leads to the same objects.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "agenticrljobs"
 FIELD_MANAGER: Final = "rstar2-operator"
 SERVE_MANAGER: Final = "rstar2-serve"
-"""Of objects that a person applies and the operator must not see (serving_manifests.py)."""
+"""managed-by label of objects that a person applies and the operator ignores (serving_manifests.py)."""
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 JOB_LABEL: Final = f"{GROUP}/job"
 ROLE_LABEL: Final = f"{GROUP}/role"
 STAGE_LABEL: Final = f"{GROUP}/stage"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
-OF_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the cluster: the Job whose pod it is
+OF_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the Job controller: the pod's Job
 HASH: Final = f"{GROUP}/applied-hash"
-"""Annotation: hash of what was last applied, so that an unchanged object is not written again."""
+"""Annotation: hash of the last applied form; an unchanged object is not written again."""
 RESTARTS: Final = f"{GROUP}/restarts"
 COUNTED: Final = f"{GROUP}/restarts-counted"
-"""Annotations of a stage attempt: restarts of the whole job up to it, and those that count towards maxRestarts."""
+"""Annotations of an attempt's Job: restarts of the whole job before it, and those that count towards maxRestarts."""
 
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 
@@ -42,88 +42,88 @@ CLAIM_MOUNT: Final = "/pvc"
 
 
 def state_folder(job: str) -> str:
-    """The job's state folder inside its storage."""
+    """Return the path of the job's state directory in its pods."""
     return f"{STORAGE_MOUNT}/{job}"
 
 
 def job_file(job: str) -> str:
-    """ConfigMap with the job file."""
+    """Return the name of the ConfigMap with the job file."""
     return f"{job}-job"
 
 
 def progress(job: str) -> str:
-    """ConfigMap that the driver tells its progress in."""
+    """Return the name of the ConfigMap with progress and outcomes."""
     return f"{job}-progress"
 
 
 def secrets(job: str) -> str:
-    """Secret with the passwords and keys that the job's pods share."""
+    """Return the name of the Secret with the passwords and keys that the job's pods share."""
     return f"{job}-secrets"
 
 
 def claim(job: str) -> str:
-    """The claim that is made when the job names none."""
+    """Return the name of the claim that the operator creates for a job without claimName."""
     return f"{job}-state"
 
 
 def pods_account(job: str) -> str:
-    """ServiceAccount of every pod but the trainer's: may do nothing."""
+    """Return the name of the ServiceAccount without rights, of all pods except the trainer's."""
     return f"{job}-pods"
 
 
 def trainer(job: str) -> str:
-    """ServiceAccount, Role and headless Service of the stage pods."""
+    """Return the name of ServiceAccount, Role and headless Service of the stage pods."""
     return f"{job}-trainer"
 
 
 def redis(job: str) -> str:
-    """StatefulSet and Service of Redis."""
+    """Return the name of StatefulSet and Service of Redis."""
     return f"{job}-redis"
 
 
 def judge(job: str) -> str:
-    """Deployment and Service of the judge (API and worker)."""
+    """Return the name of Deployment and Service of the judge (API and worker)."""
     return f"{job}-judge"
 
 
 def executor(job: str) -> str:
-    """Deployment and headless Service of the executors."""
+    """Return the name of Deployment and headless Service of the executors."""
     return f"{job}-executor"
 
 
 def rollout(job: str) -> str:
-    """Deployment and headless Service of the engines."""
+    """Return the name of Deployment and headless Service of the engines."""
     return f"{job}-rollout"
 
 
 def prepare(job: str) -> str:
-    """Job that brings data and model into storage."""
+    """Return the name of the Job that downloads model and datasets into the storage."""
     return f"{job}-prepare"
 
 
 def report(job: str) -> str:
-    """Job that writes the report and closes the MLflow run."""
+    """Return the name of the Job that writes the report and closes the MLflow run."""
     return f"{job}-report"
 
 
 def attempt(job: str, stage: str, number: int) -> str:
-    """Job of one attempt of a stage."""
+    """Return the name of the Job of one attempt of a stage."""
     return f"{job}-{stage}-{number}"
 
 
 def serving(job: str) -> str:
-    """In place of the job's name in the names and labels of what serves its model.
+    """Return the name that replaces the job's in objects that serve its model.
 
-    It does not begin with the job's name: by that the operator tells which job an event is about.
+    It does not start with the job's name, because the operator finds the job of an event by that prefix.
     """
     return f"serve-{job}"
 
 
 def endpoint(job: str) -> str:
-    """Deployment and Service of the endpoint in front of a served model."""
+    """Return the name of Deployment and Service of the endpoint in front of a served model."""
     return f"{job}-endpoint"
 
 
 def labels(job: str, role: str, *, manager: str = FIELD_MANAGER) -> dict[str, str]:
-    """Labels of every object of a job."""
+    """Return the labels of every object of a role."""
     return {MANAGED_BY: manager, JOB_LABEL: job, ROLE_LABEL: role}

@@ -1,7 +1,7 @@
 """One job at a time: observe -> decide -> build -> apply -> report. Every step can be repeated from any point.
 
-Workers take keys of jobs from the queue; whatever fails comes back later. Nothing is remembered between two rounds but
-what saves a request.
+Workers take keys of jobs from the queue; a failed key comes back later. Between two rounds only caches are kept, which
+save requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.apply import NameConflict, apply, changed, delete, is_missing, must_wait, owned, refusal
+from rstar2_operator.apply import NameConflict, apply, changed, delete, is_missing, must_wait, owned, rejection
 from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
@@ -21,11 +21,11 @@ from rstar2_operator.cache import Key, WatchCache
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.diagnostics import Diagnosis, overdue_at
-from rstar2_operator.decide.failure_policy import plan_after_refusals
+from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
+from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
-from rstar2_operator.decide.shared_secret import reported_missing, secret_consumers
+from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.drift import DriftCorrections, drifted
 from rstar2_operator.metrics import Metrics
@@ -38,31 +38,34 @@ from rstar2_train.api.validation import check
 
 log = logging.getLogger(__name__)
 
+TIMER_SLACK_SECONDS = 0.05
+"""Delay of wake-ups, so that a round never starts a moment before its deadline."""
+
 
 class Reconciler:
-    """Brings jobs to what they ask for."""
+    """Brings jobs to their desired state."""
 
     def __init__(
         self,
         *,
-        store: WatchCache,
+        cache: WatchCache,
         queue: WorkQueue[Key],
         client: KubeClient,
         settings: OperatorSettings,
         metrics: Metrics,
     ) -> None:
-        self._store = store
+        self._cache = cache
         self._queue = queue
         self._client = client
         self._settings = settings
         self._metrics = metrics
-        self._reporter = StatusWriter(client, instance=settings.identity)
+        self._status_writer = StatusWriter(client, instance=settings.identity)
         self._corrections = DriftCorrections()
         self._with_secret: dict[Key, str] = {}
-        """Job -> UID, of jobs whose Secret is known to be there: it cannot be watched, for it must not be read."""
+        """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
 
     async def work(self) -> None:
-        """Reconcile whatever the queue gives, for ever."""
+        """Reconcile keys from the queue until cancelled."""
         while True:
             key = await self._queue.take()
             failed = False
@@ -72,52 +75,52 @@ class Reconciler:
             except Exception as error:
                 failed = True
                 self._metrics.failed(error)
-                _complain(key, error)
+                _log_failure(key, error)
             finally:
                 self._queue.done(key, failed=failed)
 
     async def _reconcile(self, key: Key) -> bool:
-        """One round; whether the API server refused something, which is tried again."""
-        observed = self._store.observed(key)
+        """One round. Returns whether the API server rejected something, which is retried."""
+        observed = self._cache.observed(key)
         if observed is None or observed.job["metadata"].get("deletionTimestamp"):
-            self._queue.forget_timer(key)
-            self._reporter.forget(key)
+            self._queue.drop_timer(key)
+            self._status_writer.forget(key)
             self._with_secret.pop(key, None)
             self._corrections.forget(key)
-            return False  # what it owns is deleted by the cluster itself
-        now, refused = time.time(), list[Diagnosis]()
-        one, errors = self._validated(observed)
-        if one is None:
-            left = prunable(observed, ())
+            return False  # the garbage collector deletes what the job owns
+        now, rejected = time.time(), list[Diagnosis]()
+        context, errors = self._validated(observed)
+        if context is None:
+            running = bool(prunable(observed, ()))
             if observed.job["spec"].get("suspend"):
-                refused = await self._delete(key, prunable_when_suspended(observed))
-            status = invalid_status(observed, errors, now=now, left=bool(left), refused=refused)
+                rejected = await self._delete(key, prunable_when_suspended(observed))
+            status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
             wake_at = correct_in = None
         else:
-            job, observed = one.job, await self._asked_for_secret(key, one, observed)
+            job, observed = context.job, await self._with_secret_checked(key, context, observed)
             plan = decide(job, observed, now=now)
-            if plan.remove:
+            if plan.delete:
                 await delete(self._client, "AgenticRLJob", observed.job)
                 return False
-            refused, correct_in = await self._carry_out(key, one, plan, observed)
-            observed_now = self._store.observed(key) or observed
-            plan = plan_after_refusals(plan, observed_now, refused)
-            status = status_of(job, observed_now, plan, now=now, refused=refused)
+            rejected, correct_in = await self._carry_out(key, context, plan, observed)
+            observed_now = self._cache.observed(key) or observed
+            plan = plan_after_rejections(plan, observed_now, rejected)
+            status = status_of(job, observed_now, plan, now=now, rejected=rejected)
             wake_at = plan.wake_at
-        again = await self._reporter.report(key, observed.job, status)
-        times = [when for when in (again, correct_in) if when is not None]
-        times += [when - now for when in (wake_at, overdue_at(observed, now=now)) if when is not None]
-        if times:
-            self._queue.add_after(key, min(times) + 0.05)
-        return bool(refused)
+        write_in = await self._status_writer.write(key, observed.job, status)
+        delays = [delay for delay in (write_in, correct_in) if delay is not None]
+        delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
+        if delays:
+            self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
+        return bool(rejected)
 
-    async def _asked_for_secret(self, key: Key, one: BuildContext, observed: ObservedJob) -> ObservedJob:
-        """The same, knowing whether the Secret is gone: asked by a new process, and when a pod says so."""
+    async def _with_secret_checked(self, key: Key, context: BuildContext, observed: ObservedJob) -> ObservedJob:
+        """The snapshot with `secret_missing` set. The API server is asked by a new process, and if a pod reports it."""
         if reported_missing(observed):
             self._with_secret.pop(key, None)
-        if self._has_secret(key, observed) or not secret_consumers(observed):
+        if self._has_secret(key, observed) or not has_secret_consumers(observed):
             return observed
-        if await is_missing(self._client, owned(secret(one), observed.job, keep_claims=True)):
+        if await is_missing(self._client, owned(secret(context), observed.job, keep_claims=True)):
             return replace(observed, secret_missing=True)
         self._with_secret[key] = observed.job["metadata"]["uid"]
         return observed
@@ -126,57 +129,56 @@ class Reconciler:
         return bool(self._with_secret.get(key) == observed.job["metadata"]["uid"])
 
     def _validated(self, observed: ObservedJob) -> tuple[BuildContext | None, str]:
-        """What the builders work from, or every error of a job that the schema could not refuse."""
-        job, problems = check(dict(observed.job))
+        """The builders' input, or every error of a spec that the schema could not reject."""
+        job, issues = check(dict(observed.job))
         if job is None:
-            return None, "\n".join(str(problem) for problem in problems if not problem.warning)
+            return None, "\n".join(str(issue) for issue in issues if not issue.warning)
         try:
             return build_context(job, self._settings), ""
         except InvalidJob as error:
             return None, str(error)
 
     async def _carry_out(
-        self, key: Key, one: BuildContext, plan: Plan, observed: ObservedJob
+        self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob
     ) -> tuple[list[Diagnosis], float | None]:
-        """Make what is missing, change what is different, delete what is left over.
+        """Create missing objects, update changed ones, delete superfluous ones.
 
-        What is refused stops only what needs it: deletions, and changes of what is there, go on. Returns what was
-        refused, and the seconds after which to come again for what somebody else keeps changing.
+        A rejected object blocks only new workloads; deletions and updates of existing objects continue. Returns the
+        rejections, and the seconds until the next correction of drift.
         """
-        keep = one.job.spec.storage.reclaim_policy == "Retain"
-        wanted = objects(one, plan, has_secret=self._has_secret(key, observed) or secret_consumers(observed))
-        bodies = [owned(body, observed.job, keep_claims=keep) for body in wanted]
-        lacking = False
-        corrected, refused, again = self._corrections.due(key, drifted(bodies, observed))
-        for body in corrected:
-            log.info(
-                "%s/%s: putting %s/%s right: somebody has changed it", *key, body["kind"], body["metadata"]["name"]
-            )
-        for body in (*changed(bodies, observed), *corrected):
+        keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
+        has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
+        desired = objects(context, plan, has_secret=has_secret)
+        bodies = [owned(body, observed.job, keep_claims=keep_claims) for body in desired]
+        blocked = False
+        corrections, rejected, correct_in = self._corrections.due(key, drifted(bodies, observed))
+        for body in corrections:
+            log.info("%s/%s: correcting drift of %s/%s", *key, body["kind"], body["metadata"]["name"])
+        for body in (*changed(bodies, observed), *corrections):
             kind, name = body["kind"], body["metadata"]["name"]
-            if lacking and must_wait(body, observed):
+            if blocked and must_wait(body, observed):
                 continue
             if kind != "Secret" and observed.child(kind, name) is None:
-                log.info("%s/%s: making %s/%s", *key, kind, name)
+                log.info("%s/%s: creating %s/%s", *key, kind, name)
             try:
                 await self._apply(key, body, observed)
             except (ApiException, NameConflict) as error:
-                refused.append(self._refused(key, kind, body, error))
-                lacking = lacking or observed.child(kind, name) is None
-                if body in corrected:
-                    self._corrections.refused(key, body, refused[-1])
-        if refused:
-            self._with_secret.pop(key, None)  # it may be an earlier job's, as the others, and go with it
-        return refused + await self._delete(key, prunable(observed, wanted)), again
+                rejected.append(self._rejected(key, kind, body, error))
+                blocked = blocked or observed.child(kind, name) is None
+                if body in corrections:
+                    self._corrections.reject(key, body, rejected[-1])
+        if rejected:
+            self._with_secret.pop(key, None)  # it may belong to an earlier job, and be deleted with it
+        return rejected + await self._delete(key, prunable(observed, desired)), correct_in
 
-    async def _delete(self, key: Key, left: list[tuple[str, Object]]) -> list[Diagnosis]:
-        refused = []
-        for kind, child in left:
+    async def _delete(self, key: Key, children: list[tuple[str, Object]]) -> list[Diagnosis]:
+        rejected = []
+        for kind, child in children:
             try:
                 await delete(self._client, kind, child)
             except ApiException as error:
-                refused.append(self._refused(key, kind, child, error))
-        return refused
+                rejected.append(self._rejected(key, kind, child, error))
+        return rejected
 
     async def _apply(self, key: Key, body: dict[str, Any], observed: ObservedJob) -> None:
         if body["kind"] == "Secret":
@@ -184,27 +186,26 @@ class Reconciler:
                 await apply(self._client, body, observed)
             except ApiException:
                 if stage_progress.preparation(observed) != "complete":
-                    raise  # later it is there: a quota that is full refuses also what would not be made
+                    raise  # later it exists: a full quota rejects also the creation of an existing object
             self._with_secret[key] = observed.job["metadata"]["uid"]
-        elif (there := await apply(self._client, body, observed)) is not None:
-            # The next round must see it also when the watch is slower than we are.
-            self._store.saw_child(body["kind"], there, gone=False)
-            self._corrections.wrote(key, body, there)
+        elif (live := await apply(self._client, body, observed)) is not None:
+            # The next round must see the object even if its watch event comes later.
+            self._cache.record_child(body["kind"], live, gone=False)
+            self._corrections.record(key, body, live)
             self._metrics.applied(body["kind"])
 
-    def _refused(self, key: Key, kind: str, thing: Object, error: ApiException | NameConflict) -> Diagnosis:
+    def _rejected(self, key: Key, kind: str, obj: Object, error: ApiException | NameConflict) -> Diagnosis:
         self._metrics.failed(error)
-        told = refusal(kind, thing, error)
-        log.warning("%s: %s", "/".join(key), told)
-        return told
+        problem = rejection(kind, obj, error)
+        log.warning("%s: %s", "/".join(key), problem)
+        return problem
 
 
-def _complain(key: Key, error: Exception) -> None:
-    """Log a failure: in one line when the API server said no, with a traceback when it is our own."""
-    where = "/".join(key)
+def _log_failure(key: Key, error: Exception) -> None:
+    """Log a failed round: one line for an error of the API server, a traceback for a bug."""
+    job = "/".join(key)
     if isinstance(error, ApiException):
-        log.warning(
-            "%s: the API server answered %s %s: %s", where, error.status, error.reason, (error.body or "")[:500]
-        )
+        body = (error.body or "")[:500]
+        log.warning("%s: the API server returned %s %s: %s", job, error.status, error.reason, body)
     else:
-        log.exception("%s: reconciling failed", where)
+        log.exception("%s: reconciliation failed", job)

@@ -1,12 +1,12 @@
-"""Keeps what the watches told true to what is there: at the start, and from then on.
+"""Comparison of the watch cache with the API server: before the first reconciliation, and periodically.
 
-A job of which only a part has been seen would be taken for one that lacks the rest: what it runs on would be deleted as
-left over, and made again. kopf does not say when its first listings are complete; so the API server is asked for the
-names, again until the store has been told of every one of them.
+Before: a partly delivered job looks like one with missing objects, so the operator would delete and recreate them.
+kopf does not report when its initial lists are complete. `wait_until_complete` therefore lists the names of all objects
+until the cache has every one of them.
 
-Later a watch can lose its place (410 Gone, after the API server's restart or a long partition). kopf then lists anew
-what there is, but nobody tells of what went meanwhile. So the UIDs are asked for now and then: what is not among them
-is gone, and what is among them twice and was never told shows that a watch is deaf.
+Periodically: after a watch has lost its position (410 Gone), kopf lists again, but does not report earlier deletions.
+`compare` lists the UIDs: a cached object without a UID in the list was deleted, and an object that two comparisons list
+but no watch has delivered proves that a watch is stale.
 """
 
 from __future__ import annotations
@@ -26,77 +26,84 @@ from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 RESYNC_SECONDS = 120.0
 
 
 class Resync:
-    """Compares a store with the API server. `kinds`: of the children; `namespaces`: those watched, none for all."""
+    """Compares a cache with the API server.
+
+    `kinds`: kinds of the children; `namespaces`: watched namespaces, empty for all.
+    """
 
     def __init__(
-        self, client: KubeClient, store: WatchCache, *, kinds: Iterable[str], namespaces: Iterable[str]
+        self, client: KubeClient, cache: WatchCache, *, kinds: Iterable[str], namespaces: Iterable[str]
     ) -> None:
         self._client = client
-        self._store = store
+        self._cache = cache
         self._kinds = (JOB, *kinds)
         self._namespaces = tuple(namespaces) or ("",)
-        self._untold: set[str] = set()
-        """UIDs that the last look found and no watch had told of."""
+        self._undelivered: set[str] = set()
+        """UIDs that the last comparison listed and no watch had delivered."""
 
-    async def complete(self) -> None:
-        """Return when every job and child that exists has been told to the store."""
-        known = 0
-        for kind, namespace in self._everything():
+    async def wait_until_complete(self) -> None:
+        """Return when every existing job and child has been delivered to the cache."""
+        count = 0
+        for kind, namespace in self._lists():
             while True:
-                there = await self._list(kind, namespace)
-                if all(self._store.was_told(kind, one["namespace"], one["name"]) for one in there):
+                listed = await self._list(kind, namespace)
+                if all(self._cache.was_delivered(kind, meta["namespace"], meta["name"]) for meta in listed):
                     break
-                await asyncio.sleep(LOOK_SECONDS)
-            known += len(there)
-        self._store.forget_told()
-        log.info("the watches have told all that is there: %d objects", known)
+                await asyncio.sleep(POLL_SECONDS)
+            count += len(listed)
+        self._cache.end_initial_sync()
+        log.info("the cache is complete: %d objects", count)
 
-    async def keep(self, queue: WorkQueue[Key], metrics: Metrics) -> None:
-        """Look now and then, for ever. An API server that cannot be asked is the Lease's affair."""
+    async def run(self, queue: WorkQueue[Key], metrics: Metrics) -> None:
+        """Compare periodically until cancelled. If the API server is unreachable, the Lease decides."""
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
             try:
-                metrics.deaf_to = await self.look(queue)
+                metrics.stale_watch = await self.compare(queue)
             except (ApiException, *UNREACHABLE) as error:
-                log.warning("what is there could not be listed: %s", error or type(error).__name__)
+                log.warning("could not list objects for the resync: %s", error or type(error).__name__)
 
-    async def look(self, queue: WorkQueue[Key]) -> str:
-        """Forget what is gone, and have its jobs reconciled; what two looks found and no watch told, or nothing."""
-        untold: dict[str, str] = {}
-        for kind, namespace in self._everything():
-            before = [one for one in self._store.of_kind(kind) if namespace in ("", one["metadata"]["namespace"])]
-            there = await self._list(kind, namespace)
-            listed = {one["uid"] for one in there}
-            # Only of what was held before: what is made while the list is on its way is not among them.
-            self._forget(kind, [one for one in before if one["metadata"]["uid"] not in listed], queue)
-            untold |= {one["uid"]: f"{kind} {one['namespace']}/{one['name']}" for one in self._unheard(kind, there)}
-        again = [what for uid, what in untold.items() if uid in self._untold]
-        self._untold = set(untold)
-        return again[-1] if again else ""
+    async def compare(self, queue: WorkQueue[Key]) -> str:
+        """Remove deleted objects from the cache and queue their jobs.
 
-    def _forget(self, kind: str, gone: list[Object], queue: WorkQueue[Key]) -> None:
-        for body in gone:
-            if (key := self._store.forget(kind, body)) is not None:
-                log.warning("%s/%s: %s/%s is gone, which no watch told", *key, kind, body["metadata"]["name"])
+        Return an object that two comparisons listed and no watch delivered; empty if there is none.
+        """
+        undelivered: dict[str, str] = {}
+        for kind, namespace in self._lists():
+            cached = [body for body in self._cache.of_kind(kind) if namespace in ("", body["metadata"]["namespace"])]
+            listed = await self._list(kind, namespace)
+            uids = {meta["uid"] for meta in listed}
+            # Only objects that were cached before the request: the list lacks those that were created during it.
+            self._drop(kind, [body for body in cached if body["metadata"]["uid"] not in uids], queue)
+            for meta in self._not_cached(kind, listed):
+                undelivered[meta["uid"]] = f"{kind} {meta['namespace']}/{meta['name']}"
+        repeated = [name for uid, name in undelivered.items() if uid in self._undelivered]
+        self._undelivered = set(undelivered)
+        return repeated[-1] if repeated else ""
+
+    def _drop(self, kind: str, deleted: list[Object], queue: WorkQueue[Key]) -> None:
+        for body in deleted:
+            if (key := self._cache.drop(kind, body)) is not None:
+                log.warning("%s/%s: %s/%s was deleted, but no watch reported it", *key, kind, body["metadata"]["name"])
                 queue.add(key)
 
-    def _unheard(self, kind: str, there: list[Body]) -> Iterator[Body]:
-        """What is there and not held, but for what an earlier job has left: a claim that stays is not told again."""
-        held = {one["metadata"]["uid"] for one in self._store.of_kind(kind)}
-        made = [one["metadata"] for one in self._store.of_kind(JOB)]
-        jobs = {(meta["namespace"], meta["name"]): meta for meta in made}
-        for one in there:
-            job = jobs.get((one["namespace"], one.get("labels", {}).get(names.JOB_LABEL)))
-            owned = kind == JOB or (job is not None and one["creationTimestamp"] >= job["creationTimestamp"])
-            if owned and one["uid"] not in held:
-                yield one
+    def _not_cached(self, kind: str, listed: list[Body]) -> Iterator[Body]:
+        """Listed objects that are not cached, except claims of earlier jobs, which watches deliver only once."""
+        cached = {body["metadata"]["uid"] for body in self._cache.of_kind(kind)}
+        metas = [body["metadata"] for body in self._cache.of_kind(JOB)]
+        jobs = {(meta["namespace"], meta["name"]): meta for meta in metas}
+        for meta in listed:
+            job = jobs.get((meta["namespace"], meta.get("labels", {}).get(names.JOB_LABEL)))
+            current = kind == JOB or (job is not None and meta["creationTimestamp"] >= job["creationTimestamp"])
+            if current and meta["uid"] not in cached:
+                yield meta
 
-    def _everything(self) -> Iterator[tuple[str, str]]:
+    def _lists(self) -> Iterator[tuple[str, str]]:
         return ((kind, namespace) for kind in self._kinds for namespace in self._namespaces)
 
     async def _list(self, kind: str, namespace: str) -> list[Body]:

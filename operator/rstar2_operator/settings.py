@@ -1,6 +1,6 @@
-"""What a site sets for its operator, from environment variables; the chart writes them.
+"""Settings of the operator, from environment variables that the chart sets.
 
-Nothing here is read again later: a changed setting is a new pod of the operator.
+They are read once at the start; a changed setting needs a new pod.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ PREFIX = "RSTAR2_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """Each field is the environment variable RSTAR2_<NAME IN CAPITALS>."""
+    """Each field is set by the environment variable RSTAR2_<NAME IN CAPITALS>."""
 
     trainer_image: str = "ghcr.io/rstar2/trainer:latest"
-    """Image of stage, prepare and report pods when the job names none."""
+    """Image of stage, prepare and report pods whose job sets none."""
     rollout_image: str = "ghcr.io/rstar2/rollout:latest"
     """Image of the engines."""
     judge_image: str = "ghcr.io/rstar2/judge:latest"
@@ -25,42 +25,42 @@ class OperatorSettings:
     redis_image: str = "docker.io/library/redis:7"
     """Image of Redis."""
     image_pull_policy: str = "IfNotPresent"
-    """Of all pods of jobs."""
+    """imagePullPolicy of all pods of jobs."""
     mlflow_uri: str = ""
-    """Tracking URI of jobs that name none; empty: a file in the job's storage."""
+    """Tracking URI of jobs that set none; empty: a file in the job's storage."""
     watch_namespaces: tuple[str, ...] = ()
-    """Comma-separated; empty: the whole cluster."""
+    """Namespaces to watch, comma-separated; empty: all."""
     gpu_groups: tuple[int, ...] = (44, 109, 992)
-    """Comma-separated group ids of video and render on the GPU nodes, for pods that are not root (amd)."""
+    """Group ids of video and render on AMD GPU nodes, comma-separated; non-root pods need them."""
     workers: int = 4
-    """Jobs that are reconciled at the same time."""
+    """Maximum jobs that are reconciled at the same time."""
     lease_namespace: str = "default"
     """Namespace of the operator's Lease."""
     lease_name: str = "rstar2-operator"
-    """Name of the Lease that one replica holds."""
+    """Name of the operator's Lease."""
     identity: str = field(default_factory=lambda: os.uname().nodename)
-    """This replica's name on it."""
+    """Name of this replica in the Lease."""
     probe_port: int = 8081
-    """Port of /healthz, /readyz and /metrics; 0 takes a free one."""
+    """Port of /healthz, /readyz and /metrics; 0: any free port."""
     log_format: str = "json"
-    """json or text."""
+    """Log format: json or text."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> OperatorSettings:
-        """Settings of an environment. Raises ValueError naming the variable that cannot be read."""
+        """Return the settings of an environment. Raises ValueError with the name of an invalid variable."""
         values: dict[str, object] = {}
-        for one in fields(cls):
-            variable = PREFIX + one.name.upper()
+        for setting in fields(cls):
+            variable = PREFIX + setting.name.upper()
             if variable not in env:
                 continue
             try:
-                values[one.name] = _read(env[variable], str(one.type))
+                values[setting.name] = _parse(env[variable], str(setting.type))
             except ValueError as error:
                 raise ValueError(f"{variable}={env[variable]!r}: {error}") from error
         return cls(**values)  # type: ignore[arg-type]
 
 
-def _read(text: str, kind: str) -> object:
+def _parse(text: str, kind: str) -> object:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if kind == "int":
         return int(text)

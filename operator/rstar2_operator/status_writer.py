@@ -1,8 +1,7 @@
-"""The single writer of a job's status, and of its Events.
+"""The only writer of a job's status and Events.
 
-A status is written when it differs from the one that is there: at once when something happened that a person or a
-program waits for, after SETTLE_SECONDS when something is in the way, at most every HOLD_SECONDS when only figures
-moved, every COUNTS_SECONDS when only numbers of pods.
+A changed status is written immediately if a person or a program waits for the change; after SETTLE_SECONDS if a problem
+began; at most every HOLD_SECONDS if only figures changed; at most every COUNTS_SECONDS if only pod counts changed.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from rstar2_operator.cache import Key
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import JobEvent, events
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC
 from rstar2_operator.observed import Object, as_json, precise
 from rstar2_train.api.base import API_VERSION
 
@@ -27,41 +27,46 @@ log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 10.0
 COUNTS_SECONDS = 60.0
-"""The same where nothing moved but how many pods of each role are ready: what matters of that is a condition."""
+"""Minimum time between two writes if only pod counts of roles changed; conditions report the important ones."""
 SETTLE_SECONDS = 4.0
-"""What is in the way must have been so for so long: a claim that is bound a moment later is not worth two writes."""
+"""Time that a problem must last before it is written: a claim that is bound a moment later needs no two writes."""
 REPEAT_SECONDS = 600.0
-"""An Event that recurs is not made again in the same words about the same job within so long."""
+"""Minimum time between two recurring Events with the same text about the same job."""
 REMEMBERED = 4096
 NOTE_BYTES = 1024
-"""What the API server takes of an Event's note; it counts bytes."""
-SOON = ("phase", "stage", "completionTime")
-"""Fields whose change is written at once; so are those of some conditions."""
+"""Maximum bytes of an Event's note."""
+URGENT_FIELDS = ("phase", "stage", "completionTime")
+"""Fields whose change is written immediately, as are changes of some conditions."""
+URGENT_CONDITIONS = frozenset({*FINAL, "Suspended"})
 
 
 def is_urgent(old: Object, new: dict[str, Any]) -> bool:
-    """Whether a change of status must not wait. Pure."""
-    if any(old.get(name) != new.get(name) for name in SOON):
+    """Whether a change of status must be written immediately. Pure."""
+    if any(old.get(name) != new.get(name) for name in URGENT_FIELDS):
         return True
-    changed = changed_conditions(old, new)
-    return bool(changed & {"Complete", "Failed", "Suspended", "Admitted"}) or (
-        "Degraded" in changed and not is_worse(old, new)
-    )
+    changes = changed_conditions(old, new)
+    if any(kind in URGENT_CONDITIONS or reason == INVALID_SPEC for kind, reason in changes):
+        return True
+    return any(kind == "Degraded" for kind, _ in changes) and not is_worse(old, new)
 
 
 def is_worse(old: Object, new: dict[str, Any]) -> bool:
-    """Whether something is in the way now that was not before. Pure."""
+    """Whether a problem began. Pure."""
     return bool(new_causes(old.get("conditions") or (), new["conditions"]))
 
 
-def changed_conditions(old: Object, new: dict[str, Any]) -> set[str]:
-    """Types of the conditions whose status or reason is another now. Pure."""
-    before = {one["type"]: (one["status"], one["reason"]) for one in old.get("conditions") or ()}
-    return {one["type"] for one in new["conditions"] if before.get(one["type"]) != (one["status"], one["reason"])}
+def changed_conditions(old: Object, new: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return (type, new reason) of the conditions whose status or reason changed. Pure."""
+    before = {each["type"]: (each["status"], each["reason"]) for each in old.get("conditions") or ()}
+    return {
+        (each["type"], each["reason"])
+        for each in new["conditions"]
+        if before.get(each["type"]) != (each["status"], each["reason"])
+    }
 
 
 def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
-    """Whether anything but the roles' numbers of pods has changed. Pure."""
+    """Whether anything but the pod counts of roles changed. Pure."""
     return as_json({**old, "roles": None}) != as_json({**new, "roles": None})
 
 
@@ -72,13 +77,14 @@ class StatusWriter:
         self._client = client
         self._instance = instance
         self._written: dict[Key, float] = {}
-        """Job -> when its status was last written."""
+        """Job -> time of the last write of its status."""
         self._worse_since: dict[Key, float] = {}
-        """Job -> since when something is in the way that its status does not tell."""
-        self._said: dict[str, float] = {}
+        """Job -> time at which a problem began that its status does not have yet."""
+        self._sent: dict[str, float] = {}
+        """Digest of an Event -> time at which it was created."""
 
-    async def report(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
-        """Write the status when it has changed. Returns the seconds after which to come again with one held back."""
+    async def write(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
+        """Write the status if it has changed. Return the seconds until a delayed write is due."""
         old = job.get("status") or {}
         wait = self._wait(key, old, status)
         if wait is None or wait > 0:
@@ -94,16 +100,16 @@ class StatusWriter:
         self._written[key] = time.monotonic()
         self._worse_since.pop(key, None)
         for event in events(old, status):
-            await self._say(job, event)
+            await self._create_event(job, event)
         return None
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Drop the state of a deleted job."""
         self._written.pop(key, None)
         self._worse_since.pop(key, None)
 
     def _wait(self, key: Key, old: Object, new: dict[str, Any]) -> float | None:
-        """Seconds until the new status may be written; None when it says what the old one says."""
+        """Seconds until the new status may be written; None if it equals the old one."""
         now = time.monotonic()
         if is_worse(old, new):
             since, hold = self._worse_since.setdefault(key, now), SETTLE_SECONDS
@@ -115,20 +121,20 @@ class StatusWriter:
             return None
         return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)
 
-    async def _say(self, job: Object, event: JobEvent) -> None:
-        """Make an Event, unless it recurs and was made a moment ago. One that cannot be made stops nothing."""
+    async def _create_event(self, job: Object, event: JobEvent) -> None:
+        """Create an Event, unless it recurs and was created a moment ago. A failure is only logged."""
         meta = job["metadata"]
         digest = hashlib.sha256(f"{meta['uid']}{event.kind}{event.reason}{event.message}".encode()).hexdigest()[:16]
         now = time.time()
-        if event.recurs and now - self._said.get(digest, 0.0) < REPEAT_SECONDS:
+        if event.recurs and now - self._sent.get(digest, 0.0) < REPEAT_SECONDS:
             return
-        if len(self._said) >= REMEMBERED:
-            self._said = {key: when for key, when in self._said.items() if now - when < REPEAT_SECONDS}
-        self._said[digest] = now
+        if len(self._sent) >= REMEMBERED:
+            self._sent = {key: when for key, when in self._sent.items() if now - when < REPEAT_SECONDS}
+        self._sent[digest] = now
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            # The time first: `kubectl describe` lists Events of this kind in the order of their names.
+            # The time is first, because `kubectl describe` sorts Events of this kind by name.
             "metadata": {"name": f"{meta['name']}.{int(now * 1000):x}.{digest}", "namespace": meta["namespace"]},
             "eventTime": precise(now),
             "reportingController": f"{names.GROUP}/operator",
@@ -148,4 +154,4 @@ class StatusWriter:
         try:
             await self._client.create(body)
         except ApiException as error:
-            log.warning("could not make the Event %s of %s: %s", event.reason, meta["name"], error.reason)
+            log.warning("could not create Event %s of %s: %s", event.reason, meta["name"], error.reason)

@@ -1,6 +1,7 @@
-"""The only file that knows kopf: watches -> store -> queue. No finalizers, no state, nothing written.
+"""The watches, by kopf: events -> cache -> queue. The only file that imports kopf.
 
-Low-level event handlers alone: they see every event at once, and cost no write on any object.
+It uses only kopf's low-level event handlers, which see every event immediately, and write nothing to any object: no
+finalizers, no state.
 """
 
 from __future__ import annotations
@@ -32,44 +33,44 @@ CHILDREN = {
     ("rbac.authorization.k8s.io", "v1", "roles"): "Role",
     ("rbac.authorization.k8s.io", "v1", "rolebindings"): "RoleBinding",
 }
-"""Watched by the label that all children carry: the API server sends nothing else."""
+"""(group, version, plural) -> kind of the watched children; a label selector limits them to the operator's own."""
 
 
-def registry(*, store: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
-    """All handlers."""
-    made = kopf.OperatorRegistry()
+def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
+    """Return kopf's registry with all handlers."""
+    handlers = kopf.OperatorRegistry()
 
-    def mark(key: Key | None) -> None:
+    def enqueue(key: Key | None) -> None:
         if key is not None:
             queue.add(key)
 
-    @kopf.on.login(registry=made)
+    @kopf.on.login(registry=handlers)
     async def login(**kwargs: Any) -> Any:
-        return _of_the_pod() or kopf.login_with_kubeconfig(**kwargs)
+        return _pod_credentials() or kopf.login_with_kubeconfig(**kwargs)
 
-    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=handlers)
     async def job(event: Mapping[str, Any], **_: Any) -> None:
-        mark(store.saw_job(_plain(event), gone=_gone(event)))
+        enqueue(cache.record_job(_plain(event), gone=_gone(event)))
 
     def child(kind: str) -> Any:
-        async def seen(event: Mapping[str, Any], **_: Any) -> None:
-            mark(store.saw_child(kind, _plain(event), gone=_gone(event)))
+        async def handler(event: Mapping[str, Any], **_: Any) -> None:
+            enqueue(cache.record_child(kind, _plain(event), gone=_gone(event)))
 
-        return seen
+        return handler
 
     for (group, version, plural), kind in CHILDREN.items():
-        kopf.on.event(group, version, plural, id=f"child-{plural}", registry=made)(child(kind))
+        kopf.on.event(group, version, plural, id=f"child-{plural}", registry=handlers)(child(kind))
 
-    @kopf.on.event("", "v1", "events", registry=made)
+    @kopf.on.event("", "v1", "events", registry=handlers)
     async def warning(event: Mapping[str, Any], **_: Any) -> None:
         if not _gone(event):
-            mark(store.saw_warning(_plain(event)))
+            enqueue(cache.record_warning(_plain(event)))
 
-    return made
+    return handlers
 
 
-def _of_the_pod() -> kopf.ConnectionInfo | None:
-    """The pod's service account, as every other client finds it: kopf's own way asks DNS, which may come up later."""
+def _pod_credentials() -> kopf.ConnectionInfo | None:
+    """Credentials of the pod's service account. kopf's own login resolves a DNS name, which may not be ready yet."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (ACCOUNT / "token").exists():
         return None
@@ -82,25 +83,25 @@ def _of_the_pod() -> kopf.ConnectionInfo | None:
 
 
 def settings(site: OperatorSettings) -> kopf.OperatorSettings:
-    """kopf, told to stay out of the way: no posting, no scanning, no state on objects, small batches."""
-    made = kopf.OperatorSettings()
-    made.posting.enabled = False
-    made.scanning.disabled = True
-    made.peering.standalone = True
-    made.admission.managed = None
-    made.watching.chunk_size = 500
-    made.watching.connect_timeout = 10
-    made.networking.request_timeout = 30
-    made.networking.connect_timeout = 10
-    made.queueing.idle_timeout = 0.5
+    """Return kopf's settings: no Events, no scanning, no peering, no state on objects, small batches."""
+    result = kopf.OperatorSettings()
+    result.posting.enabled = False
+    result.scanning.disabled = True
+    result.peering.standalone = True
+    result.admission.managed = None
+    result.watching.chunk_size = 500
+    result.watching.connect_timeout = 10
+    result.networking.request_timeout = 30
+    result.networking.connect_timeout = 10
+    result.queueing.idle_timeout = 0.5
     for group, version, plural in CHILDREN:
-        made.watching.label_selectors[group, version, plural] = names.SELECTOR
-    made.watching.field_selectors["", "v1", "events"] = "type=Warning"
-    return made
+        result.watching.label_selectors[group, version, plural] = names.SELECTOR
+    result.watching.field_selectors["", "v1", "events"] = "type=Warning"
+    return result
 
 
 def _plain(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The object as it was sent, without the part that is as large as the rest and that nobody here reads."""
+    """The object without managedFields, which is large and unused here."""
     body = dict(event["object"])
     body["metadata"] = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return body
@@ -110,10 +111,10 @@ def _gone(event: Mapping[str, Any]) -> bool:
     return bool(event["type"] == "DELETED")
 
 
-async def run(site: OperatorSettings, *, store: WatchCache, queue: WorkQueue[Key], stop: Any) -> None:
+async def run(site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], stop: Any) -> None:
     """Watch until `stop` is set."""
     await kopf.operator(
-        registry=registry(store=store, queue=queue),
+        registry=registry(cache=cache, queue=queue),
         settings=settings(site),
         standalone=True,
         clusterwide=not site.watch_namespaces,

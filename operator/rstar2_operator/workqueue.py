@@ -1,7 +1,7 @@
-"""A queue of keys: each key at most once in it and in one worker at a time, again later after a failure.
+"""A queue of keys: each key is queued at most once, is in at most one worker, and is retried after a failure.
 
-Between the handlers, which mark jobs dirty, and the workers that reconcile them. Level-triggered: what is queued is
-that a job must be looked at, never what has happened to it.
+watch.py adds the keys of changed jobs; the workers of reconcile.py take them. Level-triggered: the queue holds keys,
+not events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_RETRY_SECONDS = 60.0
 
 
 class WorkQueue(Generic[K]):
-    """`add` a key; workers `take` it and say `done`."""
+    """`add` a key; a worker calls `take`, and then `done`."""
 
     def __init__(self) -> None:
         self._ready: asyncio.Queue[K] = asyncio.Queue()
@@ -29,7 +29,7 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
 
     def add(self, key: K) -> None:
-        """The key must be looked at; nothing happens when it waits already."""
+        """Queue the key, unless it is queued already."""
         if key in self._taken:
             self._again.add(key)
         elif key not in self._waiting:
@@ -37,8 +37,8 @@ class WorkQueue(Generic[K]):
             self._ready.put_nowait(key)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The key must be looked at after so long; replaces an earlier such wish."""
-        self.forget_timer(key)
+        """Queue the key after a delay; replaces an earlier timer of the key."""
+        self.drop_timer(key)
         self._timers[key] = asyncio.get_running_loop().call_later(max(0.0, seconds), self._fire, key)
 
     def _add_within(self, key: K, seconds: float) -> None:
@@ -46,8 +46,8 @@ class WorkQueue(Generic[K]):
         if timer is None or timer.when() > asyncio.get_running_loop().time() + seconds:
             self.add_after(key, seconds)
 
-    def forget_timer(self, key: K) -> None:
-        """Drop the wish of `add_after`."""
+    def drop_timer(self, key: K) -> None:
+        """Cancel the timer of `add_after`."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -57,14 +57,14 @@ class WorkQueue(Generic[K]):
         self.add(key)
 
     async def take(self) -> K:
-        """The next key; it is this worker's until `done`."""
+        """Return the next key; no other worker gets it until `done`."""
         key = await self._ready.get()
         self._waiting.discard(key)
         self._taken.add(key)
         return key
 
     def done(self, key: K, *, failed: bool = False) -> None:
-        """The worker is through with the key; a failed one comes back later and later."""
+        """Release the key; a failed one is queued again with exponential backoff."""
         self._taken.discard(key)
         if failed:
             self._failures[key] = failures = self._failures.get(key, 0) + 1

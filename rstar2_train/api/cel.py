@@ -80,16 +80,13 @@ def _immutable(at: str, field: str, message: str) -> Rule:
     return Rule(at=at, rule=same, message=message, field=f".{field}")
 
 
-def _between(at: str, field: str, limits: tuple[str, str]) -> Rule:
-    """A Quantity with a minimum and a maximum."""
-    low, high = limits
-    value = f"quantity(string(self.{field}))"
-    return Rule(
-        at=at,
-        rule=f"{value}.compareTo(quantity('{low}')) >= 0 && {value}.compareTo(quantity('{high}')) <= 0",
-        message=f"must be between {low} and {high}",
-        field=f".{field}",
-    )
+def _between(at: str, limits: tuple[str, str]) -> Rule:
+    """A Quantity with a minimum and a maximum.
+
+    The rule is on the field itself: the API server checks the default of the object around it before the field has one.
+    """
+    low, high = (f"quantity(string(self)).compareTo(quantity('{limit}'))" for limit in limits)
+    return Rule(at=at, rule=f"{low} >= 0 && {high} <= 0", message=f"must be between {limits[0]} and {limits[1]}")
 
 
 _OTHER_NAME = "create a job of another name instead"
@@ -179,8 +176,8 @@ ROLES = (
         message="must not be set together with claimName: size is for the claim that the operator creates",
         field=".size",
     ),
-    _between("spec.judge.limits", "memory", MEMORY_LIMITS),
-    _between("spec.judge.limits", "output", OUTPUT_LIMITS),
+    _between("spec.judge.limits.memory", MEMORY_LIMITS),
+    _between("spec.judge.limits.output", OUTPUT_LIMITS),
     Rule(
         at="spec.failurePolicy.rules[]",
         rule="size(self.?onExitCodes.orValue([])) + size(self.?onReasons.orValue([])) > 0",

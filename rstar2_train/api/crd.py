@@ -39,25 +39,25 @@ def _ready(role: str) -> str:
     return f'.status.roles[?(@.name=="{role}")].ready'
 
 
-_HEALTH = '.status.conditions[?(@.type=="Degraded")].reason'
+_REASON = '.status.conditions[?(@.type=="Ready")].reason'
 COLUMNS = (
-    ("Phase", "string", ".status.phase", 0, "What the job does now."),
-    ("Stage", "string", ".status.stage", 0, "The stage it is at."),
-    ("Step", "integer", ".status.step", 0, "Steps of that stage that are done."),
+    ("Phase", "string", ".status.phase", 0, "Phase of the job."),
+    ("Stage", "string", ".status.stage", 0, "Current stage."),
+    ("Step", "integer", ".status.step", 0, "Steps done of the current stage."),
     ("Reward", "string", ".status.reward", 0, "Mean reward of the last step."),
-    ("Progress", "integer", ".status.progressPercentage", 0, "Percent of the whole curriculum that is done."),
+    ("Progress", "integer", ".status.progressPercentage", 0, "Share of the curriculum that is done, in percent."),
     ("Restarts", "integer", ".status.restarts", 0, "Restarts of stages so far."),
     ("Trainer", "integer", _ready("trainer"), 1, "Trainer pods that are ready."),
     ("Rollout", "integer", _ready("rollout"), 1, "Engines that are ready."),
     ("Judge", "integer", _ready("judge"), 1, "Judge pods that are ready."),
-    ("Health", "string", _HEALTH, 1, "What is in the way (see the condition Degraded), or AsExpected."),
-    ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the job was made."),
+    ("Reason", "string", _REASON, 1, "Reason of the condition Ready."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the creation of the job."),
 )
 """Name, type, path, priority (1: only with -o wide), description."""
 
 
 def structural(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """`schema` (pydantic's JSON Schema) as a Kubernetes structural schema. Pure."""
+    """Return `schema` (pydantic's JSON Schema) as a Kubernetes structural schema. Pure."""
     if "$ref" in schema:
         target = definitions[schema["$ref"].rsplit("/", 1)[1]]
         schema = target | {key: value for key, value in schema.items() if key != "$ref"}
@@ -67,7 +67,7 @@ def structural(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     out = {key: schema[key] for key in _KEPT if key in schema}
     if "description" in out:
         out["description"] = " ".join(out["description"].split())
-    if options:  # an amount
+    if options:  # a Quantity
         out["anyOf"] = options
     if "const" in schema:
         out["enum"] = [schema["const"]]
@@ -82,34 +82,34 @@ def structural(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     if "items" in schema:
         out["items"] = structural(schema["items"], definitions)
     if "default" in out:
-        _put_default(out)
+        _reduce_default(out)
     return out
 
 
-def _put_default(node: Schema) -> None:
-    """Keep a default that says something; of an object only what differs from its fields' own defaults.
+def _reduce_default(node: Schema) -> None:
+    """Drop an empty default; of an object's default keep the values that differ from its fields' own defaults.
 
-    With it the API server fills in the rest, so that a rule may look at a field that the manifest left out.
+    The API server fills in the rest, so CEL rules can read fields that the manifest does not set.
     """
     default = node.pop("default")
     if isinstance(default, dict) and "properties" in node:
-        node["default"] = _beyond(default, node["properties"])
+        node["default"] = _overrides(default, node["properties"])
     elif default not in (None, "", [], {}):
         node["default"] = default
 
 
-def _beyond(value: Schema, fields: Mapping[str, Schema]) -> Schema:
-    out = {}
-    for name, one in value.items():
-        if isinstance(one, dict) and "properties" in fields[name]:
-            one = _beyond(one, fields[name]["properties"])
-        if one not in (None, "", [], {}, fields[name].get("default")):
-            out[name] = one
-    return out
+def _overrides(default: Schema, fields: Mapping[str, Schema]) -> Schema:
+    overrides = {}
+    for name, value in default.items():
+        if isinstance(value, dict) and "properties" in fields[name]:
+            value = _overrides(value, fields[name]["properties"])
+        if value not in (None, "", [], {}, fields[name].get("default")):
+            overrides[name] = value
+    return overrides
 
 
 def attach(root: Schema) -> None:
-    """Put every CEL rule at its place in the schema of the whole object, in place."""
+    """Add every CEL rule at its path in the schema of the whole object, in place."""
     for rule in RULES:
         node = root
         for part in filter(None, rule.at.split(".")):
@@ -123,19 +123,19 @@ def _schema_of(model: type[ApiModel]) -> Schema:
     schema = model.model_json_schema(by_alias=True, mode="validation")
     definitions = schema.get("$defs", {})
     if "GRPODefaults" in definitions:
-        _tell_grpo_defaults(definitions["GRPODefaults"]["properties"])
+        _describe_grpo_defaults(definitions["GRPODefaults"]["properties"])
     return structural(schema, definitions)
 
 
-def _tell_grpo_defaults(fields: Schema) -> None:
-    """GRPO fields have no schema default (a stage's overlay must stay empty), so their descriptions say it."""
+def _describe_grpo_defaults(fields: Schema) -> None:
+    """Add the defaults of GRPO fields to their descriptions: a schema default would fill the overlay of a stage."""
     for name, field in GRPOSettings.model_fields.items():
         if isinstance(field.default, int | float | str) and name != "steps":
             fields[str(field.alias)]["description"] += f" Default: {json.dumps(field.default)}."
 
 
 def build_schema() -> Schema:
-    """The openAPIV3Schema of the whole object. Pure."""
+    """Return the openAPIV3Schema of the whole object. Pure."""
     root = {
         "type": "object",
         "description": AgenticRLJob.__doc__,
@@ -143,7 +143,7 @@ def build_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            # All that a CRD may say about metadata: the name.
+            # A CRD may constrain only the name in metadata.
             "metadata": {"type": "object", "properties": {"name": structural(TypeAdapter(JobName).json_schema(), {})}},
             "spec": _schema_of(JobSpec),
             "status": _schema_of(JobStatus),
@@ -154,7 +154,7 @@ def build_schema() -> Schema:
 
 
 def build_crd() -> dict[str, Any]:
-    """The CustomResourceDefinition object. Pure."""
+    """Return the CustomResourceDefinition object. Pure."""
     group, version = API_VERSION.split("/")
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -197,20 +197,20 @@ def build_crd() -> dict[str, Any]:
 
 
 def render_crd() -> str:
-    """The text of the file in crds/."""
+    """Return the text of the file in crds/."""
     head = "# Generated from rstar2_train/api by `make crds`; do not edit.\n"
     return head + dump_yaml([build_crd()], block=False)
 
 
 def render_template() -> str:
-    """The same as a template of the Helm chart: behind a switch, and kept by `helm uninstall` unless told otherwise.
+    """Return the CRD as a template of the Helm chart, with the switches crds.install and crds.keep.
 
-    Helm's own folder for CRDs is not used: what lies there is never upgraded.
+    The chart does not use Helm's own folder for CRDs, because Helm never upgrades files of that folder.
     """
     text, name = render_crd(), build_crd()["metadata"]["name"]
     metadata = f"metadata: {{name: {name}}}\n"
     if "{{" in text or metadata not in text:
-        raise ValueError("the CRD's text cannot stand in a template as it is: look at render_template")
+        raise ValueError("the text of the CRD is not a valid Helm template: adapt render_template")
     text = text.replace(metadata, f"metadata:\n  name: {name}\n{_KEEP}")
     return "{{- if .Values.crds.install -}}\n" + text + "{{- end }}\n"
 

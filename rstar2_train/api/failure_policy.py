@@ -1,4 +1,4 @@
-"""What to do when an attempt of a stage has ended: one failure policy for the operator and `rstar2 run`. Pure."""
+"""spec.failurePolicy: the action after an attempt of a stage, for the operator and for `rstar2 run`. Pure."""
 
 from __future__ import annotations
 
@@ -13,38 +13,41 @@ Action = Literal["NextStage", "Suspend", "RestartStage", "FailJob"]
 
 @dataclass(frozen=True, slots=True)
 class FailureDecision:
-    """What happens next, and why."""
+    """The next action."""
 
     action: Action
     counts: bool = False
     """Whether the restart counts towards maxRestarts."""
-    why: str = ""
+    reason: str = ""
+    """Why: the outcome's reason and message."""
 
 
 def after_attempt(
     *, exit_code: int, outcome: Outcome | None, policy: FailurePolicy, counted_restarts: int | None
 ) -> FailureDecision:
-    """The next action after an attempt.
+    """Return the next action after an attempt.
 
-    `exit_code`: of the driver (negative or above 128 when a signal ended it); `outcome`: of this attempt, None when it
-    wrote none, which is a crash; `counted_restarts`: of the whole job so far, None where maxRestarts does not hold.
+    `exit_code`: of the orchestrator (negative or above 128 if a signal killed it); `outcome`: of this attempt, None if
+    it wrote none, which is a crash; `counted_restarts`: of the whole job so far, None if maxRestarts does not apply.
     """
     if exit_code == ExitCode.DONE and outcome is not None and outcome.ended_well:
         return FailureDecision("NextStage")
     if exit_code == ExitCode.SUSPENDED and outcome is not None and outcome.outcome == "suspended":
         return FailureDecision("Suspend")
-    why = f"{outcome.reason}: {outcome.message}" if outcome is not None else _crash(exit_code)
+    reason = f"{outcome.reason}: {outcome.message}" if outcome is not None else _crash(exit_code)
     rule = next((rule for rule in policy.rules if _matches(rule, exit_code, outcome)), None)
-    if rule is not None and rule.action == "FailJob":
-        return FailureDecision("FailJob", why=why)
-    if rule is None and exit_code == ExitCode.CONFIGURATION:
-        return FailureDecision("FailJob", why=why)
+    fails = exit_code == ExitCode.CONFIGURATION if rule is None else rule.action == "FailJob"
+    if fails:
+        return FailureDecision("FailJob", reason=reason)
     counts = rule.counts_towards_max if rule is not None else True
     if counts and counted_restarts is not None and counted_restarts >= policy.max_restarts:
-        return FailureDecision(
-            "FailJob", why=f"{why} (after {counted_restarts} restarts, the most that maxRestarts allows)"
-        )
-    return FailureDecision("RestartStage", counts=counts, why=why)
+        return FailureDecision("FailJob", reason=exhausted(reason, counted_restarts))
+    return FailureDecision("RestartStage", counts=counts, reason=reason)
+
+
+def exhausted(reason: str, restarts: int) -> str:
+    """Return the reason of a failure after the last restart that maxRestarts allows."""
+    return f"{reason} (after {restarts} restarts, the maximum of spec.failurePolicy.maxRestarts)"
 
 
 def _matches(rule: FailureRule, exit_code: int, outcome: Outcome | None) -> bool:
@@ -54,5 +57,5 @@ def _matches(rule: FailureRule, exit_code: int, outcome: Outcome | None) -> bool
 
 def _crash(exit_code: int) -> str:
     if exit_code < 0:
-        return f"Crashed: the driver was ended by signal {-exit_code}"
-    return f"Crashed: the driver exited with {exit_code} and left no outcome"
+        return f"Crashed: the orchestrator was killed by signal {-exit_code}"
+    return f"Crashed: the orchestrator exited with code {exit_code} without an outcome"

@@ -93,7 +93,7 @@ def test_chart_monitoring_objects_are_accepted(cluster: Cluster, namespace: str,
         on = sets(*(f"monitoring.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")))
         helm(cluster, "install", release, namespace, CHART, "--set=crds.install=false", *on)
         groups = cluster.get("prometheusrule", f"{release}-rstar2-operator", "-n", namespace)["spec"]["groups"]
-        assert {rule["alert"] for group in groups for rule in group["rules"]} >= {"RStar2NobodyLeads"}
+        assert {rule["alert"] for group in groups for rule in group["rules"]} >= {"RStar2OperatorNoLeader"}
         helm(cluster, "uninstall", release, namespace)
     finally:
         for crd in missing:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.crd import CRD_FILE
+from rstar2_train.api.job import JobSpec
 from rstar2_train.api.loader import read_manifest
 from tests.kube_node.cluster import Cluster, CommandFailed
 from tests.support.example_manifests import MANIFESTS
@@ -101,7 +102,7 @@ def test_crd_columns_scale_and_categories(served: Cluster, namespace: str) -> No
     rows = [line.split() for line in served.kubectl("get", "arl", "-n", namespace, "-o", "wide").splitlines()]
     assert rows[0] == [
         *("NAME", "PHASE", "STAGE", "STEP", "REWARD", "PROGRESS", "RESTARTS"),
-        *("TRAINER", "ROLLOUT", "JUDGE", "HEALTH", "AGE"),
+        *("TRAINER", "ROLLOUT", "JUDGE", "REASON", "AGE"),
     ]
     assert rows[1][:7] == [JOB, "Running", "rl", "2", "0.863", "40", "1"]
     assert served.kubectl("get", "arl", "-n", namespace).splitlines()[0].split() == [
@@ -137,8 +138,28 @@ def test_crd_stored_job_has_defaults(served: Cluster, namespace: str) -> None:
     response(served, namespace, GOOD, "create")
     spec = served.get("arl", JOB, "-n", namespace)["spec"]
     assert spec["rollout"]["replicas"] == 1
-    assert spec["judge"]["limits"]["wallSeconds"] == 4
+    assert spec["judge"]["limits"] == {"wallSeconds": 4, "memory": "512Mi", "output": "64Ki", "processes": 16}
+    assert spec["accelerator"] == {"vendor": "AMD", "resource": "amd.com/gpu"}
+    assert spec["executor"] == {"replicas": 2, "cpu": "1", "isolation": "GVisor", "runtimeClassName": "gvisor"}
+    assert spec["redis"]["resources"]["limits"] == {"memory": "2Gi"}
+    assert JobSpec.model_validate(spec) == JobSpec.model_validate(GOOD["spec"])
     assert spec["grpo"] == copy.deepcopy(GOOD["spec"]["grpo"])  # no default hides the settings of a stage
+
+
+def test_crd_server_side_apply_merges_lists_by_key(served: Cluster, namespace: str) -> None:
+    """Two managers own different entries of a list, and a stage that one of them inserts keeps its position."""
+    apply = ("apply", "--server-side", "--field-manager")
+    response(served, namespace, GOOD, *apply, "user")
+    identity = {key: GOOD[key] for key in ("apiVersion", "kind", "metadata")}
+    patch = {"manager": "site", "roles": ["trainer"], "nodeSelector": {"pool": "gpu"}}
+    output = response(served, namespace, {**identity, "spec": {"runtimePatches": [patch]}}, *apply, "site")
+    assert "serverside-applied" in output
+    edited = copy.deepcopy(GOOD)
+    edited["spec"]["stages"].insert(1, {"name": "rl-0", "type": "GRPO", "grpo": {"data": "p.jsonl", "steps": 1}})
+    assert "serverside-applied" in response(served, namespace, edited, *apply, "user")
+    spec = served.get("arl", JOB, "-n", namespace)["spec"]
+    assert [stage["name"] for stage in spec["stages"]] == ["sft", "rl-0", "rl", "hard", "rl-hard"]
+    assert spec["runtimePatches"] == [patch]
 
 
 def test_crd_explain_prints_descriptions(served: Cluster) -> None:
@@ -146,4 +167,5 @@ def test_crd_explain_prints_descriptions(served: Cluster) -> None:
     text = " ".join(served.kubectl("explain", "arl.spec.grpo").split())
     assert "group-relative policy optimisation with Resample-on-Correct" in text
     assert "Upper clip range of the probability ratio, 1 + clipHigh (eq. 6). Default: 0.28." in text
-    assert "RestartStage: from its last checkpoint" in served.kubectl("explain", "arl.spec.failurePolicy.rules.action")
+    text = " ".join(served.kubectl("explain", "arl.spec.failurePolicy.rules.action").split())
+    assert "RestartStage: a new attempt starts from the last checkpoint" in text

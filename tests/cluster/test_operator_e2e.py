@@ -26,7 +26,7 @@ from tests.support.state_assertions import assert_complete, steps_done_twice
 SECONDS = 2400
 STEPS = {"rl-1": 8, "rl-2": 4, "rl-3": 5}
 """Stage -> number of steps, enough for all disturbances of the stage."""
-FINAL = ("Complete", "Failed", "Invalid")
+FINAL = ("Succeeded", "Failed")
 COLUMNS = (
     "{.metadata.uid} {.metadata.labels.rstar2\\.dev/role} {.metadata.name}"
     " {.metadata.labels.batch\\.kubernetes\\.io/job-name}"
@@ -180,16 +180,16 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         run.kill_operator()
         run.at("eval")
         run.kill_operator()
-        run.until("the report", lambda status: status.get("phase") == "Finishing")
+        run.until("the report", lambda status: status.get("phase") == "Finalizing")
         run.kill_operator()
         run.until("the end", lambda status: status.get("phase") in FINAL)
         status = run.status()
         print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
         print(operated.kubectl("describe", "arl", "smoke", "-n", namespace))
-        assert status["phase"] == "Complete", run.describe()
+        assert status["phase"] == "Succeeded", run.describe()
         assert_no_pod_twice(run, pods())
     stages = {stage["name"]: stage for stage in status["stages"]}
-    assert {stage["phase"] for stage in stages.values()} == {"Done"}
+    assert {stage["phase"] for stage in stages.values()} == {"Succeeded"}
     twice = {"rl-2": 2, "rl-3": 2}
     assert {name: stage["attempts"] for name, stage in stages.items()} == {name: 1 for name in stages} | twice
     assert (status["restarts"], status["restartsCountedTowardsMax"]) == (2, 1), (

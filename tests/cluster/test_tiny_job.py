@@ -30,12 +30,12 @@ def test_tiny_job_on_cluster_learns_like_locally(operated: Cluster, namespace: s
     """Both runs do the same steps; each pass@1 agrees within three standard errors; the last one is at least 0.70."""
     operated.apply([jobs.example_job(operated, namespace, "tiny.yaml")])
     deadline = time.monotonic() + SECONDS
-    while (phase := jobs.phase(operated, namespace, "tiny")) not in ("Complete", "Failed", "Invalid"):
+    while (phase := jobs.phase(operated, namespace, "tiny")) not in ("Succeeded", "Failed"):
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(5)
     print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
     print(operated.kubectl("describe", "arl", "tiny", "-n", namespace))
-    assert phase == "Complete", operated.describe(namespace)
+    assert phase == "Succeeded", operated.describe(namespace)
     file = jobs.state_folder(operated, namespace, "tiny") / "report.json"
     on_cluster = JobReport.model_validate_json(file.read_text())
 

@@ -72,9 +72,9 @@ class FakeKubeApi:
     def _notify(self, body: Body, *, gone: bool = False) -> None:
         body = copy.deepcopy(body)
         if body["kind"] == "AgenticRLJob":
-            self.queue.add(self.store.saw_job(body, gone=gone))
+            self.queue.add(self.store.record_job(body, gone=gone))
         elif body["kind"] != "Secret":
-            key = self.store.saw_child(body["kind"], body, gone=gone)
+            key = self.store.record_child(body["kind"], body, gone=gone)
             if key is not None:
                 self.queue.add(key)
 
@@ -130,7 +130,7 @@ class Operator:
     def restart(self) -> None:
         """Replace the Reconciler by a new one without state, as a restart of the process does."""
         self._reconciler = Reconciler(
-            store=self.api.store,
+            cache=self.api.store,
             queue=self.api.queue,
             client=self.api,  # type: ignore[arg-type]
             settings=OperatorSettings(),

@@ -275,7 +275,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
             "spec.judge.limits",
             {field: value},
             f"spec.judge.limits.{field} is {value!r}: must be between",
-            f"spec.judge.limits.{field}: Invalid value: must be between",
+            f'spec.judge.limits.{field}: Invalid value: "": must be between',
         )
         for field, value in (("memory", "1Mi"), ("memory", "2Ti"), ("output", 0), ("output", "9Mi"))
     ),
@@ -296,7 +296,7 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.failurePolicy.rules",
         [{"action": "FailJob"}],
         "spec.failurePolicy.rules[0]: must set onExitCodes or onReasons",
-        "spec.failurePolicy.rules[0]: Invalid value: must set onExitCodes or onReasons",
+        'spec.failurePolicy.rules[0]: Invalid value: "object": must set onExitCodes or onReasons',
     ),
     (
         "spec.failurePolicy.rules",
@@ -343,7 +343,7 @@ CHANGES: list[tuple[str, object, object, str | None]] = [
         "spec.stages.0",
         {"name": "sft", "type": "SFT", "sft": {"data": "d"}},
         {"name": "sft", "type": "Filter", "filter": {"data": "d"}},
-        "spec.stages[0].type: Invalid value: is immutable",
+        "is immutable; give the stage another name",
     ),
     (
         "spec.accelerator",

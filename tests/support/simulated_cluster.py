@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.apply import changed, must_wait, owned, refusal
+from rstar2_operator.apply import changed, must_wait, owned, rejection
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
-from rstar2_operator.decide.failure_policy import plan_after_refusals
+from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pruning import prunable
-from rstar2_operator.decide.shared_secret import secret_consumers
+from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
 from rstar2_operator.observed import ObservedJob, is_true, labels, timestamp
 from rstar2_operator.settings import OperatorSettings
@@ -80,7 +80,7 @@ class SimulatedCluster:
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
         facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
                         disrupted=frozenset(self.disrupted))  # fmt: skip
-        return replace(facts, secret_missing=SECRET not in self.children and secret_consumers(facts))
+        return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
 
     def plan(self) -> Plan:
         """Return the operator's decision."""
@@ -100,17 +100,17 @@ class SimulatedCluster:
         desired = objects(
             build_context(job, OperatorSettings()),
             plan,
-            has_secret=SECRET in self.children or secret_consumers(observed),
+            has_secret=SECRET in self.children or has_secret_consumers(observed),
         )
         bodies = [owned(body, observed.job, keep_claims=True) for body in desired]
-        refused, is_missing = [], False
+        rejected, is_missing = [], False
         for body in changed(bodies, observed):
             if writes_left == 0:
                 return plan
             if body["kind"] in self.rejected_kinds:
                 error = ApiException(status=403, reason="Forbidden")
                 error.body = json.dumps({"reason": "Forbidden", "message": "exceeded quota: q"})
-                refused.append(refusal(body["kind"], body, error))
+                rejected.append(rejection(body["kind"], body, error))
                 is_missing = is_missing or (body["kind"], body["metadata"]["name"]) not in self.children
             elif not (is_missing and must_wait(body, observed)):
                 self._apply(body)
@@ -121,8 +121,8 @@ class SimulatedCluster:
             self._delete(kind, child["metadata"]["name"])
             writes_left -= 1
         if writes_left:
-            plan = plan_after_refusals(plan, self.observed(), refused)
-            status = status_of(job, self.observed(), plan, now=self.now, refused=refused)
+            plan = plan_after_rejections(plan, self.observed(), rejected)
+            status = status_of(job, self.observed(), plan, now=self.now, rejected=rejected)
             if status != self.job.get("status"):
                 self.job["status"] = status
                 self.writes += 1

@@ -1,1 +1,18 @@
-"""The policy: what a job needs now, as a pure function of the job, what was observed, and the time."""
+"""The policy: what a job should have now, as a pure function of the job, the observed objects and the time.
+
+    reconcile.py ──> decide.py ──Plan──> builders/ ──> apply.py
+         │              │
+         │              ├─ suspend.py             spec.suspend
+         │              ├─ active_deadline.py     spec.activeDeadlineSeconds
+         │              ├─ pending_deadline.py    spec.pendingDeadlineSeconds
+         │              ├─ failure_policy.py      spec.failurePolicy: restarts and backoff
+         │              ├─ ttl_after_finished.py  spec.ttlSecondsAfterFinished
+         │              ├─ shared_secret.py       loss of the job's Secret
+         │              ├─ finalize.py            the report Job before the end
+         │              └─ stage_progress.py      current stage and attempt
+         ├──> pruning.py: objects to delete
+         └──> status.py ──> conditions.py ──> diagnostics.py: problems and advice
+                  └───────> events.py: Events from two statuses (called by status_writer.py)
+
+`plan.py` has the result type. Nothing here calls the API server, reads a clock or keeps state between two calls.
+"""

@@ -1,6 +1,10 @@
-"""A job's conditions: what is ready, what is not and why. Pure.
+"""The conditions of a job: what is ready, what is not, and why. Pure.
 
-`conditions(...)` says what is; `merged` keeps the time of the last change of each; `new_causes` compares two sets.
+`conditions` gives all of them without times; `with_times` adds the time of each one's last transition; `new_causes`
+compares two sets. Ready and Stalled follow kstatus, so that kubectl wait, Argo CD and Flux understand the job:
+
+- Ready is True while the job is as requested (running, suspended or finalizing) and after it has succeeded.
+- Stalled is True only if a person must act: the job failed, its spec is invalid, or a problem cannot resolve itself.
 """
 
 from __future__ import annotations
@@ -9,69 +13,68 @@ from collections.abc import Iterable
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.diagnostics import Diagnosis
-from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.decide import pending_deadline, stage_progress
+from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, Plan
 from rstar2_operator.observed import Object, ObservedJob, timestamp
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
-TOLD = 6
-"""Causes that Degraded tells, the first of each role and reason before others like them."""
-SEPARATOR = ","
-"""Between the reasons of Degraded, where things of several kinds are in the way."""
+MAX_PROBLEMS = 6
+"""Problems that the message of Degraded lists: first one of each role and reason."""
+ROLE_CONDITIONS = {
+    "RedisReady": ("redis",),
+    "JudgeReady": ("judge", "executor"),
+    "RolloutReady": ("rollout",),
+}
+CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Degraded"})
+"""Conditions whose reason may be that of a problem."""
 
 
-def conditions(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> list[Condition]:
-    """Every condition of the job now, without times."""
-    made = [_admitted(plan), _storage(plan, observed, found)]
-    for kind, roles in (
-        ("RedisReady", ("redis",)),
-        ("JudgeReady", ("judge", "executor")),
-        ("RolloutReady", ("rollout",)),
-    ):
-        made.append(_role(kind, roles, plan, observed, found))
-    made.append(_training(plan, observed, found))
+def conditions(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> list[Condition]:
+    """Return every condition of the job, without times."""
+    training = _training(plan, observed, problems)
     suspended = plan.phase == "Suspended"
-    why = ("Suspended", plan.message) if suspended else ("NotSuspended", "")
-    made.append(_one("Suspended", suspended, *why))
-    made.append(_degraded(found))
-    for kind in FINAL:
-        if plan.phase == kind:
-            made.append(_one(kind, True, plan.why, plan.message))
-    return made
+    return [
+        _ready(plan, training, problems),
+        _stalled(plan, problems),
+        _scheduled(plan, observed, problems),
+        _storage(plan, observed, problems),
+        *(_role(kind, roles, plan, observed, problems) for kind, roles in ROLE_CONDITIONS.items()),
+        training,
+        _condition("Suspended", suspended, "Suspended" if suspended else "NotSuspended", plan.message * suspended),
+        _degraded(problems),
+        *(_condition(kind, True, plan.reason, plan.message) for kind in FINAL if plan.phase == kind),
+    ]
 
 
-def merged(old: Iterable[Object], new: list[Condition], *, now: float, generation: int) -> list[Condition]:
-    """`new` with times: that of the old one where its status is the same."""
-    before = {one["type"]: one for one in old}
-    out = []
-    for one in new:
-        last = before.get(one["type"])
-        same = last is not None and last["status"] == one["status"] and last["reason"] == one["reason"]
+def with_times(old: Iterable[Object], new: list[Condition], *, now: float, generation: int) -> list[Condition]:
+    """Return `new` with times: lastTransitionTime of the old condition, unless its status is another now."""
+    before = {each["type"]: each for each in old}
+    result = []
+    for each in new:
+        last = before.get(each["type"])
+        same = last is not None and last["status"] == each["status"]
         since = last["lastTransitionTime"] if same and last is not None else timestamp(now)
-        out.append({**one, "lastTransitionTime": since, "observedGeneration": generation})
-    return out
+        result.append({**each, "lastTransitionTime": since, "observedGeneration": generation})
+    return result
 
 
 def new_causes(old: Iterable[Object], new: Iterable[Object]) -> set[tuple[str, str]]:
-    """(type of condition, reason) of what is in the way now and was not before."""
+    """Return (type of condition, reason) of every problem in `new` that `old` does not have."""
     return _causes(new) - _causes(old)
 
 
-def _causes(told: Iterable[Object]) -> set[tuple[str, str]]:
-    """Every reason of Degraded, and which other conditions are not met for one of them."""
-    by_type = {one["type"]: one for one in told}
-    degraded = by_type.pop("Degraded", None)
-    if degraded is None or degraded["status"] != "True":
-        return set()
-    reasons = degraded["reason"].split(SEPARATOR)
-    blocked = {(kind, one["reason"]) for kind, one in by_type.items() if one["reason"] in reasons}
-    return blocked | {("Degraded", reason) for reason in reasons}
+def _causes(conditions: Iterable[Object]) -> set[tuple[str, str]]:
+    return {
+        (each["type"], each["reason"])
+        for each in conditions
+        if each["type"] in CAUSE_CONDITIONS and each["reason"] in REASONS
+    }
 
 
 def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
-    """(ready, desired) pods of a role."""
+    """Return (ready, desired) pods of a role."""
     kind, name = {
         "redis": ("StatefulSet", names.redis),
         "judge": ("Deployment", names.judge),
@@ -84,7 +87,7 @@ def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
     return int((child.get("status") or {}).get("readyReplicas") or 0), int(child["spec"].get("replicas", 1))
 
 
-def _one(kind: str, value: bool, reason: str, message: str = "") -> Condition:
+def _condition(kind: str, value: bool, reason: str, message: str = "") -> Condition:
     return {
         "type": kind,
         "status": "True" if value else "False",
@@ -93,60 +96,91 @@ def _one(kind: str, value: bool, reason: str, message: str = "") -> Condition:
     }
 
 
-def _admitted(plan: Plan) -> Condition:
-    if plan.phase == "Invalid" or plan.released:
-        return _one("Admitted", False, plan.why, plan.message)
-    return _one("Admitted", True, "Admitted")
+def _ready(plan: Plan, training: Condition, problems: list[Diagnosis]) -> Condition:
+    if plan.reason == INVALID_SPEC:
+        return _condition("Ready", False, INVALID_SPEC, plan.message)
+    if plan.phase in FINAL:
+        return _condition("Ready", plan.phase == "Succeeded", plan.reason, plan.message)
+    if problems:
+        return _condition("Ready", False, problems[0].reason, str(problems[0]))
+    if plan.phase == "Running" and training["status"] == "False":
+        return _condition("Ready", False, training["reason"], training["message"])
+    as_requested = plan.phase in ("Running", "Suspended") or plan.report == "completed"
+    return _condition("Ready", as_requested, plan.reason, plan.message)
 
 
-def _storage(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
-    own = next((one for one in found if one.what.startswith("PersistentVolumeClaim/") and one.role == "storage"), None)
-    if own is not None:
-        return _one("StorageReady", False, own.reason, str(own))
+def _stalled(plan: Plan, problems: list[Diagnosis]) -> Condition:
+    if plan.phase == "Failed" or plan.reason == INVALID_SPEC:
+        return _condition("Stalled", True, plan.reason, plan.message)
+    blocking = next((problem for problem in problems if problem.needs_action), None)
+    if blocking is None or plan.phase == "Succeeded":
+        return _condition("Stalled", False, "NotStalled")
+    return _condition("Stalled", True, blocking.reason, str(blocking))
+
+
+def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
+    if plan.reason == SCHEDULING_TIMEOUT:
+        return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, plan.message)
+    pending = pending_deadline.pending(observed)
+    if pending:
+        problem = next((each for each in problems if each.what.rpartition("/")[2] in pending), None)
+        if problem is not None:
+            return _condition("PodsScheduled", False, problem.reason, str(problem))
+        return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {', '.join(pending[:3])}.")
+    if not observed.pods:
+        return _condition("PodsScheduled", False, "NoPods", "The job has no pods now.")
+    return _condition("PodsScheduled", True, "Scheduled")
+
+
+def _storage(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
+    claim = next(
+        (each for each in problems if each.role == "storage" and each.what.startswith("PersistentVolumeClaim/")), None
+    )
+    if claim is not None:
+        return _condition("StorageReady", False, claim.reason, str(claim))
     if stage_progress.preparation(observed) == "complete":
-        return _one("StorageReady", True, "Prepared", "data and model are in the storage")
+        return _condition("StorageReady", True, "Prepared", "Model and datasets are in the storage.")
     outcome = observed.prepared()
     if outcome is not None and outcome.outcome == "failed":
-        return _one("StorageReady", False, outcome.reason, outcome.message)
-    trouble = next((one for one in found if one.role == "prepare"), None)
-    if trouble is not None:
-        return _one("StorageReady", False, trouble.reason, str(trouble))
-    if plan.phase == "Invalid":
-        return _one("StorageReady", False, "InvalidSpec", "nothing is fetched for a job that cannot run")
-    return _one("StorageReady", False, "Preparing", "data and model are being brought into the storage")
+        return _condition("StorageReady", False, outcome.reason, outcome.message)
+    problem = next((each for each in problems if each.role == "prepare"), None)
+    if problem is not None:
+        return _condition("StorageReady", False, problem.reason, str(problem))
+    if plan.reason == INVALID_SPEC:
+        return _condition("StorageReady", False, INVALID_SPEC, "Nothing is downloaded while the spec is invalid.")
+    return _condition("StorageReady", False, "Preparing", "Downloading model and datasets.")
 
 
-def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
+def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     if not plan.serving:
-        return _one(kind, False, "NotNeeded", "no stage needs it now")
+        return _condition(kind, False, "NotNeeded", "No stage needs it now.")
     counts = {role: ready_of(observed, role) for role in roles}
-    told = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
+    summary = ", ".join(f"{ready} of {desired} {role} pods ready" for role, (ready, desired) in counts.items())
     if all(desired and ready >= desired for ready, desired in counts.values()):
-        return _one(kind, True, "Ready", told)
-    trouble = next((one for one in found if one.role in roles), None)
-    if trouble is not None:
-        return _one(kind, False, trouble.reason, f"{told}; {trouble}")
-    return _one(kind, False, "Starting", told)
+        return _condition(kind, True, "Ready", f"{summary}.")
+    problem = next((each for each in problems if each.role in roles), None)
+    if problem is not None:
+        return _condition(kind, False, problem.reason, f"{summary}. {problem}")
+    return _condition(kind, False, "Starting", f"{summary}.")
 
 
-def _training(plan: Plan, observed: ObservedJob, found: list[Diagnosis]) -> Condition:
+def _training(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     attempt, progress = plan.attempt, observed.progress()
     if attempt is None or plan.phase != "Running":
-        return _one("Training", False, plan.why, plan.message)
+        return _condition("Training", False, plan.reason, plan.message)
     if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
-        message = f"attempt {attempt.number} of stage {attempt.stage}: its driver has not reported yet"
-        trouble = next((one for one in found if one.role == "trainer"), None)
-        if trouble is not None:
-            return _one("Training", False, trouble.reason, f"{message}; {trouble}")
-        return _one("Training", False, "Starting", message)
-    return _one("Training", True, "Running", f"attempt {attempt.number} of stage {attempt.stage}")
+        message = f"Attempt {attempt.number} of stage {attempt.stage}: its orchestrator has not reported yet."
+        problem = next((each for each in problems if each.role == "trainer"), None)
+        if problem is not None:
+            return _condition("Training", False, problem.reason, f"{message} {problem}")
+        return _condition("Training", False, "Starting", message)
+    return _condition("Training", True, "Running", f"Attempt {attempt.number} of stage {attempt.stage}.")
 
 
-def _degraded(found: list[Diagnosis]) -> Condition:
-    if not found:
-        return _one("Degraded", False, "AsExpected")
-    first = {(one.role, one.reason): one for one in reversed(found)}
-    told = sorted(found, key=lambda one: one is not first[one.role, one.reason])[:TOLD]
-    more = f"\nand {len(found) - len(told)} more" if len(found) > len(told) else ""
-    reasons = list(dict.fromkeys(one.reason for one in told))
-    return _one("Degraded", True, SEPARATOR.join(reasons), "\n".join(map(str, told)) + more)
+def _degraded(problems: list[Diagnosis]) -> Condition:
+    if not problems:
+        return _condition("Degraded", False, "AsExpected")
+    first = {(each.role, each.reason): each for each in reversed(problems)}
+    listed = sorted(problems, key=lambda each: each is not first[each.role, each.reason])[:MAX_PROBLEMS]
+    more = f"\nand {len(problems) - len(listed)} more" if len(problems) > len(listed) else ""
+    return _condition("Degraded", True, listed[0].reason, "\n".join(map(str, listed)) + more)

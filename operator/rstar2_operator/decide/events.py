@@ -1,4 +1,4 @@
-"""What happened to a job, told as Events: the difference between two statuses, as a person would say it. Pure."""
+"""Events of a job, from the difference between two statuses. Pure. `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -6,104 +6,118 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rstar2_operator.decide.conditions import SEPARATOR, new_causes
+from rstar2_operator.decide.conditions import new_causes
+from rstar2_operator.decide.plan import INVALID_SPEC, RESTART_REASONS
 
 NORMAL, WARNING = "Normal", "Warning"
+Status = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One line of `kubectl describe`."""
+    """One Event."""
 
     kind: str
     reason: str
     message: str
     action: str = "Reconcile"
     recurs: bool = False
-    """It may come and go: the same words are not said again for a while. What happens once is always said."""
+    """Whether it may come and go. The same text is then not repeated for a while."""
 
 
-def events(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[JobEvent]:
-    """What to say about the step from `old` to `new`."""
-    phase, before = new.get("phase"), old.get("phase")
-    said = [JobEvent(NORMAL, "Resumed", "going on where it stopped", "Resume")] if _resumed(before, phase) else []
-    said += _of_stages(old, new)
-    if phase != before:
-        told = {
-            "Preparing": JobEvent(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare"),
-            "Restarting": JobEvent(WARNING, "Restarting", new.get("message", ""), "Restart"),
-            "Suspending": JobEvent(NORMAL, "Suspending", new.get("message", ""), "Suspend"),
-            "Suspended": JobEvent(NORMAL, "Suspended", new.get("message", ""), "Suspend"),
-            "Pending": JobEvent(
-                WARNING, "Released" if _released(new) else "Waiting", new.get("message", ""), "Release"
-            ),
-            "Complete": JobEvent(NORMAL, "Complete", _summary(new), "Finish"),
-            "Failed": JobEvent(WARNING, "Failed", new.get("message", ""), "Finish"),
-            "Invalid": JobEvent(WARNING, "InvalidSpec", new.get("message", ""), "Validate"),
-        }.get(str(phase))
-        if told is not None:
-            said.append(told)
-    elif phase == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
-        kept = f"stage {new.get('stage')} goes on with the settings that its attempt began with"
-        message = f"the spec was changed: the roles' pods follow now, {kept} (to have them reread: suspend and resume)"
-        said.append(JobEvent(NORMAL, "SpecChanged", message))
-    said += _of_conditions(old, new)
-    return said
+def events(old: Status, new: Status) -> list[JobEvent]:
+    """Return the Events of the step from `old` to `new`."""
+    resumed = old.get("phase") == "Suspended" and new.get("phase") in ("Pending", "Preparing", "Running")
+    result = [JobEvent(NORMAL, "Resumed", "The job resumes from its last checkpoint.", "Resume")] if resumed else []
+    result += _of_stages(old, new)
+    state = _state(new)
+    if state != _state(old):
+        result += _of_state(state, new)
+    elif state == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
+        message = (
+            f"Spec changed. Engine, judge and Redis pods are updated now; stage {new.get('stage')} keeps its settings "
+            "until its next attempt. To apply them now, suspend and resume the job."
+        )
+        result.append(JobEvent(NORMAL, "SpecChanged", message))
+    return result + _of_conditions(old, new)
 
 
-def _of_stages(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[JobEvent]:
+def _state(status: Status) -> str:
+    """The phase, or a reason that has an Event of its own."""
+    reason = _plan_reason(status)
+    if reason == INVALID_SPEC:
+        return INVALID_SPEC
+    return "Restarting" if status.get("phase") == "Pending" and reason in RESTART_REASONS else str(status.get("phase"))
+
+
+def _plan_reason(status: Status) -> str:
+    """The reason of the phase: while no attempt runs, Training has it."""
+    training = _condition(status, "Training")
+    return "" if training is None else str(training["reason"])
+
+
+def _of_state(state: str, new: Status) -> list[JobEvent]:
+    message = new.get("message", "")
+    event = {
+        "Pending": JobEvent(WARNING, _plan_reason(new) or "Pending", message, "Release"),
+        "Preparing": JobEvent(NORMAL, "Preparing", message, "Prepare"),
+        "Restarting": JobEvent(WARNING, "Restarting", message, "Restart"),
+        "Suspending": JobEvent(NORMAL, "Suspending", message, "Suspend"),
+        "Suspended": JobEvent(NORMAL, "Suspended", message, "Suspend"),
+        "Succeeded": JobEvent(NORMAL, "Succeeded", _summary(new), "Finish"),
+        "Failed": JobEvent(WARNING, "Failed", message, "Finish"),
+        INVALID_SPEC: JobEvent(WARNING, INVALID_SPEC, message, "Validate"),
+    }.get(state)
+    return [] if event is None else [event]
+
+
+def _of_stages(old: Status, new: Status) -> list[JobEvent]:
     before = {row["name"]: row for row in old.get("stages") or ()}
-    said = []
+    result = []
     for row in new.get("stages") or ():
         last = before.get(row["name"], {})
         name = row["name"]
-        if row["attempts"] > last.get("attempts", 0) and row["phase"] != "Waiting":
-            again = f": {new['message']}" if row["attempts"] > 1 else ""  # which attempt, and after what
-            said.append(JobEvent(NORMAL, "StageStarted", f"stage {name} ({row['type']}){again}", "RunStage"))
-        if row["phase"] == "Done" and last.get("phase") != "Done":
+        if row["attempts"] > last.get("attempts", 0) and row["phase"] != "Pending":
+            detail = f" {new['message']}" if row["attempts"] > 1 else ""  # which attempt, and after which failure
+            result.append(
+                JobEvent(NORMAL, "StageStarted", f"Stage {name} ({row['type']}) started.{detail}", "RunStage")
+            )
+        if row["phase"] == "Succeeded" and last.get("phase") != "Succeeded":
             reward = (row.get("metrics") or {}).get("reward")
             step = row.get("step") or 0
             steps = f" after {step} step{'s' if step > 1 else ''}" if step else ""
-            told = f", reward {reward}" if reward is not None else ""
-            why = f" ({row['reason']})" if row.get("reason") else ""
-            said.append(JobEvent(NORMAL, "StageCompleted", f"stage {name}{steps}{told}{why}", "RunStage"))
-    return said
+            rewarded = f", reward {reward}" if reward is not None else ""
+            reason = f" ({row['reason']})" if row.get("reason") else ""
+            message = f"Stage {name} succeeded{steps}{rewarded}{reason}."
+            result.append(JobEvent(NORMAL, "StageSucceeded", message, "RunStage"))
+    return result
 
 
-def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[JobEvent]:
-    """What came in the way, or went out of it."""
+def _of_conditions(old: Status, new: Status) -> list[JobEvent]:
+    """Problems that began, or the end of all problems."""
     last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
     if now is None or now["status"] == "True":
         return _of_causes(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)
-    if last is None or last["status"] == "False" or new.get("phase") not in ("Preparing", "Running", "Finishing"):
-        return []  # a job that has let go of its pods has recovered from nothing
-    return [JobEvent(NORMAL, "Recovered", "nothing is in the way any more", "Watch", recurs=True)]
+    running = new.get("phase") in ("Preparing", "Running", "Finalizing") and _state(new) != INVALID_SPEC
+    if last is None or last["status"] == "False" or not running:
+        return []  # a job that has deleted its pods has not recovered
+    return [JobEvent(NORMAL, "Recovered", "All reported problems are resolved.", "Watch", recurs=True)]
 
 
-def _of_causes(causes: set[tuple[str, str]], new: Mapping[str, Any]) -> list[JobEvent]:
-    """One Event for causes of a new kind, with all that is in the way; else one for each condition that they touch."""
-    whole = any(kind == "Degraded" for kind, _ in causes)
-    said = []
-    for one in new.get("conditions") or ():
-        reasons = [reason for reason in one["reason"].split(SEPARATOR) if (one["type"], reason) in causes]
-        if reasons and (one["type"] == "Degraded") == whole:
-            said.append(JobEvent(WARNING, reasons[0], one["message"][:1024], "Watch", recurs=True))
-    return said
+def _of_causes(causes: set[tuple[str, str]], new: Status) -> list[JobEvent]:
+    """One Event with all problems if Degraded has a new reason; else one for each condition with a new reason."""
+    degraded = any(kind == "Degraded" for kind, _ in causes)
+    return [
+        JobEvent(WARNING, each["reason"], each["message"][:1024], "Watch", recurs=True)
+        for each in new.get("conditions") or ()
+        if (each["type"], each["reason"]) in causes and (each["type"] == "Degraded") == degraded
+    ]
 
 
-def _resumed(before: object, phase: object) -> bool:
-    return before == "Suspended" and phase in ("Pending", "Preparing", "Running")
+def _condition(status: Status, kind: str) -> Mapping[str, Any] | None:
+    return next((each for each in status.get("conditions") or () if each["type"] == kind), None)
 
 
-def _released(status: Mapping[str, Any]) -> bool:
-    admitted = _condition(status, "Admitted")
-    return admitted is not None and admitted["status"] == "False"
-
-
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    return next((one for one in status.get("conditions") or () if one["type"] == kind), None)
-
-
-def _summary(new: Mapping[str, Any]) -> str:
-    rows = new.get("stages") or ()
-    return f"{len(rows)} stages are done" + (f", last reward {new['reward']}" if new.get("reward") else "")
+def _summary(new: Status) -> str:
+    reward = f" Last reward: {new['reward']}." if new.get("reward") else ""
+    return f"{len(new.get('stages') or ())} stages succeeded.{reward}"

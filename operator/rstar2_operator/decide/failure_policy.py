@@ -1,9 +1,14 @@
-"""After an attempt: what its Job, its driver's outcome and the failure policy say happens next, and when."""
+"""spec.failurePolicy: the reaction to an attempt that ended, from its Job, its outcome and the policy's rules.
+
+`rstar2_train.api.failure_policy` has the part that `rstar2 run` shares: exit code and outcome -> action. This file adds
+what only a cluster has: disruptions of pods, restart counters in the attempts' Jobs, backoff, rejected Jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide.diagnostics import Diagnosis
@@ -17,14 +22,14 @@ from rstar2_operator.observed import (
     job_finished_at,
     labels,
 )
-from rstar2_train.api.failure_policy import FailureDecision, after_attempt
+from rstar2_train.api.failure_policy import FailureDecision, after_attempt, exhausted
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
-FIRST_BACK_OFF_SECONDS = 5.0
-LONGEST_BACK_OFF_SECONDS = 300.0
+FIRST_BACKOFF_SECONDS = 5.0
+MAX_BACKOFF_SECONDS = 300.0
 DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
-LOST = "PodLost: a pod of the attempt ended or was deleted; the driver wrote a checkpoint"
+POD_LOST = "PodLost: a pod of the attempt terminated or was deleted; the orchestrator wrote a checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,52 +38,58 @@ class RestartCounters:
 
     restarts: int
     counted: int
+    """Those of them that count towards maxRestarts."""
+
+    def plan(self, **fields: Any) -> Plan:
+        """Return a plan with these counters."""
+        return Plan(restarts=self.restarts, counted=self.counted, **fields)
 
 
 def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
-    """Restarts so far: what the last attempt's Job carries, or the status when that Job is gone."""
-    told = annotations_of(last) if last is not None else {}
+    """Return the restarts so far. `last`: the Job of the last attempt; without it, the status has them."""
+    annotations = annotations_of(last) if last is not None else {}
     return RestartCounters(
-        max(int(told.get(names.RESTARTS, 0)), int(observed.status.get("restarts", 0))),
-        max(int(told.get(names.COUNTED, 0)), int(observed.status.get("restartsCountedTowardsMax", 0))),
+        max(int(annotations.get(names.RESTARTS, 0)), int(observed.status.get("restarts", 0))),
+        max(int(annotations.get(names.COUNTED, 0)), int(observed.status.get("restartsCountedTowardsMax", 0))),
     )
 
 
 def decide_next(
     job: AgenticRLJob, stage: Stage, observed: ObservedJob, *, number: int, counted: int
 ) -> FailureDecision:
-    """What the failure policy says about a finished attempt."""
+    """Return the failure policy's decision about a finished attempt."""
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
-        outcome = None  # an earlier attempt's
+        outcome = None  # of an earlier attempt
     policy = job.spec.failure_policy
     disrupted = names.attempt(observed.name, stage.name, number) in observed.disrupted
     decision = after_attempt(
-        exit_code=driver_exit_code(stage, observed, number=number),
+        exit_code=orchestrator_exit_code(stage, observed, number=number),
         outcome=outcome,
         policy=policy,
         counted_restarts=None if disrupted else counted,
     )
-    # Who drains a node does no harm to the job, whether the driver found the time for a checkpoint or not.
+    # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
     if disrupted and decision.action in ("Suspend", "RestartStage"):
-        return FailureDecision("RestartStage", why=DISRUPTED)
+        return FailureDecision("RestartStage", reason=DISRUPTED)
     if decision.action != "Suspend":
         return decision
-    # Nobody asked for it, or its Job would have been deleted: a pod was lost, which ends the others, and the driver
-    # used its grace for a checkpoint. A worker that dies again and again must not go on for ever.
+    # The Job was not deleted, so the suspension was not requested: a pod was lost, which terminated the others, and
+    # the orchestrator wrote a checkpoint. The restart counts, because a worker may crash in every attempt.
     if counted >= policy.max_restarts:
-        return FailureDecision("FailJob", why=f"{LOST} (after {counted} restarts, the most that maxRestarts allows)")
-    return FailureDecision("RestartStage", counts=True, why=LOST)
+        return FailureDecision("FailJob", reason=exhausted(POD_LOST, counted))
+    return FailureDecision("RestartStage", counts=True, reason=POD_LOST)
 
 
-def driver_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int:
-    """Exit code of the attempt's driver: its pod's, or what its outcome or its Job imply when the pod is gone."""
+def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int:
+    """Return the exit code of an attempt's orchestrator; if its pod is gone, the code of its outcome or its Job."""
     attempt = names.attempt(observed.name, stage.name, number)
     for pod in observed.pods:
-        told = labels(pod)
-        if told.get(names.OF_JOB_LABEL) != attempt:
+        pod_labels = labels(pod)
+        if pod_labels.get(names.OF_JOB_LABEL) != attempt:
             continue
-        if told.get("batch.kubernetes.io/job-completion-index", "0") == "0" and (code := exit_code(pod)) is not None:
+        index = pod_labels.get("batch.kubernetes.io/job-completion-index", "0")
+        if index == "0" and (code := exit_code(pod)) is not None:
             return code
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt == number:
@@ -88,19 +99,19 @@ def driver_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int
 
 
 def restart_at(last: Object, *, restarts: int) -> float:
-    """When the next attempt may start: each restart waits twice as long as the one before."""
-    wait = min(LONGEST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2.0 ** min(restarts, 10))
-    return (job_finished_at(last) or 0.0) + wait
+    """Return when the next attempt may start. The backoff doubles with each restart."""
+    backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(restarts, 10))
+    return (job_finished_at(last) or 0.0) + backoff
 
 
-def plan_after_refusals(plan: Plan, observed: ObservedJob, refused: Sequence[Diagnosis]) -> Plan:
-    """The plan once the API server has `refused` some of it: an attempt that was not made is not counted."""
-    if not refused or plan.attempt is None:
+def plan_after_rejections(plan: Plan, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Plan:
+    """Return the plan after the API server `rejected` some objects; an attempt without a Job is not counted."""
+    if not rejected or plan.attempt is None:
         return plan
     attempts = observed.attempts(plan.attempt.stage)
     if plan.attempt.number in attempts:
         return plan
-    told = counters(observed, attempts.get(max(attempts, default=0)))
-    message = f"attempt {plan.attempt.number} of stage {plan.attempt.stage} cannot be made: {refused[0]}"
-    return replace(plan, phase="Pending", why="Refused", message=message, attempt=None, restarts=told.restarts,
-                   counted=told.counted)  # fmt: skip
+    restarts = counters(observed, attempts.get(max(attempts, default=0)))
+    message = f"Attempt {plan.attempt.number} of stage {plan.attempt.stage} cannot be created. {rejected[0]}"
+    return replace(plan, phase="Pending", reason="ApplyRejected", message=message, attempt=None,
+                   restarts=restarts.restarts, counted=restarts.counted)  # fmt: skip

@@ -1,53 +1,83 @@
-"""All or nothing: a job whose pods cannot all be scheduled lets go of everything, and tries again later.
+"""spec.pendingDeadlineSeconds: a job whose pods cannot all be scheduled in time releases all of them, and retries.
 
-Without it two jobs could each hold half of the accelerators and wait for the other half for ever.
+Without it, two jobs could each hold half of the accelerators and wait for the other half indefinitely.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 
-from rstar2_operator.observed import Object, ObservedJob, condition, is_true, lacks_pods, seconds
+from rstar2_operator.decide.diagnostics import diagnoses
+from rstar2_operator.decide.failure_policy import RestartCounters
+from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Plan
+from rstar2_operator.observed import Object, ObservedJob, condition, is_true, lacks_pods, seconds, timestamp
 from rstar2_train.api.job import AgenticRLJob
 
-BACK_OFF_SECONDS = (30.0, 600.0)
+RETRY_SECONDS = (30.0, 600.0)
+"""Minimum and maximum time between a release and the next try, before jitter."""
+MAX_NAMES = 3
+"""Pending pods that a message names."""
+MAX_CAUSES = 2
+"""Problems that a message has."""
 
 
-def unscheduled(pod: Object) -> bool:
-    """Whether a pod waits for a node."""
-    found = condition(pod, "PodScheduled")
-    return (found is None or found["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
-
-
-def waiting(observed: ObservedJob) -> list[str]:
-    """Names of the pods that have no node, and of what lacks pods that are refused (a RuntimeClass, a quota)."""
-    pods = [pod["metadata"]["name"] for pod in observed.pods if unscheduled(pod)]
-    lacking = [
+def pending(observed: ObservedJob) -> list[str]:
+    """Return the names of pods without a node, and of controllers whose pods are rejected (RuntimeClass, quota)."""
+    pods = [pod["metadata"]["name"] for pod in observed.pods if _is_unscheduled(pod)]
+    controllers = [
         name
         for (kind, name), child in observed.children.items()
         if is_true(child, "ReplicaFailure") or lacks_pods(kind, child)
     ]
-    return sorted(pods) + sorted(lacking)
+    return sorted(pods) + sorted(controllers)
 
 
-def release_at(job: AgenticRLJob, observed: ObservedJob, *, began: float) -> float | None:
-    """When to let go, if pods are still waiting then; None when all exist and have a node, or no deadline is set."""
-    limit = job.spec.pending_deadline_seconds
-    return began + limit if limit is not None and waiting(observed) else None
+def _is_unscheduled(pod: Object) -> bool:
+    scheduled = condition(pod, "PodScheduled")
+    return (scheduled is None or scheduled["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
 
 
-def resume_at(job: AgenticRLJob, observed: ObservedJob) -> float | None:
-    """When to try again after a release; None when the job was not released."""
-    admitted = condition(observed.job, "Admitted")
-    if admitted is None or admitted["status"] == "True" or admitted.get("reason") != "PendingDeadline":
+def released_until(observed: ObservedJob) -> float | None:
+    """Return when to retry after a release; None if the pods of the job are not released."""
+    scheduled, retry = condition(observed.job, "PodsScheduled"), observed.status.get("nextRetryTime")
+    if scheduled is None or scheduled["reason"] != SCHEDULING_TIMEOUT or retry is None:
         return None
-    return seconds(admitted["lastTransitionTime"]) + pause(job, observed)
+    return seconds(retry)
 
 
-def pause(job: AgenticRLJob, observed: ObservedJob) -> float:
-    """Seconds between a release and the next try."""
-    low, high = BACK_OFF_SECONDS
-    wait = min(high, max(low, float(job.spec.pending_deadline_seconds or low)))
-    # Jobs that were released together must not come back together.
-    spread = zlib.crc32(observed.job["metadata"]["uid"].encode()) / 2**32
-    return wait * (1 + spread)
+def released(stage: str | None, observed: ObservedJob, restarts: RestartCounters, *, until: float) -> Plan:
+    """Return the plan of a job that stays released."""
+    scheduled = condition(observed.job, "PodsScheduled") or {}
+    return restarts.plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=scheduled.get("message", ""), stage=stage,
+                         retry_at=until, wake_at=until)  # fmt: skip
+
+
+def release_if_overdue(plan: Plan, job: AgenticRLJob, observed: ObservedJob, *, since: float, now: float) -> Plan:
+    """Return `plan`, or the release of all pods if some have been pending from `since` past the deadline."""
+    limit, names = job.spec.pending_deadline_seconds, pending(observed)
+    if limit is None or not names:
+        return plan
+    if now < since + limit:
+        return wake_earlier(plan, since + limit)
+    retry = now + _retry_seconds(limit, observed)
+    listed = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+    message = (
+        f"Not all pods could be scheduled within {limit} s (pending: {listed}). Released all pods; retrying at "
+        f"{timestamp(retry)}."
+    )
+    message += "".join(f"\n{problem}" for problem in diagnoses(observed, now=now)[:MAX_CAUSES])
+    return Plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=message, stage=plan.stage, restarts=plan.restarts,
+                counted=plan.counted, retry_at=retry, wake_at=retry)  # fmt: skip
+
+
+def wake_earlier(plan: Plan, when: float) -> Plan:
+    """Return the plan with a wake-up no later than `when`."""
+    return dataclasses.replace(plan, wake_at=when if plan.wake_at is None else min(plan.wake_at, when))
+
+
+def _retry_seconds(limit: float, observed: ObservedJob) -> float:
+    low, high = RETRY_SECONDS
+    # Jitter from the UID: jobs that were released together must not retry together.
+    jitter = zlib.crc32(observed.job["metadata"]["uid"].encode()) / 2**32
+    return min(high, max(low, limit)) * (1 + jitter)

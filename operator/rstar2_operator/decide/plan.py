@@ -1,15 +1,23 @@
-"""What `decide` answers: which objects a job should have now, and what to say about it. Plain data."""
+"""The result of `decide`: the objects that a job should have now, and the explanation. Plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["Invalid", "Pending", "Preparing", "Running", "Restarting", "Suspending", "Suspended", "Finishing",
-                "Complete", "Failed"]  # fmt: skip
-FINAL: tuple[Phase, Phase] = ("Complete", "Failed")
-"""Phases that a job never leaves; its conditions have the same names."""
+Phase = Literal[
+    "Pending", "Preparing", "Running", "Suspending", "Suspended", "Finalizing", "Succeeded", "Failed"
+]  # fmt: skip
+FINAL: tuple[Phase, Phase] = ("Succeeded", "Failed")
+"""Final phases; the conditions that record them have the same names."""
 Ending = Literal["completed", "failed"]
+
+RESTART_REASONS = frozenset({"BackOff", "WaitingForPodTermination", "SharedSecretMissing"})
+"""Reasons of phase Pending between two attempts of a stage."""
+SCHEDULING_TIMEOUT = "SchedulingTimeout"
+"""Reason of phase Pending after a release of all pods."""
+INVALID_SPEC = "InvalidSpec"
+"""Reason of a job whose spec the operator cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,35 +27,36 @@ class StageAttempt:
     stage: str
     number: int
     restarts: int = 0
-    """Restarts of the whole job up to it."""
+    """Restarts of the whole job before this attempt."""
     counted: int = 0
     """Those of them that count towards maxRestarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a job should have now. Whatever it has beyond that is deleted, but for finished Jobs and its storage."""
+    """The objects that a job should have now. Others are deleted, except finished Jobs and the storage."""
 
     phase: Phase
-    why: str = ""
+    reason: str = ""
     """CamelCase reason of the phase."""
     message: str = ""
-    """The same for a person."""
+    """Explanation of the phase."""
     stage: str | None = None
-    """The stage it is at."""
+    """Current stage."""
     prepare: bool = False
-    """The Job that fills the storage."""
+    """Whether the Job exists that fills the storage."""
     serving: bool = False
-    """Redis, judge, executors and engines."""
+    """Whether Redis, judge, executors and engines exist."""
     attempt: StageAttempt | None = None
     """The attempt that should exist."""
     report: Ending | None = None
-    """The Job that writes the report."""
+    """Ending that the report Job records; None: no report Job."""
     restarts: int = 0
     counted: int = 0
-    released: bool = False
-    """Everything was let go because not all of it could be scheduled."""
-    remove: bool = False
-    """The job itself should be deleted (its time to live is over)."""
+    """Restarts of the whole job, and those of them that count towards maxRestarts."""
+    delete: bool = False
+    """Whether the AgenticRLJob itself should be deleted."""
+    retry_at: float | None = None
+    """When the next attempt to run is made; seconds since the epoch. Recorded as status.nextRetryTime."""
     wake_at: float | None = None
-    """When to decide again though nothing has changed; seconds since the epoch."""
+    """When to decide again even if nothing has changed; seconds since the epoch."""

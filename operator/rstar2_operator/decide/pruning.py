@@ -1,4 +1,4 @@
-"""What a job has and should not have any more: roles that no stage needs now, attempts that are over. Pure."""
+"""Objects that a job has and should not have any more: roles that no stage needs now, and superseded attempts. Pure."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from rstar2_operator.observed import Object, ObservedJob, job_finished_at, label
 
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service"})
 KEPT_ATTEMPTS = 3
-"""Finished attempts of a stage whose Job stays, for its log."""
+"""Finished attempts per stage whose Job, and therefore log, is kept."""
 
 
-def prunable(observed: ObservedJob, wanted: Iterable[Any]) -> list[tuple[str, Object]]:
-    """(kind, object) to delete."""
-    named = {(body["kind"], body["metadata"]["name"]) for body in wanted}
-    out = []
-    for (kind, name), child in observed.children.items():
-        if (kind, name) in named or child["metadata"].get("deletionTimestamp"):
-            continue
-        if kind in PRUNED or (kind == "Job" and _job_is_left(child, observed)):
-            out.append((kind, child))
-    return out
+def prunable(observed: ObservedJob, bodies: Iterable[Any]) -> list[tuple[str, Object]]:
+    """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan."""
+    desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+    return [
+        (kind, child)
+        for (kind, name), child in observed.children.items()
+        if (kind, name) not in desired
+        and not child["metadata"].get("deletionTimestamp")
+        and (kind in PRUNED or (kind == "Job" and _is_superseded(child, observed)))
+    ]
 
 
 def prunable_when_suspended(observed: ObservedJob) -> list[tuple[str, Object]]:
-    """(kind, object) to delete of a suspended job whose spec cannot be read: the driver first, then what it needs."""
-    left = prunable(observed, ())
-    jobs = [(kind, child) for kind, child in left if kind == "Job"]
+    """Return (kind, object) to delete of a suspended job with an invalid spec: Jobs first, then what they need."""
+    objects = prunable(observed, ())
+    jobs = [(kind, child) for kind, child in objects if kind == "Job"]
     trainers = (pod for pod in observed.pods if names.STAGE_LABEL in labels(pod))
     checkpointing = any((pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for pod in trainers)
-    return jobs if jobs or checkpointing else left
+    return jobs if jobs or checkpointing else objects
 
 
-def _job_is_left(job: Object, observed: ObservedJob) -> bool:
+def _is_superseded(job: Object, observed: ObservedJob) -> bool:
+    """Whether a Job that is not in the plan should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
-        # One that was suspended, released or given up; not one whose driver is done and whose pods are just ending.
-        return stage is None or not stage_progress.ended_well(stage, observed)
+        # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods terminate.
+        return stage is None or not stage_progress.succeeded(stage, observed)
     if stage is None:
         return False
     attempts = sorted(observed.attempts(stage), reverse=True)

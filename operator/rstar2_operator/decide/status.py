@@ -1,6 +1,6 @@
-"""A job's status from what was observed and decided: everything that `kubectl get` and `describe` show. Pure.
+"""The status of a job from the observed objects and the plan: all that `kubectl get` and `describe` show. Pure.
 
-The fields are those of rstar2_train/api/status.py, from which the CRD is made; lists are bounded as they are there.
+The fields are those of rstar2_train/api/status.py, from which the CRD is generated; lists have the same bounds.
 """
 
 from __future__ import annotations
@@ -10,118 +10,150 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.conditions import conditions, merged, ready_of
+from rstar2_operator.decide.conditions import conditions, ready_of, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
-from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, Phase, Plan
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
 Status = dict[str, Any]
+MESSAGE_LENGTH = 1024
+TIMERS = frozenset({"activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
 
 
 def status_of(
-    job: AgenticRLJob, observed: ObservedJob, plan: Plan, *, now: float, refused: Sequence[Diagnosis] = ()
+    job: AgenticRLJob, observed: ObservedJob, plan: Plan, *, now: float, rejected: Sequence[Diagnosis] = ()
 ) -> Status:
-    """The whole status; `refused`: what the API server did not take."""
+    """Return the whole status. `rejected`: objects that the API server rejected in this round."""
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
-    found = [*refused, *diagnoses(observed, now=now)]
+    problems = [*rejected, *diagnoses(observed, now=now)]
     progress = observed.progress()
     rows = [_stage(job, stage, observed, plan, progress, now=now) for stage in job.spec.stages]
     status: Status = {
         "observedGeneration": generation,
         "phase": plan.phase,
-        "message": plan.message[:1024],
+        "message": plan.message[:MESSAGE_LENGTH],
         "restarts": plan.restarts,
         "restartsCountedTowardsMax": plan.counted,
         "startTime": old.get("startTime") or timestamp(now),
-        "conditions": merged(old.get("conditions") or (), conditions(plan, observed, found), now=now,
-                             generation=generation),
+        **_times(plan, old, now=now),
+        "conditions": with_times(old.get("conditions") or (), conditions(plan, observed, problems), now=now,
+                                 generation=generation),
         "stages": rows,
         "roles": _roles(observed, plan),
         "rolloutReplicas": ready_of(observed, "rollout")[1],
         "rolloutSelector": ",".join(f"{k}={v}" for k, v in names.labels(observed.name, "rollout").items()),
     }  # fmt: skip
-    done = sum(row["phase"] == "Done" for row in rows)
-    at = next((row for row in rows if row["name"] == plan.stage), rows[-1] if done == len(rows) else None)
-    if at is not None:
-        status |= {key: at[key] for key in ("step", "totalSteps", "checkpoint", "mlflowRunId") if key in at}
-        status["stage"] = at["name"]
-        so_far = rows[: rows.index(at) + 1]
-        rewards = [row["metrics"]["reward"] for row in so_far if "reward" in (row.get("metrics") or {})]
-        if rewards:  # of the present stage, or of the last one that had any
+    done = sum(row["phase"] == "Succeeded" for row in rows)
+    current = next((row for row in rows if row["name"] == plan.stage), rows[-1] if done == len(rows) else None)
+    if current is not None:
+        status |= {key: current[key] for key in ("step", "totalSteps", "checkpoint", "mlflowRunId") if key in current}
+        status["stage"] = current["name"]
+        up_to_current = rows[: rows.index(current) + 1]
+        rewards = [row["metrics"]["reward"] for row in up_to_current if "reward" in (row.get("metrics") or {})]
+        if rewards:  # of the current stage, or of the last stage that had any
             status["reward"] = rewards[-1]
-    status["progressPercentage"] = round(100 * _share(job, rows))
+    status["progressPercentage"] = round(100 * _share_done(job, rows))
     if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
-    if plan.phase in FINAL:
-        status["completionTime"] = old.get("completionTime") or timestamp(now)
     return status
 
 
-def invalid_status(
-    observed: ObservedJob, errors: str, *, now: float, left: bool, refused: Sequence[Diagnosis] = ()
-) -> Status:
-    """The status of a job whose spec cannot be used: what was known stays, and every error is told.
-
-    `left`: something of it still runs; `refused`: what the API server did not let go.
-    """
-    asked = bool(observed.job["spec"].get("suspend"))
-    if asked:
-        what = "it is being suspended" if left else "it is suspended, and holds nothing but the storage"
+def _times(plan: Plan, old: Object, *, now: float) -> Status:
+    """The timers that policies read in later rounds."""
+    times: Status = {}
+    if plan.phase == "Suspended":
+        times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     else:
-        what = "what runs goes on as it was; spec.suspend: true stops it" if left else ""
-    message = f"{errors}\n({what})" if what else errors
-    plan = Plan(phase="Invalid", why="InvalidSpec", message=message)
-    generation = int(observed.job["metadata"].get("generation", 0))
+        times["activeSince"] = old.get("activeSince") or timestamp(now)
+    if plan.phase == "Finalizing":
+        times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
+    if plan.phase in FINAL:
+        times["completionTime"] = old.get("completionTime") or timestamp(now)
+    if plan.retry_at is not None:
+        times["nextRetryTime"] = timestamp(plan.retry_at)
+    return times
+
+
+def invalid_status(
+    observed: ObservedJob, errors: str, *, now: float, running: bool, rejected: Sequence[Diagnosis] = ()
+) -> Status:
+    """Return the status of a job whose spec is invalid: the last status, with every error in the message.
+
+    `running`: objects of the job still exist; `rejected`: deletions that the API server rejected.
+    """
     old = observed.status
-    found = [*refused, *diagnoses(observed, now=now)]
-    told = merged(old.get("conditions") or (), conditions(plan, observed, found), now=now, generation=generation)
-    return {**old, "observedGeneration": generation, "phase": plan.phase, "message": message[:1024], "conditions": told}
+    generation = int(observed.job["metadata"].get("generation", 0))
+    if old.get("phase") in FINAL:
+        return {**old, "observedGeneration": generation}  # nothing reads the spec of a finished job
+    phase: Phase
+    if observed.job["spec"].get("suspend"):
+        phase = "Suspending" if running else "Suspended"
+        note = "The job is being suspended." if running else "The job is suspended; only its storage is kept."
+    else:
+        phase = old.get("phase") or "Pending"
+        note = "Running pods are left unchanged. To stop them, set spec.suspend to true." if running else ""
+    message = f"{errors}\n{note}" if note else errors
+    plan = Plan(phase=phase, reason=INVALID_SPEC, message=message)
+    problems = [*rejected, *diagnoses(observed, now=now)]
+    described = conditions(plan, observed, problems)
+    return {
+        **{name: value for name, value in old.items() if name not in TIMERS},
+        **_times(plan, old, now=now),
+        "observedGeneration": generation,
+        "phase": phase,
+        "message": message[:MESSAGE_LENGTH],
+        "conditions": with_times(old.get("conditions") or (), described, now=now, generation=generation),
+    }
 
 
 def _stage(
     job: AgenticRLJob, stage: Stage, observed: ObservedJob, plan: Plan, progress: Progress | None, *, now: float
 ) -> Status:
-    """One row of `stages`: what its driver told, over what was known before."""
+    """One row of `stages`: the orchestrator's report over the last known row."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
     row["attempts"] = stage_progress.last_attempt(stage, observed)
     if plan.attempt is not None and plan.attempt.stage == stage.name:
         row["attempts"] = max(row["attempts"], plan.attempt.number)
         row.setdefault("startTime", timestamp(now))
-    row["phase"] = _phase(stage, observed, plan)
+    row["phase"] = _stage_phase(stage, observed, plan)
     if progress is not None and progress.stage == stage.name:
-        row |= _told(progress)
+        row |= _of_progress(progress)
     elif (total := job.total_steps(stage)) is not None:
         row.setdefault("totalSteps", total)
     outcome = observed.outcome(stage.name)
-    if outcome is not None and row["phase"] in ("Done", "Failed"):
-        row |= {"outcome": outcome.outcome, "reason": outcome.reason, "message": outcome.message[:1024]}
+    if outcome is not None and row["phase"] in FINAL:
+        row |= {
+            "outcome": outcome.outcome.capitalize(),
+            "reason": outcome.reason,
+            "message": outcome.message[:MESSAGE_LENGTH],
+        }
         if outcome.checkpoint is not None:
             row["checkpoint"] = {"path": outcome.checkpoint.path, "step": outcome.checkpoint.step}
-        row.setdefault("endTime", timestamp(_ended(stage, observed) or now))
+        row.setdefault("completionTime", timestamp(_attempt_finished_at(stage, observed) or now))
     return row
 
 
-def _phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
-    if stage_progress.ended_well(stage.name, observed):
-        return "Done"
+def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
+    if stage_progress.succeeded(stage.name, observed):
+        return "Succeeded"
     if plan.stage != stage.name:
-        return "Waiting"
-    if plan.phase in ("Failed", "Suspended", "Suspending", "Restarting"):
+        return "Pending"
+    if plan.phase in ("Failed", "Suspended", "Suspending"):
         return plan.phase
-    if plan.phase == "Finishing":
-        return "Failed" if plan.report == "failed" else "Done"
-    return "Running" if plan.attempt is not None else "Waiting"
+    if plan.phase == "Finalizing":
+        return "Failed" if plan.report == "failed" else "Succeeded"
+    return "Running" if plan.attempt is not None else "Pending"
 
 
-def _told(progress: Progress) -> Status:
+def _of_progress(progress: Progress) -> Status:
     row: Status = {}
-    if progress.metrics:  # an attempt that has none yet: server-side apply would make null of a map that is emptied
+    if progress.metrics:  # server-side apply would turn an emptied map into null, which the schema rejects
         row["metrics"] = {name: _number(v) for name, v in progress.metrics.items()}
-    if progress.total_steps is not None:  # a filter or an evaluation has no steps that mean something to a person
+    if progress.total_steps is not None:  # the steps of a Filter or Evaluate stage mean nothing to a person
         row |= {"step": progress.step, "totalSteps": progress.total_steps}
     if progress.checkpoint is not None:
         row["checkpoint"] = {"path": progress.checkpoint.path, "step": progress.checkpoint.step}
@@ -131,22 +163,22 @@ def _told(progress: Progress) -> Status:
 
 
 def _number(value: float) -> str:
-    """Metrics are strings: the API has no floats that all clients read alike."""
+    """A decimal as text: clients of the API do not read floats alike."""
     return f"{value:.4g}"
 
 
-def _ended(stage: Stage, observed: ObservedJob) -> float | None:
-    last: Object | None = observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
+def _attempt_finished_at(stage: Stage, observed: ObservedJob) -> float | None:
+    last = observed.attempts(stage.name).get(stage_progress.last_attempt(stage, observed))
     return job_finished_at(last) if last is not None else None
 
 
-def _share(job: AgenticRLJob, rows: list[Status]) -> float:
-    """Share of the curriculum that is done: stages that learn count alike, however long; the others a fifth."""
+def _share_done(job: AgenticRLJob, rows: list[Status]) -> float:
+    """Share of the curriculum that is done. Every stage that trains has the same weight, the others a fifth of it."""
     total = done = 0.0
     for stage, row in zip(job.spec.stages, rows, strict=True):
         weight = 1.0 if stage.learns else 0.2
         total += weight
-        if row["phase"] == "Done":
+        if row["phase"] == "Succeeded":
             done += weight
         elif row.get("totalSteps"):
             done += weight * min(1.0, float(row.get("step") or 0) / row["totalSteps"])
@@ -154,7 +186,7 @@ def _share(job: AgenticRLJob, rows: list[Status]) -> float:
 
 
 def _roles(observed: ObservedJob, plan: Plan) -> list[Status]:
-    """Ready and wanted pods a role; the trainer's are those of the present attempt."""
+    """Ready and desired pods per role; the trainer's are those of the current attempt."""
     rows = []
     if plan.attempt is not None:
         child = observed.attempts(plan.attempt.stage).get(plan.attempt.number)

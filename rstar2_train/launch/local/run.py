@@ -198,7 +198,7 @@ class _LocalRun:
                 return "suspended"
             if self._stop.is_set() and decision.action == "RestartStage":
                 return "suspended"  # the second Ctrl-C killed it
-            message = f"Stage {stage.name}, attempt {attempt}: {decision.why}"
+            message = f"Stage {stage.name}, attempt {attempt}: {decision.reason}"
             excerpt = self._supervisor.log_excerpt(child.name, message)
             if decision.action == "FailJob":
                 self._failure = excerpt

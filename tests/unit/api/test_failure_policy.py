@@ -47,4 +47,4 @@ def test_rules_come_first_and_in_order() -> None:
     assert ask(76, outcome("failed", "JudgeUnavailable", retryable=True)).action == "RestartStage"
     limited = ask(76, outcome("failed", "EngineUnavailable", retryable=True))
     assert limited.action == "FailJob"
-    assert "maxRestarts" in limited.why
+    assert "maxRestarts" in limited.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rstar2_operator.decide.diagnostics import OVERDUE_SECONDS, SILENT_SECONDS, overdue_at
+from rstar2_operator.decide.diagnostics import SILENT_SECONDS, STUCK_SECONDS, next_overdue_at
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
@@ -45,12 +45,12 @@ def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
         cluster.finish_stage(stage)
         cluster.round()
     assert cluster.running() == ["demo-report"]
-    assert cluster.job["status"]["phase"] == "Finishing"
+    assert cluster.job["status"]["phase"] == "Finalizing"
     cluster.finish_job("demo-report", 0)
-    assert cluster.round().phase == "Complete"
+    assert cluster.round().phase == "Succeeded"
     assert kinds(cluster, "Deployment") == []
     assert ("PersistentVolumeClaim", "demo-state") in cluster.children
-    assert [row["phase"] for row in cluster.job["status"]["stages"]] == ["Done"] * 3
+    assert [row["phase"] for row in cluster.job["status"]["stages"]] == ["Succeeded"] * 3
     assert cluster.job["status"]["progressPercentage"] == 100
     assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-g1-1", "demo-e2-1", "demo-report"]
 
@@ -60,7 +60,7 @@ def test_a_report_that_hangs_does_not_hold_the_end_up() -> None:
     cluster.finish_stage("s0")
     cluster.round()
     cluster.now += 301
-    assert cluster.round().phase == "Complete"
+    assert cluster.round().phase == "Succeeded"
 
 
 def test_nothing_is_written_when_nothing_changes() -> None:
@@ -76,7 +76,7 @@ def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
     plan = cluster.round()
-    assert (plan.phase, plan.why) == ("Restarting", "BackOff")
+    assert (plan.phase, plan.reason) == ("Pending", "BackOff")
     assert plan.wake_at is not None and "137" in plan.message
     assert kinds(cluster, "Deployment") != []  # engines stay: only the driver starts again
     cluster.now = plan.wake_at
@@ -90,7 +90,7 @@ def test_configuration_errors_fail_at_once_with_the_drivers_words() -> None:
     cluster = at_first_stage("s")
     failed = Outcome(stage="s0", attempt=1, outcome="failed", reason="BadData", message="row 3 has no messages")
     cluster.finish_job("demo-s0-1", 78, outcome=failed)
-    assert cluster.round().phase == "Finishing"
+    assert cluster.round().phase == "Finalizing"
     cluster.finish_job("demo-report", 0)
     plan = cluster.round()
     assert plan.phase == "Failed" and "row 3 has no messages" in plan.message
@@ -117,7 +117,7 @@ def test_a_new_attempt_waits_for_the_last_pod_of_the_old_one() -> None:
     plan = cluster.round()
     cluster.now += 3600
     plan = cluster.round()
-    assert (plan.phase, plan.why) == ("Restarting", "OldPodsEnding")
+    assert (plan.phase, plan.reason) == ("Pending", "WaitingForPodTermination")
     assert "demo-g0-2" not in cluster.created_jobs
 
 
@@ -210,11 +210,11 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     degraded = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
     assert degraded["status"] == "True" and "Insufficient amd.com/gpu" in degraded["message"]
     training = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Training")
-    assert training["reason"] == "Unschedulable" and "free or add nodes" in training["message"]
+    assert training["reason"] == "Unschedulable" and "Free or add nodes" in training["message"]
     cluster.now = plan.wake_at
     plan = cluster.round()
-    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
-    assert "3 Insufficient amd.com/gpu" in plan.message and "free or add nodes" in plan.message
+    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
+    assert "3 Insufficient amd.com/gpu" in plan.message and "Free or add nodes" in plan.message
     assert kinds(cluster, "Deployment") == [] and ("Job", "demo-g0-1") not in cluster.children
     assert timestamp(cluster.plan().wake_at or 0.0) in plan.message
     cluster.pods.clear()
@@ -236,7 +236,7 @@ def test_many_pods_with_one_cause_do_not_hide_another() -> None:
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "containerStatuses": [{"name": "x", "state": image}]}
     cluster.round()
     one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
-    assert one["reason"] == "Unschedulable,ImagePullBackOff"
+    assert one["reason"] == "Unschedulable"
     lines = one["message"].splitlines()
     assert len(lines) == 7 and "executor-0" in lines[0] and "no image" in lines[1] and lines[6] == "and 35 more"
 
@@ -254,7 +254,7 @@ def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(dri
     assert 'RuntimeClass "gvisor" not found' in judge["message"] and plan.wake_at is not None
     cluster.now = plan.wake_at
     plan = cluster.reconcile()
-    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline")
+    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
     assert "demo-executor" in plan.message and kinds(cluster, "Deployment") == []
 
 
@@ -267,7 +267,7 @@ def test_a_job_whose_trainer_pods_a_quota_refuses_lets_go_of_its_engines(made: i
     assert plan.phase == "Running" and plan.wake_at is not None
     cluster.now = plan.wake_at
     plan = cluster.reconcile()
-    assert (plan.phase, plan.why) == ("Pending", "PendingDeadline") and "demo-g0-1" in plan.message
+    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout") and "demo-g0-1" in plan.message
     assert kinds(cluster, "Deployment") == []
 
 
@@ -277,16 +277,16 @@ def test_a_pod_that_cannot_end_is_told_with_its_node() -> None:
     pod["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
     cluster.round()
     assert degraded(cluster) is None
-    when = overdue_at(cluster.observed(), now=cluster.now)
-    assert when == cluster.now + OVERDUE_SECONDS
+    when = next_overdue_at(cluster.observed(), now=cluster.now)
+    assert when == cluster.now + STUCK_SECONDS
     cluster.now = when
     cluster.round()
     told = degraded(cluster)
-    assert told is not None and told["reason"] == "NotEnding" and "taint nodes node-1 " in told["message"]
+    assert told is not None and told["reason"] == "PodStuckTerminating" and "taint nodes node-1 " in told["message"]
     before = cluster.writes
     cluster.now += 3600
     cluster.round()
-    assert cluster.writes == before and overdue_at(cluster.observed(), now=cluster.now) is None
+    assert cluster.writes == before and next_overdue_at(cluster.observed(), now=cluster.now) is None
 
 
 def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
@@ -295,16 +295,16 @@ def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
         begun = {"running": {"startedAt": timestamp(cluster.now)}}
         cluster.pods[name]["status"]["containerStatuses"] = [{"name": "x", "state": begun}]
     cluster.round()
-    when = overdue_at(cluster.observed(), now=cluster.now)
+    when = next_overdue_at(cluster.observed(), now=cluster.now)
     assert when == cluster.now + SILENT_SECONDS and degraded(cluster) is None
     cluster.now = when
     cluster.round()
     told = degraded(cluster)
-    assert told is not None and told["reason"] == "NotReporting"
+    assert told is not None and told["reason"] == "DriverNotReporting"
     assert "kubectl logs -l batch.kubernetes.io/job-name=demo-g0-1 " in told["message"]
     cluster.progress("g0", 1, 0, phase="Starting")
     cluster.round()
-    assert degraded(cluster) is None and overdue_at(cluster.observed(), now=cluster.now) is None
+    assert degraded(cluster) is None and next_overdue_at(cluster.observed(), now=cluster.now) is None
 
 
 def degraded(cluster: SimulatedCluster) -> dict[str, str] | None:
@@ -333,11 +333,11 @@ def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported(
     cluster = at_first_stage("s", activeDeadlineSeconds=600)
     cluster.finish_stage("s0")
     plan = cluster.round()
-    assert plan.phase == "Finishing"
+    assert plan.phase == "Finalizing"
     cluster.now += 601
     cluster.round()
     cluster.finish_job("demo-report", 0)
-    assert cluster.round().phase == "Complete"
+    assert cluster.round().phase == "Succeeded"
 
 
 def test_the_active_deadline_fails_the_job() -> None:
@@ -348,7 +348,7 @@ def test_the_active_deadline_fails_the_job() -> None:
     cluster.round()
     cluster.finish_job("demo-report", 0)
     plan = cluster.round()
-    assert (plan.phase, plan.why) == ("Failed", "DeadlineExceeded")
+    assert (plan.phase, plan.reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_the_active_deadline_stands_still_while_the_job_is_suspended() -> None:
@@ -363,7 +363,7 @@ def test_the_active_deadline_stands_still_while_the_job_is_suspended() -> None:
     plan = cluster.round()
     assert plan.phase == "Running" and plan.wake_at == cluster.now + 600
     cluster.now += 600
-    assert cluster.round().why == "DeadlineExceeded"
+    assert cluster.round().reason == "DeadlineExceeded"
 
 
 def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
@@ -372,9 +372,9 @@ def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
     cluster.round()
     cluster.finish_job("demo-report", 0)
     plan = cluster.round()
-    assert plan.phase == "Complete" and not plan.remove and plan.wake_at is not None
+    assert plan.phase == "Succeeded" and not plan.delete and plan.wake_at is not None
     cluster.now = plan.wake_at
-    assert cluster.plan().remove
+    assert cluster.plan().delete
 
 
 def test_wrong_data_is_told_by_the_preparation() -> None:

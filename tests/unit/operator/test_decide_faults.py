@@ -79,7 +79,7 @@ def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> Non
     status = {"phase": "Failed", "containerStatuses": [{"state": ended}]}
     cluster.pods["one"] = {"kind": "Pod", "metadata": {"name": "one", "labels": labels}, "status": status}
     cluster.round()
-    assert degraded(cluster).startswith('Pod/one: StartError: exec: "python": not found -> is it the image')
+    assert degraded(cluster).startswith('Pod/one: StartError: exec: "python": not found. Wrong image for this role?')
     cluster.finish_preparation()
     cluster.round()
     assert degraded(cluster) == ""
@@ -93,7 +93,7 @@ def test_an_image_that_is_tried_again_and_again_is_one_trouble() -> None:
         waiting = {"state": {"waiting": {"reason": reason, "message": "no such image"}}}
         cluster.pods["one"] = {**pod, "status": {"phase": "Pending", "containerStatuses": [waiting]}}
         cluster.round()
-        assert degraded(cluster).startswith("Pod/one: ImagePullBackOff: no such image -> check the image's name")
+        assert degraded(cluster).startswith("Pod/one: ImagePullBackOff: no such image. Check the image name")
 
 
 def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
@@ -105,7 +105,7 @@ def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
     cluster.finish_stage("s0")
     cluster.round()
     cluster.finish_job("demo-report", 0)
-    assert cluster.round().phase == "Complete"
+    assert cluster.round().phase == "Succeeded"
 
 
 def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
@@ -115,8 +115,8 @@ def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
     cluster.now += 3600
     for _ in range(3):
         plan = cluster.round()
-        assert (plan.phase, plan.why) == ("Pending", "Refused")
-    assert "Job/demo-g0-2: Refused: Forbidden: exceeded quota: q -> put right" in degraded(cluster)
+        assert (plan.phase, plan.reason) == ("Pending", "ApplyRejected")
+    assert "Job/demo-g0-2: ApplyRejected: Forbidden: exceeded quota: q. Fix the field" in degraded(cluster)
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["stages"][0]["attempts"]) == (0, 1)
     before = cluster.writes
     cluster.round()
@@ -131,7 +131,7 @@ def test_no_pod_runs_without_what_protects_it() -> None:
     cluster.rejected_kinds = {"NetworkPolicy"}
     cluster.round()
     assert kinds(cluster, "Job") == [] and kinds(cluster, "ConfigMap") != []
-    assert "NetworkPolicy/demo-deny: Refused" in degraded(cluster)
+    assert "NetworkPolicy/demo-deny: ApplyRejected" in degraded(cluster)
 
 
 def test_a_report_that_is_refused_does_not_hold_the_end_up() -> None:
@@ -140,7 +140,7 @@ def test_a_report_that_is_refused_does_not_hold_the_end_up() -> None:
     cluster.rejected_kinds = {"Job"}
     cluster.round()
     cluster.now += 301
-    assert cluster.round().phase == "Complete"
+    assert cluster.round().phase == "Succeeded"
 
 
 def assert_same_passwords(cluster: SimulatedCluster) -> None:
@@ -157,7 +157,7 @@ def test_a_lost_secret_is_made_again_when_nothing_holds_its_passwords_any_more()
     cluster = at_first_stage("g")
     del cluster.children[SECRET]
     plan = cluster.reconcile()
-    assert (plan.phase, plan.why) == ("Restarting", "SecretMissing")
+    assert (plan.phase, plan.reason) == ("Pending", "SharedSecretMissing")
     assert SECRET not in cluster.children and kinds(cluster, "Deployment") != []  # the driver may still need them
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     cluster.finish_job("demo-g0-1", 75, outcome=stopped)
@@ -239,7 +239,7 @@ def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str
                 cluster.finish_stage(stage, int(attempt))
             else:
                 cluster.finish_job(name, 0)
-    assert cluster.job["status"]["phase"] == "Complete"
+    assert cluster.job["status"]["phase"] == "Succeeded"
     assert cluster.created_jobs.count("demo-prepare") <= 1 + sum(action == "suspend" for action, _ in actions)
     for row in cluster.job["status"]["stages"]:
         assert f"demo-{row['name']}-{row['attempts']}" in cluster.created_jobs

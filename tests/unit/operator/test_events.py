@@ -1,4 +1,4 @@
-"""Events say what happened between two statuses, as `kubectl describe` shows it."""
+"""Events from the difference between two statuses, as `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -9,68 +9,117 @@ import pytest
 from rstar2_operator.decide.events import NORMAL, WARNING, JobEvent, events
 
 WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
+AGAIN = "Attempt 2 of stage rl-1. Last failure: Crashed: the orchestrator was killed by signal 9"
+RESUMED = JobEvent(NORMAL, "Resumed", "The job resumes from its last checkpoint.", "Resume")
+PREPARING = JobEvent(NORMAL, "Preparing", "Downloading model and datasets.", "Prepare")
+CHANGED = JobEvent(
+    NORMAL,
+    "SpecChanged",
+    "Spec changed. Engine, judge and Redis pods are updated now; stage rl-1 keeps its settings until its next attempt. "
+    "To apply them now, suspend and resume the job.",
+)
 
 
 def row(phase: str, attempts: int = 1, **more: Any) -> dict[str, Any]:
     return {"name": "rl-1", "type": "GRPO", "phase": phase, "attempts": attempts, **more}
 
 
-def status(stage: dict[str, Any], phase: str = "Running", message: str = "attempt 1 of stage rl-1") -> dict[str, Any]:
-    return {"phase": phase, "message": message, "stage": "rl-1", "stages": [stage], "conditions": [WELL],
+def status(
+    stage: dict[str, Any], phase: str = "Running", message: str = "Attempt 1 of stage rl-1.", reason: str = "Running"
+) -> dict[str, Any]:
+    training = {"type": "Training", "status": "False", "reason": reason, "message": message}
+    return {"phase": phase, "message": message, "stage": "rl-1", "stages": [stage], "conditions": [WELL, training],
             "observedGeneration": 1}  # fmt: skip
 
 
-AGAIN = "attempt 2 of stage rl-1, after the driver ended by signal 9"
-
-PREPARING = JobEvent(NORMAL, "Preparing", "bringing data and model into the storage", "Prepare")
-CHANGED = JobEvent(
-    NORMAL,
-    "SpecChanged",
-    "the spec was changed: the roles' pods follow now, stage rl-1 goes on with the settings that its attempt began "
-    "with (to have them reread: suspend and resume)",
-)
+RUNNING = status(row("Running"))
+STARTED_AGAIN = JobEvent(NORMAL, "StageStarted", f"Stage rl-1 (GRPO) started. {AGAIN}", "RunStage")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
-        (status(row("Waiting", 0)), status(row("Running")),
-         [JobEvent(NORMAL, "StageStarted", "stage rl-1 (GRPO)", "RunStage")]),
-        (status(row("Restarting")), status(row("Running", 2), message=AGAIN),
-         [JobEvent(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
-        (status(row("Running")), status(row("Done", step=8, reason="StepsReached", metrics={"reward": "0.5"})),
-         [JobEvent(NORMAL, "StageCompleted", "stage rl-1 after 8 steps, reward 0.5 (StepsReached)", "RunStage")]),
-        (status(row("Running")), status(row("Done", step=1)),
-         [JobEvent(NORMAL, "StageCompleted", "stage rl-1 after 1 step", "RunStage")]),
-        (status(row("Running")), status(row("Restarting"), "Restarting", "a pod was lost"),
-         [JobEvent(WARNING, "Restarting", "a pod was lost", "Restart")]),
-        (status(row("Running")), status(row("Running", step=3)), []),
-        (status(row("Running"), "Suspended"), status(row("Waiting"), "Preparing"),
-         [JobEvent(NORMAL, "Resumed", "going on where it stopped", "Resume"), PREPARING]),
-        (status(row("Running"), "Suspended"), status(row("Running", 2), message=AGAIN),
-         [JobEvent(NORMAL, "Resumed", "going on where it stopped", "Resume"),
-          JobEvent(NORMAL, "StageStarted", f"stage rl-1 (GRPO): {AGAIN}", "RunStage")]),
-        (status(row("Running")), status(row("Running")) | {"observedGeneration": 2}, [CHANGED]),
-        (status(row("Running"), "Suspended"), status(row("Running"), "Suspended") | {"observedGeneration": 2}, []),
+        pytest.param(
+            status(row("Pending", 0)), RUNNING,
+            [JobEvent(NORMAL, "StageStarted", "Stage rl-1 (GRPO) started.", "RunStage")], id="first attempt",
+        ),
+        pytest.param(
+            status(row("Pending"), "Pending", reason="BackOff"), status(row("Running", 2), message=AGAIN),
+            [STARTED_AGAIN], id="second attempt",
+        ),
+        pytest.param(
+            RUNNING, status(row("Succeeded", step=8, reason="StepsReached", metrics={"reward": "0.5"})),
+            [JobEvent(NORMAL, "StageSucceeded", "Stage rl-1 succeeded after 8 steps, reward 0.5 (StepsReached).",
+                      "RunStage")], id="stage succeeded",
+        ),
+        pytest.param(
+            RUNNING, status(row("Succeeded", step=1)),
+            [JobEvent(NORMAL, "StageSucceeded", "Stage rl-1 succeeded after 1 step.", "RunStage")], id="one step",
+        ),
+        pytest.param(
+            RUNNING, status(row("Pending"), "Pending", "A pod was lost.", "WaitingForPodTermination"),
+            [JobEvent(WARNING, "Restarting", "A pod was lost.", "Restart")], id="restart",
+        ),
+        pytest.param(
+            status(row("Pending"), "Pending", "A pod was lost.", "WaitingForPodTermination"),
+            status(row("Pending"), "Pending", "Stage rl-1 restarts soon.", "BackOff"), [], id="still restarting",
+        ),
+        pytest.param(
+            RUNNING, status(row("Pending"), "Pending", "Released all pods.", "SchedulingTimeout"),
+            [JobEvent(WARNING, "SchedulingTimeout", "Released all pods.", "Release")], id="released",
+        ),
+        pytest.param(RUNNING, status(row("Running", step=3)), [], id="step"),
+        pytest.param(
+            status(row("Running"), "Suspended"), status(row("Pending"), "Preparing", PREPARING.message, "Preparing"),
+            [RESUMED, PREPARING], id="resume before the first stage",
+        ),
+        pytest.param(
+            status(row("Running"), "Suspended"), status(row("Running", 2), message=AGAIN), [RESUMED, STARTED_AGAIN],
+            id="resume",
+        ),
+        pytest.param(RUNNING, RUNNING | {"observedGeneration": 2}, [CHANGED], id="spec of a running job"),
+        pytest.param(
+            status(row("Running"), "Suspended"), status(row("Running"), "Suspended") | {"observedGeneration": 2}, [],
+            id="spec of a suspended job",
+        ),
     ],
 )  # fmt: skip
-def test_what_is_said(old: dict[str, Any], new: dict[str, Any], said: list[JobEvent]) -> None:
-    assert events(old, new) == said
+def test_events_of_two_statuses(old: dict[str, Any], new: dict[str, Any], expected: list[JobEvent]) -> None:
+    """Each transition has the Events that a person needs, and a change of figures has none."""
+    assert events(old, new) == expected
 
 
-@pytest.mark.parametrize(("phase", "said"), [("Running", ["Recovered"]), ("Suspending", ["Suspending"]),
-                                             ("Invalid", ["InvalidSpec"])])  # fmt: skip
-def test_only_a_job_that_goes_on_has_recovered(phase: str, said: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("phase", "reason", "expected"),
+    [
+        ("Running", "Running", ["Recovered"]),
+        ("Suspending", "Suspending", ["Suspending"]),
+        ("Running", "InvalidSpec", ["InvalidSpec"]),
+    ],
+)
+def test_events_recovered_only_while_running(phase: str, reason: str, expected: list[str]) -> None:
+    """A job that deletes its pods, or whose spec is invalid, has not recovered from a problem."""
     ill = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
-    old, new = status(row("Running")) | {"conditions": [ill]}, status(row("Running"), phase)
-    assert [event.reason for event in events(old, new)] == said
+    old, new = status(row("Running")) | {"conditions": [ill]}, status(row("Running"), phase, reason=reason)
+    assert [event.reason for event in events(old, new)] == expected
 
 
-def test_the_same_cause_at_another_role_is_said_by_what_it_touches() -> None:
+def test_events_same_cause_at_another_role_names_the_role() -> None:
+    """A known reason that blocks another role gives the Event of that role's condition, not that of Degraded."""
     ill = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "redis\nrollout"}
     redis = {"type": "RedisReady", "status": "False", "reason": "Unschedulable", "message": "redis"}
     rollout = {"type": "RolloutReady", "status": "False", "reason": "Starting", "message": ""}
-    old = status(row("Running")) | {"conditions": [redis, rollout, ill]}
-    new = status(row("Running")) | {"conditions": [redis, rollout | {"reason": "Unschedulable", "message": "4"}, ill]}
-    assert events(old, new) == [JobEvent(WARNING, "Unschedulable", "4", "Watch", recurs=True)]
-    assert events(new, old) == []
+    old = RUNNING | {"conditions": [redis, rollout, ill]}
+    new = RUNNING | {"conditions": [redis, rollout | {"reason": "Unschedulable", "message": "4"}, ill]}
+    expected = JobEvent(WARNING, "Unschedulable", "4", "Watch", recurs=True)
+    assert [event for event in events(old, new) if event.kind == WARNING] == [expected]
+    assert [event for event in events(new, old) if event.kind == WARNING] == []
+
+
+def test_events_ready_and_stalled_repeat_no_cause() -> None:
+    """Ready and Stalled have the reason of a problem too; only one Event reports it."""
+    ill = {"type": "Degraded", "status": "True", "reason": "NameConflict", "message": "taken"}
+    both = [ill | {"type": "Ready", "status": "False"}, ill | {"type": "Stalled"}]
+    new = RUNNING | {"conditions": [*RUNNING["conditions"], *both, ill]}
+    new["conditions"].remove(WELL)
+    assert [event.reason for event in events(RUNNING, new)] == ["NameConflict"]

@@ -1,4 +1,4 @@
-"""A status is written when it says something new, and as soon as what it says is worth a write."""
+"""When a status is written, and when an Event is created."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from rstar2_operator import status_writer
 from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, StatusWriter
 
 KEY = ("team", "demo")
-BOUND = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
+WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
 UNBOUND = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "no node"}
-GONE = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
+NO_IMAGE = {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no image"}
+JUDGE = {"type": "JudgeReady", "status": "False", "reason": "Starting", "message": ""}
 
 
-class Api:
-    """What is asked of the API server."""
+class FakeClient:
+    """Records the requests to the API server."""
 
     def __init__(self) -> None:
-        self.written: list[dict[str, Any]] = []
+        self.statuses: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
     async def apply(self, body: dict[str, Any], *, subresource: str) -> None:
         assert subresource == "status"
-        self.written.append(body["status"])
+        self.statuses.append(body["status"])
 
     async def create(self, body: dict[str, Any]) -> None:
         assert body["kind"] == "Event"
@@ -33,7 +34,7 @@ class Api:
 
 
 class Clock:
-    """The reporter's time, which moves when it is told to."""
+    """The writer's clock; tests move it."""
 
     now = 1000.0
 
@@ -45,97 +46,111 @@ class Clock:
 
 
 class Job:
-    """A job and its reporter."""
+    """A job and its status writer."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.api = Api()
-        self.reporter = StatusWriter(self.api, instance="test")  # type: ignore[arg-type]
+        self.client = FakeClient()
+        self.writer = StatusWriter(self.client, instance="test")  # type: ignore[arg-type]
 
-    async def says(self, degraded: dict[str, str], **fields: Any) -> float | None:
-        """What `report` answers to a status with this condition and these fields."""
-        old = self.api.written[-1] if self.api.written else {}
+    async def write(self, *conditions: dict[str, str], **fields: Any) -> float | None:
+        """Return the result of `write` for a status with these conditions and fields."""
+        old = self.client.statuses[-1] if self.client.statuses else {}
         job = {"kind": "AgenticRLJob", "metadata": {"name": "demo", "namespace": "team", "uid": "1"}, "status": old}
-        return await self.reporter.report(KEY, job, {"phase": "Running", "conditions": [degraded], **fields})
+        return await self.writer.write(KEY, job, {"phase": "Running", "conditions": [*conditions], **fields})
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Return a job whose status writer has a fake clock."""
     clock = Clock()
     monkeypatch.setattr(status_writer, "time", clock)
     return Job(clock)
 
 
-async def test_a_trouble_that_goes_away_by_itself_is_not_told(job: Job) -> None:
-    await job.says(BOUND)
-    assert await job.says(UNBOUND) == SETTLE_SECONDS
+async def test_writer_short_problem_is_not_written(job: Job) -> None:
+    """A problem that ends within SETTLE_SECONDS is never written; the next problem has its own time."""
+    await job.write(WELL)
+    assert await job.write(UNBOUND) == SETTLE_SECONDS
     job.clock.now += SETTLE_SECONDS - 1
-    assert await job.says(UNBOUND) == 1
-    assert await job.says(BOUND) is None
+    assert await job.write(UNBOUND) == 1
+    assert await job.write(WELL) is None
     job.clock.now += 3600
-    assert await job.says(UNBOUND) == SETTLE_SECONDS, "another trouble has its own time"
-    assert len(job.api.written) == 1
+    assert await job.write(UNBOUND) == SETTLE_SECONDS
+    assert len(job.client.statuses) == 1
 
 
-async def test_a_trouble_that_stays_is_told_even_when_its_words_change(job: Job) -> None:
-    await job.says(BOUND)
-    assert await job.says(UNBOUND) == SETTLE_SECONDS
+async def test_writer_lasting_problem_is_written_once_settled(job: Job) -> None:
+    """A lasting problem is written even if its reason changes meanwhile; its end is written immediately."""
+    await job.write(WELL)
+    assert await job.write(UNBOUND) == SETTLE_SECONDS
     job.clock.now += SETTLE_SECONDS
-    assert await job.says(GONE) is None
-    assert [status["conditions"] for status in job.api.written] == [[BOUND], [GONE]]
-    assert await job.says(BOUND) is None
-    assert job.api.written[-1]["conditions"] == [BOUND], "that it is over is told at once"
+    assert await job.write(NO_IMAGE) is None
+    assert [status["conditions"] for status in job.client.statuses] == [[WELL], [NO_IMAGE]]
+    assert await job.write(WELL) is None
+    assert job.client.statuses[-1]["conditions"] == [WELL]
 
 
-async def test_a_second_cause_waits_no_longer_than_a_first_one(job: Job) -> None:
-    await job.says(BOUND)
-    await job.says(UNBOUND)
+async def test_writer_second_problem_settles_like_the_first(job: Job) -> None:
+    """A second problem, at another role, waits for SETTLE_SECONDS too, and has an Event of its own."""
+    await job.write(JUDGE, UNBOUND)
     job.clock.now += SETTLE_SECONDS
-    await job.says(UNBOUND)
+    await job.write(JUDGE, UNBOUND)
     job.clock.now += 1
-    both = UNBOUND | {"reason": "Unschedulable,ImagePullBackOff", "message": "no node\nno image"}
-    assert await job.says(both) == SETTLE_SECONDS
+    both = UNBOUND | {"message": "no node\nno image"}
+    judge = JUDGE | {"reason": "ImagePullBackOff", "message": "no image"}
+    assert await job.write(judge, both) == SETTLE_SECONDS
     job.clock.now += SETTLE_SECONDS
-    assert await job.says(both) is None
-    assert job.api.written[-1]["conditions"] == [both] and job.api.notes == ["no node", "no node\nno image"]
-    assert await job.says(GONE) is None
-    assert job.api.written[-1]["conditions"] == [GONE], "that one is over is told at once"
-    assert len(job.api.notes) == 2, "and what is left was told"
+    assert await job.write(judge, both) is None
+    assert job.client.statuses[-1]["conditions"] == [judge, both]
+    assert job.client.notes == ["no node", "no image"]
 
 
-@pytest.mark.parametrize("degraded", [BOUND, UNBOUND])
-async def test_another_phase_is_told_at_once(job: Job, degraded: dict[str, str]) -> None:
-    await job.says(BOUND)
-    assert await job.says(degraded, phase="Failed") is None
-    assert job.api.written[-1]["phase"] == "Failed"
+@pytest.mark.parametrize("degraded", [WELL, UNBOUND])
+async def test_writer_new_phase_is_written_immediately(job: Job, degraded: dict[str, str]) -> None:
+    """A new phase is urgent, even together with a new problem."""
+    await job.write(WELL)
+    assert await job.write(degraded, phase="Failed") is None
+    assert job.client.statuses[-1]["phase"] == "Failed"
 
 
-async def test_figures_wait_and_counts_wait_longer(job: Job) -> None:
-    await job.says(BOUND)
-    assert await job.says(BOUND, step=1) == HOLD_SECONDS
-    assert await job.says(BOUND, roles=[{"name": "rollout", "ready": 1}]) == COUNTS_SECONDS
+async def test_writer_invalid_spec_is_written_immediately(job: Job) -> None:
+    """An invalid spec is urgent, though the phase stays."""
+    await job.write(WELL)
+    stalled = {"type": "Stalled", "status": "True", "reason": "InvalidSpec", "message": "error: spec.seed"}
+    assert await job.write(WELL, stalled) is None
+    assert job.client.statuses[-1]["conditions"] == [WELL, stalled]
+
+
+async def test_writer_figures_wait_and_counts_wait_longer(job: Job) -> None:
+    """Figures wait for HOLD_SECONDS, pod counts for COUNTS_SECONDS; an equal status is not written."""
+    await job.write(WELL)
+    assert await job.write(WELL, step=1) == HOLD_SECONDS
+    assert await job.write(WELL, roles=[{"name": "rollout", "ready": 1}]) == COUNTS_SECONDS
     job.clock.now += HOLD_SECONDS
-    assert await job.says(BOUND, step=2) is None
-    assert job.api.written[-1]["step"] == 2
-    assert await job.says(BOUND, step=2) is None
-    assert len(job.api.written) == 2
+    assert await job.write(WELL, step=2) is None
+    assert job.client.statuses[-1]["step"] == 2
+    assert await job.write(WELL, step=2) is None
+    assert len(job.client.statuses) == 2
 
 
-async def test_an_event_fits_into_a_note_which_is_counted_in_bytes(job: Job) -> None:
-    await job.says(BOUND, phase="Failed", message="x" + "é" * 1000)
-    assert job.api.notes == ["x" + "é" * 511]
+async def test_writer_event_note_is_cut_to_1024_bytes(job: Job) -> None:
+    """The API server counts bytes, not characters."""
+    await job.write(WELL, phase="Failed", message="x" + "é" * 1000)
+    assert job.client.notes == ["x" + "é" * 511]
 
 
-async def test_what_happens_again_is_said_again_and_what_recurs_is_not(job: Job) -> None:
-    await job.says(BOUND)
+async def test_writer_recurring_event_is_created_once(job: Job) -> None:
+    """A repeated transition has an Event each time; a problem that recurs has one, and its end has one."""
+    await job.write(WELL)
     for _ in range(2):
-        await job.says(BOUND, phase="Suspended", message="held")
-        await job.says(BOUND, phase="Running")
-    assert job.api.notes == ["held", "going on where it stopped"] * 2
-    job.api.notes.clear()
+        await job.write(WELL, phase="Suspended", message="held")
+        await job.write(WELL, phase="Running")
+    assert job.client.notes == ["held", "The job resumes from its last checkpoint."] * 2
+    job.client.notes.clear()
     for _ in range(2):
-        await job.says(UNBOUND)
+        await job.write(UNBOUND)
         job.clock.now += SETTLE_SECONDS
-        await job.says(UNBOUND)
-        await job.says(BOUND)
-    assert len(job.api.notes) == 2, "once that it is in the way, once that it is not"
+        await job.write(UNBOUND)
+        await job.write(WELL)
+    assert len(job.client.notes) == 2
