@@ -1,7 +1,10 @@
-"""Client of the judge API: many concurrent `run` calls become few HTTP requests; a lost request is sent again.
+"""Client of the judge API: joins concurrent `run` calls into few HTTP requests, and resends a request that was lost.
 
-Used by the rollout workers. Calls made in the same turn of the event loop travel together (at most 64 a request);
-their results come back one by one as they are ready. A call is repeated only when it was not answered.
+    rollout, rewards, serving ──run──▶ JudgeClient ──POST /v1/batch──▶ judge API
+                              ◀─CallResult─      ◀─NDJSON, a line per result─
+
+Calls of the same turn of the event loop travel together (at most 64 per request); their results arrive one by one. A
+call is sent again only if it has no result.
 """
 
 from __future__ import annotations
@@ -9,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import time
+from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import httpx
+import aiohttp
 
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.client.connections import json_body, open_http
 from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import MAX_BATCH, SILENT_SECONDS, CallResult, JudgeUnavailable, check_request
 
@@ -25,21 +29,17 @@ MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
 MAX_CELLS = 1024
 """Cells of sessions in flight."""
+STATUS_SECONDS = 10.0
 FIRST_DELAY = 0.25
-LONGEST_DELAY = 8.0
-KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(SILENT_SECONDS * 1000)),
-]
-"""An answer to a cell has no signs of life, for its status is not known before its end: these see that a node died."""
-INTERNAL_TRIES = 4
-"""How often a call whose result is `internal` is run again before the judge counts as unavailable."""
+MAX_DELAY = 8.0
+MAX_INTERNAL = 4
+"""Results `internal` of one call after which the judge counts as unavailable."""
+FINAL_STATUSES = (400, 401, 403, 404, 413, 422)
+"""HTTP statuses for which a retry cannot succeed."""
 
 
-class _CallRejected(Exception):
-    """The judge will not take a request, now or ever."""
+class _RequestRejected(Exception):
+    """The judge answered a request with an HTTP error. `final`: a retry cannot succeed."""
 
     def __init__(self, message: str, *, final: bool, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -48,22 +48,21 @@ class _CallRejected(Exception):
 
 
 class _ConnectionLost(Exception):
-    """The connection was lost when the judge had accepted the calls: it was there until now."""
+    """The connection was lost after the judge had accepted the calls, so the judge was alive until now."""
 
 
 @dataclass(slots=True, eq=False)
 class _ClientCall:
     body: dict[str, Any]
     future: asyncio.Future[CallResult]
-    internal: int = 0
+    internal_results: int = 0
 
 
 class JudgeClient:
-    """Runs snippets. One a process is enough; close it with `aclose`, or use it as an async context manager.
+    """Runs snippets. One client per process is enough. Use it as an async context manager.
 
-    `patience_seconds` is how long a judge may be away before `run` raises JudgeUnavailable; waiting in the judge's
-    queue, or for it to be less busy, does not count. A connection on which not even a sign of life came for
-    `silent_seconds` is given up as lost.
+    `patience_seconds`: time without a sign of life after which `run` raises JudgeUnavailable; time in the judge's queue
+    and after a 503 does not count. `silent_seconds`: time without data after which a request counts as lost.
     """
 
     def __init__(
@@ -74,37 +73,37 @@ class JudgeClient:
         patience_seconds: float = 120.0,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        headers = {"Accept": "application/x-ndjson"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        limits = httpx.Limits(max_connections=MAX_REQUESTS + MAX_CELLS, max_keepalive_connections=MAX_REQUESTS)
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers=headers,
-            timeout=httpx.Timeout(silent_seconds, connect=10.0, pool=None),
-            transport=httpx.AsyncHTTPTransport(limits=limits, socket_options=KEEPALIVE, trust_env=False),
-            trust_env=False,
-        )
+        self._url = url.rstrip("/")
+        self._token = token
         self._patience = patience_seconds
+        self._silent = silent_seconds
+        self._http: aiohttp.ClientSession | None = None
         self._waiting: list[_ClientCall] = []
         self._requests: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
     async def __aenter__(self) -> JudgeClient:
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        self._http = open_http(headers, connections=MAX_REQUESTS + MAX_CELLS, silent_seconds=self._silent)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Drops what is in flight and closes the connections."""
+        """Cancel all requests and close the connections."""
         for request in list(self._requests):
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
-        await self._http.aclose()
+        await self._session.close()
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            raise RuntimeError("JudgeClient must be used as an async context manager")
+        return self._http
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
-        """Runs one snippet. Raises JudgeUnavailable when there is no answer; never returns status `internal`."""
+        """Run one snippet. Raises JudgeUnavailable if there is no result; never returns status `internal`."""
         problem = check_request(code, stdin)
         if problem:
             return CallResult("invalid", stderr=problem + "\n")
@@ -112,30 +111,29 @@ class JudgeClient:
         if limits is not None:
             body["limits"] = limits.model_dump(mode="json", by_alias=True)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        self._enqueue([_ClientCall(body, future)])
-        return await future
-
-    def session(self) -> JudgeSession:
-        """A session: cells that share one Python process. Use as an async context manager."""
-        return JudgeSession(self._http, patience_seconds=self._patience)
-
-    async def status(self) -> dict[str, Any]:
-        """The API's /v1/status. Raises JudgeUnavailable when it does not answer."""
-        try:
-            answer = await self._http.get("/v1/status", timeout=10.0)
-            status: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
-            raise JudgeUnavailable(f"no status from {self._http.base_url}: {error or type(error).__name__}") from error
-        return status
-
-    def _enqueue(self, calls: list[_ClientCall]) -> None:
-        self._waiting += calls
+        self._waiting.append(_ClientCall(body, future))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
+        return await future
+
+    def session(self) -> JudgeSession:
+        """Return a new session: cells that share one Python process. Use it as an async context manager."""
+        return JudgeSession(self._session, self._url, patience_seconds=self._patience)
+
+    async def status(self) -> dict[str, Any]:
+        """Return the API's /v1/status. Raises JudgeUnavailable if it does not answer."""
+        timeout = aiohttp.ClientTimeout(total=STATUS_SECONDS)
+        try:
+            async with self._session.get(f"{self._url}/v1/status", timeout=timeout) as response:
+                status: dict[str, Any] = json.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError) as error:
+            reason = f"{type(error).__name__} {error}".strip()
+            raise JudgeUnavailable(f"{self._url} does not report its status: {reason}") from error
+        return status
 
     def _dispatch(self) -> None:
-        """Sends what is waiting, as far as requests are allowed."""
+        """Send the waiting calls, in at most MAX_REQUESTS requests."""
         self._scheduled = False
         while self._waiting and len(self._requests) < MAX_REQUESTS:
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
@@ -148,67 +146,87 @@ class JudgeClient:
         self._dispatch()
 
     async def _send(self, batch: list[_ClientCall]) -> None:
-        """One request, repeated for the calls in it that got no answer."""
+        """Send one request; resend the calls without a result until all have one or patience ends."""
         delay = FIRST_DELAY
-        heard = time.monotonic()
+        last_sign = time.monotonic()
         while batch := [call for call in batch if not call.future.done()]:
             wait = delay * random.uniform(0.5, 1.0)
             try:
                 await self._post(batch)
-                reason, heard = "the judge answered `internal`", time.monotonic()
-            except _CallRejected as error:
+                reason, last_sign = "the judge answered `internal`", time.monotonic()
+            except _RequestRejected as error:
                 reason = str(error)
-                if error.retry_after is not None:  # it lives, and is busy
-                    heard = time.monotonic()
+                if error.retry_after is not None:  # it is alive, and busy
+                    last_sign = time.monotonic()
                 if error.final:
                     self._fail(batch, reason)
                     return
                 wait = max(wait, error.retry_after or 0.0)
-            except (httpx.HTTPError, json.JSONDecodeError) as error:
+            except (aiohttp.ClientError, OSError, json.JSONDecodeError) as error:  # TimeoutError is an OSError
                 reason = f"{type(error).__name__} {error}".strip()
             except _ConnectionLost as error:
-                reason, heard = str(error), time.monotonic()
+                reason, last_sign = str(error), time.monotonic()
             except Exception as error:
                 self._fail(batch, f"{type(error).__name__} {error}")
                 raise
-            if time.monotonic() + wait > heard + self._patience:
+            if time.monotonic() + wait > last_sign + self._patience:
                 self._fail(batch, reason)
                 return
             await asyncio.sleep(wait)
-            delay = min(LONGEST_DELAY, delay * 2)
+            delay = min(MAX_DELAY, delay * 2)
 
     def _fail(self, batch: list[_ClientCall], reason: str) -> None:
         for call in batch:
             if not call.future.done():
-                call.future.set_exception(JudgeUnavailable(f"{self._http.base_url}: {reason}"))
+                call.future.set_exception(JudgeUnavailable(f"{self._url}: {reason}"))
 
     async def _post(self, batch: list[_ClientCall]) -> None:
-        """Posts a batch and hands out the results as they come. Raises _Broken when it had been accepted."""
-        async with self._http.stream("POST", "/v1/batch", json={"calls": [call.body for call in batch]}) as answer:
-            if answer.status_code != 200:
-                text = (await answer.aread()).decode(errors="replace")[:500]
-                after = answer.headers.get("Retry-After", "")
-                raise _CallRejected(
-                    f"HTTP {answer.status_code}: {text}",
-                    final=answer.status_code in (400, 401, 403, 404, 413, 422),
-                    retry_after=float(after) if after.isdigit() else None,
+        """Post a batch and set the results as they arrive.
+
+        Raises _RequestRejected for an HTTP error, _ConnectionLost after the judge accepted the batch, and
+        aiohttp.ClientError before.
+        """
+        body = json_body({"calls": [call.body for call in batch]})
+        headers = {"Accept": "application/x-ndjson"}
+        async with self._session.post(f"{self._url}/v1/batch", data=body, headers=headers) as response:
+            if response.status != 200:
+                text = (await response.text(errors="replace"))[:500]
+                retry_after = response.headers.get("Retry-After", "")
+                raise _RequestRejected(
+                    f"HTTP {response.status}: {text}",
+                    final=response.status in FINAL_STATUSES,
+                    retry_after=float(retry_after) if retry_after.isdigit() else None,
                 )
             try:
-                async for line in answer.aiter_lines():
-                    if line:  # an empty one is a sign of life
+                async for line in read_lines(response.content.iter_any()):
+                    if line:  # an empty line is a keep-alive
                         fields = json.loads(line)
                         self._take(batch[fields.pop("index")], CallResult(**fields))
-            except httpx.HTTPError as error:
+            except (aiohttp.ClientError, OSError) as error:
                 raise _ConnectionLost(f"{type(error).__name__} {error}".strip()) from error
 
     @staticmethod
     def _take(call: _ClientCall, result: CallResult) -> None:
-        """Hands out one result; `internal` is none."""
+        """Set the result of a call, unless it is `internal`: then the call is sent again."""
         if result.status != "internal":
             if not call.future.done():
                 call.future.set_result(result)
             return
-        call.internal += 1
-        if call.internal >= INTERNAL_TRIES and not call.future.done():
-            why = f"{call.internal} times no result: {result.stderr.strip()}"
-            call.future.set_exception(JudgeUnavailable(why))
+        call.internal_results += 1
+        if call.internal_results >= MAX_INTERNAL and not call.future.done():
+            message = f"the judge answered `internal` {call.internal_results} times: {result.stderr.strip()}"
+            call.future.set_exception(JudgeUnavailable(message))
+
+
+async def read_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream without their ends. They have any length, unlike those of aiohttp's own iterator."""
+    rest: list[bytes] = []
+    async for chunk in chunks:
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join([*rest, line])
+            rest.clear()
+        if last:
+            rest.append(last)
+    if rest:
+        yield b"".join(rest)

@@ -225,6 +225,15 @@ async def test_cell_with_killed_worker_is_lost(own_judge: UnsupervisedJudge) -> 
         assert (await client.run("print(1)")).stdout == "1\n"
 
 
+async def test_session_survives_an_api_restart(own_judge: UnsupervisedJudge) -> None:
+    """The connection to the old API must not be used for the next cell, which would then count as lost."""
+    async with JudgeClient(own_judge.url) as client, client.session() as session:
+        assert (await session.run("x = 1")).status == "ok"
+        own_judge.kill("api")
+        own_judge.start_api()
+        assert (await session.run("x")).stdout == "1\n"
+
+
 async def test_session_survives_redis_restarts(own_judge: UnsupervisedJudge) -> None:
     """No cell runs twice: each adds one."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:

@@ -1,0 +1,194 @@
+"""The client against a stub API: batches, retries, errors and lost connections."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.client import client as client_module
+from rstar2_train.judge.client.client import MAX_INTERNAL, JudgeClient, read_lines
+from rstar2_train.judge.types import MAX_BATCH, CallResult, JudgeUnavailable
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RESULT: dict[str, Any] = CallResult("ok").to_dict()
+
+
+@pytest.fixture(autouse=True)
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FIRST_DELAY", 0.01)
+
+
+@asynccontextmanager
+async def judge(handler: Handler, path: str = "/v1/batch") -> AsyncIterator[str]:
+    """Run a stub API with one route; yield its URL."""
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", path, handler)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def line(index: int, **fields: Any) -> bytes:
+    """Return the line of a result."""
+    return json.dumps({"index": index, **RESULT, **fields}).encode() + b"\n"
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    """Answer each call with its code as its output."""
+    calls = (await request.json())["calls"]
+    return web.Response(body=b"".join(line(n, stdout=call["code"]) for n, call in enumerate(calls)))
+
+
+async def test_client_joins_concurrent_calls() -> None:
+    sizes: list[int] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        sizes.append(len((await request.json())["calls"]))
+        return await echo(request)
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        results = await asyncio.gather(*(client.run(str(n)) for n in range(2 * MAX_BATCH + 1)))
+    assert [result.stdout for result in results] == [str(n) for n in range(2 * MAX_BATCH + 1)]
+    assert sorted(sizes) == [1, MAX_BATCH, MAX_BATCH]
+
+
+async def test_client_sends_token_limits_and_accept() -> None:
+    seen: list[tuple[str, str, Any]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        seen.append((request.headers["Authorization"], request.headers["Accept"], body["calls"][0]["limits"]))
+        return await echo(request)
+
+    async with judge(handler) as url, JudgeClient(f"{url}/", "t0ken") as client:
+        await client.run("1", limits=JudgeLimits(wall_seconds=2))
+    assert seen == [("Bearer t0ken", "application/x-ndjson", JudgeLimits(wall_seconds=2).model_dump(by_alias=True))]
+
+
+async def test_client_large_code_and_output_pass() -> None:
+    """Lines longer than aiohttp's own limit, and a body above the size at which it warns."""
+    code = "\u00e9" * 500_000
+    async with judge(echo) as url, JudgeClient(url) as client:
+        results = await asyncio.gather(*(client.run(code) for _ in range(3)))
+    assert all(result.stdout == code for result in results)
+
+
+async def test_client_busy_judge_is_retried_after_the_delay() -> None:
+    count = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        if count <= 2:
+            return web.json_response({"detail": "full"}, status=503, headers={"Retry-After": "0"})
+        return await echo(request)
+
+    async with judge(handler) as url, JudgeClient(url, patience_seconds=30) as client:
+        assert (await client.run("1")).stdout == "1"
+    assert count == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 413, 422])
+async def test_client_final_status_is_not_retried(status: int) -> None:
+    count = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        return web.json_response({"detail": "never"}, status=status)
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        with pytest.raises(JudgeUnavailable, match=rf"HTTP {status}.*never"):
+            await client.run("1")
+    assert count == 1
+
+
+async def test_client_internal_results_end_in_unavailable() -> None:
+    count = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        return web.Response(body=line(0, status="internal", stderr="why\n"))
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        with pytest.raises(JudgeUnavailable, match=f"`internal` {MAX_INTERNAL} times: why"):
+            await client.run("1")
+    assert count == MAX_INTERNAL
+
+
+async def test_client_cut_stream_resends_only_the_rest() -> None:
+    """A connection that ends between two results: only the call without a result is sent again."""
+    batches: list[list[str]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        batches.append([call["code"] for call in (await request.json())["calls"]])
+        if len(batches) > 1:
+            return await echo(request)
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(line(1, stdout="b") + b"\n")
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        results = await asyncio.gather(client.run("a"), client.run("b"))
+    assert [result.stdout for result in results] == ["a", "b"]
+    assert batches == [["a", "b"], ["a"]]
+
+
+async def test_client_cancelled_call_is_not_resent() -> None:
+    batches: list[list[str]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        batches.append([call["code"] for call in (await request.json())["calls"]])
+        if len(batches) > 1:
+            return await echo(request)
+        first.cancel()
+        return web.json_response({}, status=503, headers={"Retry-After": "0"})
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        first, second = asyncio.ensure_future(client.run("a")), asyncio.ensure_future(client.run("b"))
+        assert (await second).stdout == "b"
+        assert first.cancelled()
+    assert batches == [["a", "b"], ["b"]]
+
+
+async def test_client_close_cancels_requests() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return await echo(request)
+
+    async with judge(handler) as url:
+        async with JudgeClient(url) as client:
+            call = asyncio.ensure_future(client.run("1"))
+            await asyncio.sleep(0.1)
+        assert not client._requests
+        call.cancel()
+
+
+async def test_client_status_error_is_unavailable() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="not JSON")
+
+    async with judge(handler, "/v1/status") as url, JudgeClient(url) as client:
+        with pytest.raises(JudgeUnavailable, match="does not report its status: JSONDecodeError"):
+            await client.status()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_read_lines_joins_chunks(size: int) -> None:
+    text = b"one\n\ntwo\n" + b"x" * 10 + b"\nlast"
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+
+    assert [line async for line in read_lines(chunks())] == text.split(b"\n")
