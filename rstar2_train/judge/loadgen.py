@@ -1,6 +1,6 @@
-"""A load for a judge, and what it took: for `rstar2 judge bench`, and for both sides of bench/judge.py.
+"""Generates load for a judge and measures it, for `rstar2 judge bench` and bench/judge.py.
 
-Each caller has one call at a time and a connection of its own, which is the hardest way to use the API. Every answer
+Each caller has one call in flight and its own connection, which is the most expensive way to use the API. Every result
 is checked.
 """
 
@@ -28,16 +28,16 @@ SNIPPETS: dict[str, Callable[[int], tuple[str, str]]] = {
         f"(t - {n + 2})*(t + {n + 2})\n",
     ),
 }
-"""Number of a call -> a program, and what it prints. No warm-up of a sandbox has seen these expressions."""
+"""Number of a call -> a program and its output. The warm-up of a sandbox contains none of these expressions."""
 
 
 class WrongAnswer(RuntimeError):
-    """The judge answered something else than what the program prints."""
+    """The judge's result differs from the output of the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What a load took. Times in seconds, as the callers saw them."""
+    """The measured load. Times are those of the callers, in seconds."""
 
     callers: int
     calls: int
@@ -45,16 +45,16 @@ class LoadResult:
     p50: float
     p99: float
     refused: int
-    """Answers 503, after which the caller waited as long as it was told."""
+    """Responses 503, after which the caller waited for Retry-After."""
 
     @property
     def over_fair_share(self) -> float:
-        """p99 over the time that a call takes when all callers are served in turn (callers / calls a second)."""
+        """p99, as a multiple of the time of a call if all callers are served in turn (callers / calls per second)."""
         return self.p99 / (self.callers / self.calls_per_second)
 
 
 async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: str | None = None) -> LoadResult:
-    """`callers` at once, `calls` in all. Raises WrongAnswer; aiohttp.ClientError for a refused or lost connection."""
+    """Run `calls` calls with `callers` concurrent callers. Raises WrongAnswer, and aiohttp.ClientError."""
     numbers, seconds, refused = itertools.count(), [], 0
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
@@ -63,25 +63,29 @@ async def measure_load(url: str, kind: str, *, callers: int, calls: int, token: 
         async def caller() -> None:
             nonlocal refused
             while (n := next(numbers)) < calls:
-                code, printed = SNIPPETS[kind](n)
-                began = time.perf_counter()
+                code, output = SNIPPETS[kind](n)
+                start = time.perf_counter()
                 while True:
-                    async with session.post(f"{url}/v1/run", json={"code": code, "limits": LIMITS}) as answer:
-                        if answer.status != 503:
-                            answer.raise_for_status()
-                            result = await answer.json()
+                    async with session.post(f"{url}/v1/run", json={"code": code, "limits": LIMITS}) as response:
+                        if response.status != 503:
+                            response.raise_for_status()
+                            result = await response.json()
                             break
                         refused += 1
-                        await asyncio.sleep(float(answer.headers.get("Retry-After", 1)))
-                seconds.append(time.perf_counter() - began)
-                if (result["status"], result["stdout"]) != ("ok", printed):
-                    raise WrongAnswer(f"{kind} snippet {n}: expected {printed!r}, got {result}")
+                        await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
+                seconds.append(time.perf_counter() - start)
+                if (result["status"], result["stdout"]) != ("ok", output):
+                    raise WrongAnswer(f"Snippet {kind} {n}: expected {output!r}, got {result}.")
 
-        began = time.perf_counter()
+        start = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(callers)))
-        elapsed = time.perf_counter() - began
-    ranks = statistics.quantiles(seconds, n=100)
-    rate = calls / elapsed
+        elapsed = time.perf_counter() - start
+    percentiles = statistics.quantiles(seconds, n=100)
     return LoadResult(
-        callers=callers, calls=calls, calls_per_second=rate, p50=ranks[49], p99=ranks[98], refused=refused
+        callers=callers,
+        calls=calls,
+        calls_per_second=calls / elapsed,
+        p50=percentiles[49],
+        p99=percentiles[98],
+        refused=refused,
     )

@@ -1,6 +1,6 @@
-"""An executor's pod without Kubernetes: its server in a gVisor sandbox of its own, with this machine's network.
+"""An executor pod without Kubernetes: its server in a gVisor sandbox with this machine's network.
 
-What the kubelet and containerd would start with RuntimeClass gvisor: no privilege, a read-only root, scratch in /tmp.
+It runs as with the RuntimeClass gvisor in a cluster: without privileges, with a read-only root and a writable /tmp.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READY_SECONDS = 180
 
 
 def write_keys(folder: Path) -> tuple[Path, Path]:
-    """Files with a new worker key: the private and the public half."""
+    """Write a new key pair of workers; return the files of the private and the public key."""
     key = Ed25519PrivateKey.generate()
     private, public = folder / "worker-key.pem", folder / "worker-public-key.pem"
     pem = serialization.Encoding.PEM
@@ -35,10 +35,10 @@ def write_keys(folder: Path) -> tuple[Path, Path]:
 
 
 class ExecutorPod:
-    """One executor at HOST:PORT; `start` again after `kill` is what the kubelet does."""
+    """One executor at HOST:PORT. `start` after `kill` or `wait` restarts it, as the kubelet does."""
 
     def __init__(self, folder: Path, *, host: str, port: int, public_key: Path, lanes: tuple[str, ...] = ()) -> None:
-        prepare_root()  # in an image it is made when the image is
+        prepare_root()  # an image contains the root already
         self.port = port
         self.address = join_address(host, port)
         self.folder = folder
@@ -54,33 +54,33 @@ class ExecutorPod:
         command = [find_runsc(), "--root", str(self.folder / "runsc"), "--network=host", "--overlay2=none"]
         command += ["--ignore-cgroups"] + (["--rootless"] if os.geteuid() != 0 else [])
         command += ["run", "--bundle", str(self.folder), f"executor-{uuid.uuid4().hex[:8]}"]
-        told = self._told()
-        with self.log.open("ab") as log:  # runsc overwrites a file that is not opened to append
+        before = self._ready_lines()
+        with self.log.open("ab") as log:  # runsc overwrites a file that is not opened for appending
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + READY_SECONDS
-        while self._told() <= told:
+        while self._ready_lines() <= before:
             assert self._process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
-    def _told(self) -> int:
+    def _ready_lines(self) -> int:
         return self.log.read_text().count('"event": "ready"') if self.log.exists() else 0
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it, unless it is not running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def wait(self) -> int:
-        """Its exit status, once it has ended by itself."""
+        """Wait until it exits by itself; return its exit status."""
         assert self._process is not None
         return self._process.wait(60)
 
 
 def _bundle(arguments: list[str], *, keys: Path) -> dict:
-    # Root may map itself into a user namespace only with this capability; the user of a real pod is not root.
-    held = ["CAP_SETFCAP"] if os.geteuid() == 0 else []
+    # Only with this capability may root map itself into a user namespace; the user of a real pod is not root.
+    capabilities = ["CAP_SETFCAP"] if os.geteuid() == 0 else []
     kinds = ("bounding", "effective", "inheritable", "permitted", "ambient")
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -98,12 +98,12 @@ def _bundle(arguments: list[str], *, keys: Path) -> dict:
             "env": [f"{name}={value}" for name, value in environment.items()],
             "cwd": "/",
             "noNewPrivileges": True,
-            "capabilities": {kind: held for kind in kinds},
+            "capabilities": {kind: capabilities for kind in kinds},
         },
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
-            {"destination": str(CLONE), "type": "bind", "source": str(CLONE), "options": ["ro"]},  # it may lie in /tmp
+            {"destination": str(CLONE), "type": "bind", "source": str(CLONE), "options": ["ro"]},  # may be below /tmp
             {"destination": "/tmp/keys", "type": "bind", "source": str(keys), "options": ["ro"]},
         ],
         "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]},

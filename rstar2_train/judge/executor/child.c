@@ -1,8 +1,8 @@
-/* The child's own half of the fork server: from the fork to the first line of the snippet, all of it trusted code.
+/* The child's part of the fork server: trusted code from the fork to the first line of the snippet.
  *
- * Where it stands: forkserver.c has the zygote seal() itself, forks ahead of a call, and has the child confine() itself;
- * begin() waits for the call, sets its limits and returns its code to program.py, which runs it. A session comes back
- * through next_cell().
+ * forkserver.c calls seal() once in the zygote, and confine() in each child, which is forked before its call arrives.
+ * begin() waits for the call, sets its limits and returns its code to program.py, which runs it. A session calls
+ * next_cell() after each cell.
  */
 #include "forkserver.h"
 
@@ -15,9 +15,9 @@
 
 enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64 };
 
-static int session_socket = -1; /* where a session's cells come from */
+static int session_socket = -1; /* source of a session's cells */
 
-/* System calls that no snippet needs, and by which one could watch or wait for another, or stop for good. */
+/* System calls that no snippet needs, and with which a snippet could watch another one, or hang permanently. */
 static const unsigned refused[] = {
 #ifdef SYS_inotify_init
     SYS_inotify_init,
@@ -32,13 +32,14 @@ static void drop_capabilities(void) {
     if (syscall(SYS_capset, &header, none) != 0) die("capset");
 }
 
-static void put(const char *path, const char *text) {
+static void write_file(const char *path, const char *text) {
     int fd = open(path, O_WRONLY);
     if (fd < 0 || write(fd, text, strlen(text)) < 0) die(path);
     close(fd);
 }
 
-/* In the zygote, once, and so for all its children: no terminals, by which they could meet, and no refused calls. */
+/* Called once in the zygote, with effect on all its children: no terminals, over which calls could communicate, and no
+ * refused system calls. */
 void seal(void) {
     enum { CALLS = sizeof refused / sizeof *refused };
     struct sock_filter filter[CALLS + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
@@ -48,19 +49,19 @@ void seal(void) {
     filter[CALLS + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     struct sock_fprog program = {CALLS + 3, filter};
     if (access("/dev/pts", F_OK) == 0) {
-        char user[32], group[32]; /* only who is known there may have children with a user namespace of theirs */
+        char user[32], group[32]; /* a process without a mapping must not create user namespaces for its children */
         snprintf(user, sizeof user, "%d %d 1", (int)getuid(), (int)getuid());
         snprintf(group, sizeof group, "%d %d 1", (int)getgid(), (int)getgid());
         if (syscall(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS) != 0) die("unshare");
-        put("/proc/self/uid_map", user);
-        put("/proc/self/gid_map", group);
+        write_file("/proc/self/uid_map", user);
+        write_file("/proc/self/gid_map", group);
         if (mount("tmpfs", "/dev/pts", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NOEXEC, "size=4k") != 0) die("/dev/pts");
         drop_capabilities();
     }
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) die("seccomp");
 }
 
-/* Its own mounts, no capability, no way to look at it, only descriptors 0-2. */
+/* Confines the child: its own mounts, no capabilities, not traceable, only descriptors 0-2. */
 void confine(int namespaces) {
     if (syscall(SYS_close_range, 3, ~0U, 0) != 0) _exit(70);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -76,7 +77,7 @@ void confine(int namespaces) {
     prctl(PR_SET_DUMPABLE, 0);
 }
 
-/* Bytes of address space that this process has: asked by the parent, before what only the parent has. */
+/* Returns the address space of this process in bytes. The parent calls it before it maps memory that children lose. */
 rlim_t mapped(void) {
     char text[64] = {0};
     int fd = open("/proc/self/statm", O_RDONLY);
@@ -85,10 +86,10 @@ rlim_t mapped(void) {
     return strtoull(text, NULL, 10) * 4096;
 }
 
-/* Limits for good. Address space is counted beyond what the zygote already maps. */
+/* Sets hard limits. The limit of the address space is added to what the zygote already maps. */
 static void limit(const struct request *request, rlim_t zygote_bytes, int others) {
     const struct {
-        int what;
+        int resource;
         rlim_t value;
     } limits[] = {
         {RLIMIT_AS, zygote_bytes + ((rlim_t)request->memory_mib << 20)},
@@ -99,13 +100,13 @@ static void limit(const struct request *request, rlim_t zygote_bytes, int others
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         struct rlimit now;
-        if (getrlimit(limits[i].what, &now) != 0) _exit(70);
+        if (getrlimit(limits[i].resource, &now) != 0) _exit(70);
         rlim_t value = limits[i].value < now.rlim_max ? limits[i].value : now.rlim_max;
-        if (setrlimit(limits[i].what, &(struct rlimit){value, value}) != 0) _exit(70);
+        if (setrlimit(limits[i].resource, &(struct rlimit){value, value}) != 0) _exit(70);
     }
 }
 
-/* The next request's code, as bytes. Does not return when there is none. */
+/* Returns the code of the next request as bytes. Exits at the end of the stream. */
 static Object *receive(int fd, struct request *request) {
     if (!read_all(fd, request, sizeof *request)) _exit(0);
     Object *code = PyBytes_FromStringAndSize(NULL, request->code_bytes);
@@ -113,23 +114,23 @@ static Object *receive(int fd, struct request *request) {
     return code;
 }
 
-/* Waits for its call. Returns (code, whether it is the first cell of a session). */
+/* Waits for the call. Returns (code, whether it is the first cell of a session). */
 Object *begin(rlim_t zygote_bytes, int others) {
     struct request request;
     PyOS_AfterFork_Child();
     Object *code = receive(0, &request);
     limit(&request, zygote_bytes, others);
-    if (request.verb == OPEN) { /* its cells read an empty stdin */
-        int nothing[2];
+    if (request.verb == OPEN) { /* its cells have an empty stdin */
+        int empty[2];
         session_socket = fcntl(0, F_DUPFD_CLOEXEC, MAX_OPEN_FILES - 1);
-        if (session_socket < 0 || pipe(nothing) || dup2(nothing[0], 0) < 0) _exit(70);
-        close(nothing[0]);
-        close(nothing[1]);
+        if (session_socket < 0 || pipe(empty) || dup2(empty[0], 0) < 0) _exit(70);
+        close(empty[0]);
+        close(empty[1]);
     }
     return Py_BuildValue("(Ni)", code, request.verb == OPEN);
 }
 
-/* next_cell(status): in a session, says how its cell ended and waits for the next one. Returns its code. */
+/* next_cell(status): in a session, reports the exit status of its cell and waits for the next one. Returns its code. */
 Object *next_cell(Object *self, Object *arguments) {
     (void)self;
     int status;

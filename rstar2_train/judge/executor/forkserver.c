@@ -1,15 +1,15 @@
-/* The trusted parent of every call, inside the sandbox: forks a process per call, feeds it, watches it, reports on it.
+/* The trusted parent of every call, inside the sandbox: forks a process per call, feeds it, limits it, reports its end.
  *
- * Where it stands: `program.py` imports and warms up what snippets need, then hands the process over to serve() for
- * good. serve() returns only in a child, which goes back to Python with the code of one snippet. It is C, and keeps
- * its state in a shared mapping, because every page of the Python heap that is written after a fork costs gVisor a copy
- * of up to 2 MB; for the same reason it is a Python module of its own (ctypes would be half a megabyte more).
+ * `program.py` imports and warms up what snippets need, and then calls serve(), which returns only in a child, with the
+ * code of one snippet. It is written in C, and keeps its state in a shared mapping, because each page of the Python heap
+ * that is written after a fork costs gVisor a copy of up to 2 MB. For the same reason it is a Python module: ctypes
+ * needs half a megabyte more.
  *
- * A child is made ahead of its call; child.c is its half, forkserver.h has the format of what goes in and out. Its
- * status is what wait() and the clock say, never what it prints.
+ * A child is forked before its call arrives. child.c is the child's part, forkserver.h defines the wire format. The
+ * status of a call comes from wait() and the clock, never from its output.
  *
- * A session is a child that is kept: it runs one cell after the other and says over its socket how each of them ended
- * (which it can say wrongly of itself alone). It is killed when a cell takes too long or prints too much.
+ * A session is a child that stays alive: it runs cells one after the other and reports their exit statuses over its
+ * socket (a false report harms only itself). It is killed when a cell exceeds its time or output limit.
  */
 #include "forkserver.h"
 
@@ -27,11 +27,11 @@ enum { MAX_SESSIONS = 16 };
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
 
 struct child {
-    pid_t pid; /* 0: there is none */
+    pid_t pid; /* 0: no child */
     int socket, out, err;
 };
 
-/* Everything the parent writes while a child lives. Unmapped in the child before it sees a call. */
+/* Everything that the parent writes while a child lives. The child unmaps it before it receives a call. */
 struct state {
     struct child next, sessions[MAX_SESSIONS];
     struct request request;
@@ -39,15 +39,15 @@ struct state {
     struct pollfd polls[4];
     sigset_t mask;
     size_t payload_bytes, sent, stored[2];
-    int fed; /* all of the request is sent */
-    volatile int confined; /* the child's last word before it lets go of this mapping */
+    int fed; /* the whole request is sent */
+    volatile int confined; /* set by the child when it is confined, before it unmaps this */
     char scratch[65536];
     char *payload, *outputs[2];
 };
 
 static struct state *state;
 static size_t payload_limit, output_limit;
-static rlim_t zygote_bytes; /* address space of the zygote, and so of each child when it begins */
+static rlim_t zygote_bytes; /* address space of the zygote, and of each child at its start */
 
 void die(const char *what) {
     dprintf(2, "executor: %s: %s\n", what, strerror(errno));
@@ -66,7 +66,7 @@ static int64_t microseconds(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* 1: all read, 0: end of file before the first byte; anything else ends the process. */
+/* Returns 1 if all bytes were read, 0 at end of file before the first byte. Exits on an error or a truncated read. */
 int read_all(int fd, void *into, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         ssize_t got = read(fd, (char *)into + done, bytes - done);
@@ -80,21 +80,21 @@ int read_all(int fd, void *into, size_t bytes) {
 
 static void write_all(int fd, const void *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
-        ssize_t put = write(fd, (const char *)from + done, bytes - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) die("response");
-        done += (size_t)put;
+        ssize_t written = write(fd, (const char *)from + done, bytes - done);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) die("response");
+        done += (size_t)written;
     }
 }
 
-/* Where glibc caches the thread id: a raw clone() must have the kernel write the child's there. */
+/* Returns the address where glibc caches the thread id. After a raw clone() the kernel must write the child's id to it. */
 static pid_t *cached_tid(void) {
     const uint32_t *field = dlsym(RTLD_DEFAULT, "_thread_db_pthread_tid"); /* {bits, count, offset} */
     return field ? (pid_t *)((char *)pthread_self() + field[2]) : NULL;
 }
 
-/* In the child: its last word, and the end of what it shares with the parent. */
-static void let_go(void) {
+/* In the child: report that it is confined, and unmap the memory that it shares with the parent. */
+static void detach(void) {
     sigprocmask(SIG_UNBLOCK, &state->mask, NULL);
     state->confined = 1;
     munmap(state->payload, payload_limit);
@@ -103,7 +103,7 @@ static void let_go(void) {
     munmap(state, sizeof *state);
 }
 
-/* Makes the next child. 1 in the child, 0 in the parent. */
+/* Forks the next child. Returns 1 in the child, 0 in the parent. */
 static int spawn(int namespaces) {
     int in[2], out[2], err[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, in) || pipe(out) || pipe(err)) die("pipe");
@@ -117,7 +117,7 @@ static int spawn(int namespaces) {
         dup2(out[1], 1);
         dup2(err[1], 2);
         confine(namespaces);
-        let_go();
+        detach();
         return 1;
     }
     close(in[0]);
@@ -130,26 +130,26 @@ static int spawn(int namespaces) {
     return 0;
 }
 
-static void forget(struct child *child) {
+static void close_child(struct child *child) {
     close(child->socket);
     if (child->out >= 0) close(child->out);
     if (child->err >= 0) close(child->err);
     child->pid = 0;
 }
 
-/* waitpid() for ends alone. A child that made us its tracer is reported at every stop too, and dies of it. */
-static pid_t wait_end(pid_t pid, int *status, int options) {
+/* waitpid() for exits only. A child that made this process its tracer is also reported at every stop; it is killed. */
+static pid_t wait_exit(pid_t pid, int *status, int options) {
     for (;;) {
-        pid_t found = waitpid(pid, status, options);
-        if (found < 0 && errno == EINTR) continue;
-        if (found <= 0 || WIFEXITED(*status) || WIFSIGNALED(*status)) return found;
-        kill(found, SIGKILL);
+        pid_t reported = waitpid(pid, status, options);
+        if (reported < 0 && errno == EINTR) continue;
+        if (reported <= 0 || WIFEXITED(*status) || WIFSIGNALED(*status)) return reported;
+        kill(reported, SIGKILL);
     }
 }
 
-static void finish(struct child *child) {
+static void kill_child(struct child *child) {
     kill(child->pid, SIGKILL);
-    wait_end(child->pid, &state->response.wait_status, 0);
+    wait_exit(child->pid, &state->response.wait_status, 0);
 }
 
 static int is_kept(pid_t pid) {
@@ -158,37 +158,38 @@ static int is_kept(pid_t pid) {
     return state->next.pid == pid;
 }
 
-/* Without a pid namespace the child's end does not end its descendants: they became ours (subreaper), so kill them. */
+/* Without a pid namespace the end of a child does not end its descendants. They became children of this process (it is
+ * a subreaper), which kills them here. */
 static void sweep(pid_t child) {
     char path[64];
     int status;
     kill(-child, SIGKILL);
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    for (int left = 1; left;) {
-        left = 0;
+    for (int more = 1; more;) {
+        more = 0;
         FILE *list = fopen(path, "r");
         if (!list) die("/proc/self/task/children");
         for (int pid; fscanf(list, "%d", &pid) == 1;) {
             if (is_kept(pid)) continue;
             kill(pid, SIGKILL);
-            wait_end(pid, &status, 0);
-            left = 1;
+            wait_exit(pid, &status, 0);
+            more = 1;
         }
         fclose(list);
     }
 }
 
-/* Reads what is there. 0: open, 1: end of file, -1: over the limit. */
+/* Reads all available output. Returns 0 if the stream is open, 1 at end of file, -1 over the limit. */
 static int drain(int fd, int stream) {
     for (;;) {
         ssize_t got = read(fd, state->scratch, sizeof state->scratch);
         if (got < 0) return errno == EINTR ? 0 : (errno == EAGAIN ? 0 : 1);
         if (got == 0) return 1;
-        size_t room = state->request.output_bytes - state->stored[stream];
-        size_t take = (size_t)got < room ? (size_t)got : room;
+        size_t free_bytes = state->request.output_bytes - state->stored[stream];
+        size_t take = (size_t)got < free_bytes ? (size_t)got : free_bytes;
         memcpy(state->outputs[stream] + state->stored[stream], state->scratch, take);
         state->stored[stream] += take;
-        if ((size_t)got > room) return -1;
+        if ((size_t)got > free_bytes) return -1;
     }
 }
 
@@ -197,17 +198,17 @@ static void feed(struct child *child) {
         size_t head = sizeof state->request, all = head + state->payload_bytes;
         const char *from = state->sent < head ? (char *)&state->request + state->sent : state->payload + state->sent - head;
         size_t left = state->sent < head ? head - state->sent : all - state->sent;
-        ssize_t put = left ? send(child->socket, from, left, MSG_NOSIGNAL) : 0;
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0 && errno == EAGAIN) return;
-        if (put > 0) state->sent += (size_t)put;
-        state->fed = put < 0 || state->sent == all; /* or the snippet closed its stdin */
+        ssize_t sent = left ? send(child->socket, from, left, MSG_NOSIGNAL) : 0;
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno == EAGAIN) return;
+        if (sent > 0) state->sent += (size_t)sent;
+        state->fed = sent < 0 || state->sent == all; /* sent < 0: the snippet closed its stdin */
     }
-    if (state->request.verb == CALL) shutdown(child->socket, SHUT_WR); /* the end of its stdin */
+    if (state->request.verb == CALL) shutdown(child->socket, SHUT_WR); /* end of its stdin */
 }
 
-/* 1 when a session says that its cell has ended: its status becomes that of a process which ended with it. -1 when it
- * can never say so any more. */
+/* Returns 1 if a session reported the end of its cell, whose exit status becomes the wait status of the response; 0 if
+ * it has not; -1 if its socket is closed, so that it never will. */
 static int cell_ended(struct child *child) {
     int32_t status;
     ssize_t got = recv(child->socket, &status, sizeof status, MSG_DONTWAIT);
@@ -217,36 +218,36 @@ static int cell_ended(struct child *child) {
     return 1;
 }
 
-/* Takes note of ended children. Whether `child` is one of them. */
-static int ended(int signals, struct child *child) {
-    int found = 0, status;
+/* Reaps ended children. Returns whether `child` is one of them. */
+static int reap(int signals, struct child *child) {
+    int reaped = 0, status;
     if (read(signals, state->scratch, sizeof state->scratch) < 0 && errno != EAGAIN) die("signalfd");
-    for (pid_t pid; (pid = wait_end(-1, &status, WNOHANG)) > 0;) {
+    for (pid_t pid; (pid = wait_exit(-1, &status, WNOHANG)) > 0;) {
         if (pid == child->pid) {
             state->response.wait_status = status;
-            found = 1;
+            reaped = 1;
             continue;
         }
-        if (state->next.pid == pid) forget(&state->next);
-        for (int i = 0; i < MAX_SESSIONS; i++) /* one that ended between its cells */
-            if (state->sessions[i].pid == pid) forget(&state->sessions[i]);
+        if (state->next.pid == pid) close_child(&state->next);
+        for (int i = 0; i < MAX_SESSIONS; i++) /* a session that ended between its cells */
+            if (state->sessions[i].pid == pid) close_child(&state->sessions[i]);
     }
-    return found;
+    return reaped;
 }
 
-/* Reads the rest of what an ended child or cell printed. */
+/* Reads the remaining output of an ended child or cell. */
 static void drain_rest(struct child *child) {
     if (child->out >= 0 && drain(child->out, 0) < 0) state->response.reason = OUTPUT_LIMIT;
     if (child->err >= 0 && drain(child->err, 1) < 0) state->response.reason = OUTPUT_LIMIT;
 }
 
-/* Runs the call or cell in state->request in `child`, up to its end. Fills state->response; its `lives` says whether
- * the child lives on. */
+/* Runs the call or cell in state->request in `child` until its end. Fills state->response; `lives` is whether the child
+ * is still alive. */
 static void supervise(int signals, struct child *child) {
     int64_t start = microseconds(), deadline = start + (int64_t)state->request.wall_ms * 1000;
-    int gone = 0, said = 0, in_session = state->request.verb != CALL;
+    int exited = 0, reported = 0, in_session = state->request.verb != CALL;
     feed(child);
-    while (!gone && !said && state->response.reason == EXITED) {
+    while (!exited && !reported && state->response.reason == EXITED) {
         int64_t left = deadline - microseconds();
         if (left <= 0) {
             state->response.reason = TIMEOUT;
@@ -261,32 +262,32 @@ static void supervise(int signals, struct child *child) {
         if (state->polls[3].revents && !state->fed) feed(child);
         for (int stream = 0; stream < 2; stream++) {
             int *fd = stream ? &child->err : &child->out;
-            int seen = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
-            if (seen > 0) {
+            int drained = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
+            if (drained > 0) {
                 close(*fd);
                 *fd = -1;
-            } else if (seen < 0) {
+            } else if (drained < 0) {
                 state->response.reason = OUTPUT_LIMIT;
             }
         }
         if (state->response.reason != EXITED) break;
-        if (in_session && state->polls[3].revents & (POLLIN | POLLHUP | POLLERR)) said = cell_ended(child);
-        if (state->polls[0].revents) gone = ended(signals, child);
-        if (gone || said) drain_rest(child);
+        if (in_session && state->polls[3].revents & (POLLIN | POLLHUP | POLLERR)) reported = cell_ended(child);
+        if (state->polls[0].revents) exited = reap(signals, child);
+        if (exited || reported) drain_rest(child);
     }
-    state->response.lives = said > 0 && !gone && state->response.reason == EXITED;
-    if (!gone && !state->response.lives) finish(child);
+    state->response.lives = reported > 0 && !exited && state->response.reason == EXITED;
+    if (!exited && !state->response.lives) kill_child(child);
     state->response.run_us = (uint32_t)(microseconds() - start);
 }
 
-/* Forgets an ended child, and ends what it left behind. */
-static void bury(struct child *child, int namespaces) {
+/* Closes an ended child, and kills its descendants. */
+static void clean_up(struct child *child, int namespaces) {
     pid_t pid = child->pid;
-    forget(child);
+    close_child(child);
     if (!namespaces) sweep(pid);
 }
 
-/* Does what state->request asks for. Fills state->response. */
+/* Executes state->request. Fills state->response. */
 static void respond(int signals, int namespaces) {
     struct child *session = &state->sessions[state->request.session], *child = session;
     uint32_t verb = state->request.verb;
@@ -294,10 +295,10 @@ static void respond(int signals, int namespaces) {
     state->response = (struct response){.id = state->request.id, .reason = EXITED};
     state->sent = state->stored[0] = state->stored[1] = 0;
     state->fed = 0;
-    if (verb != CALL && session->pid && wait_end(session->pid, &status, WNOHANG) > 0) bury(session, namespaces);
+    if (verb != CALL && session->pid && wait_exit(session->pid, &status, WNOHANG) > 0) clean_up(session, namespaces);
     if ((verb == CLOSE || verb == OPEN) && session->pid) {
-        finish(session);
-        bury(session, namespaces);
+        kill_child(session);
+        clean_up(session, namespaces);
     }
     if (verb == CLOSE || (verb == CELL && !session->pid)) {
         state->response.reason = NO_SESSION;
@@ -310,18 +311,18 @@ static void respond(int signals, int namespaces) {
     }
     supervise(signals, child);
     if (verb != CELL && !state->confined) state->response.reason = SETUP_FAILED;
-    if (!state->response.lives) bury(child, namespaces);
+    if (!state->response.lives) clean_up(child, namespaces);
 }
 
-/* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the sandbox): the loop.
- * Returns (code, session) in a child that is to run it; ends the process when the worker closes the pipe. */
+/* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the user): the loop.
+ * Returns (code, is_session) in a child, which must run the code. Exits when the worker closes the pipe. */
 static Object *serve(Object *self, Object *arguments) {
     (void)self;
     int requests, responses, namespaces, payload_bytes, output_bytes, others;
     if (!PyArg_ParseTuple(arguments, "iiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others))
         return NULL;
     if (namespaces) seal();
-    zygote_bytes = mapped(); /* before what only the parent has */
+    zygote_bytes = mapped(); /* before the mappings that only the parent has */
     payload_limit = (size_t)payload_bytes;
     output_limit = (size_t)output_bytes;
     state = shared(sizeof *state);
@@ -353,13 +354,13 @@ static Object *serve(Object *self, Object *arguments) {
         write_all(responses, state->outputs[0], state->stored[0]);
         write_all(responses, state->outputs[1], state->stored[1]);
     }
-    finish(&state->next);
+    kill_child(&state->next);
     _exit(0);
 }
 
 static struct method methods[] = {
-    {"serve", serve, METH_VARARGS, "Forks a process a call; returns in it."},
-    {"next_cell", next_cell, METH_VARARGS, "In a session: how its cell ended; returns the next one."},
+    {"serve", serve, METH_VARARGS, "Fork a process per call; return in it."},
+    {"next_cell", next_cell, METH_VARARGS, "In a session: report the status of its cell; return the next one."},
     {0},
 };
 static struct module definition = {.references = 1, .name = "forkserver", .size = -1, .methods = methods};

@@ -1,8 +1,8 @@
-/* What the two halves of the fork server share: the parent's (forkserver.c) and the child's own (child.c).
+/* Declarations that both parts of the fork server share: the parent's (forkserver.c) and the child's (child.c).
  *
- * Wire format (little-endian, both ways over pipes, one call after another):
+ * Wire format (little-endian, over one pipe per direction, one call after the other):
  *   request:  struct request, code, stdin;   response: struct response, stdout, stderr.
- * A child reads struct request and the code from its descriptor 0, a socket; what follows there is the snippet's stdin.
+ * A child reads struct request and the code from its descriptor 0, a socket; all bytes after them are its stdin.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3 }; /* verbs of a request: the last three are about a session */
+enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3 }; /* verbs of a request; the last three belong to a session */
 
 struct request {
     uint64_t id;
@@ -28,10 +28,10 @@ struct request {
 struct response {
     uint64_t id;
     int32_t wait_status;
-    uint32_t reason, run_us, stdout_bytes, stderr_bytes, lives; /* lives: whether its session goes on */
+    uint32_t reason, run_us, stdout_bytes, stderr_bytes, lives; /* lives: whether the session continues */
 };
 
-/* What we use of Python's stable ABI, declared here so that no Python header needs to be installed. */
+/* The used part of Python's stable ABI, declared here so that no Python headers must be installed. */
 typedef struct Object Object;
 struct method {
     const char *name;

@@ -1,9 +1,8 @@
-"""Puts the executor into a cell inside a pod: its own small root, and none of the pod's processes, network or files.
+"""The jail inside an executor pod: a small root of its own, without the pod's processes, network and files.
 
-Run by the executor's server (`judge/sandbox/executor_server.py`) as `python -P -S -s jail.py ROOT PROGRAM
-ARGUMENTS...`, where nothing is privileged: a user namespace gives what it takes. The root is the one that a local
-sandbox has, and so the two can be held to the same canary. The cell ends, with every process in it, when this program
-does.
+The executor's server (`judge/sandbox/executor_server.py`) runs it, without privileges, as `python -P -S -s jail.py ROOT
+PROGRAM ARGUMENTS...`; a user namespace gives the rights that it needs. The root is that of a local sandbox, so the same
+isolation check applies to both. The jail ends, with every process in it, when this program ends.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-    """Raise OSError when a call into the C library failed."""
+    """Raise OSError if a call into the C library failed."""
     if result != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    """mount(2)."""
+    """Call mount(2). Raises OSError."""
     texts = [None if text is None else text.encode() for text in (source, target, kind)]
     check(libc.mount(*texts, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
 
 
 def write(path: str, text: str) -> None:
-    """Write a line to a file of /proc."""
+    """Write a text to a file in /proc."""
     with open(path, "w") as file:  # noqa: PTH123  (pathlib is not worth its memory here)
         file.write(text)
 
 
-def leave_the_pod() -> None:
-    """New namespaces of every kind; in them we are nobody."""
+def create_namespaces() -> None:
+    """Enter new namespaces of every kind, with the user `nobody`."""
     user, group = os.geteuid(), os.getegid()
     check(libc.unshare(NEWUSER | NEWNS | NEWPID | NEWNET | NEWIPC | NEWUTS), "unshare")
     write("/proc/self/uid_map", f"{NOBODY} {user} 1")
-    if os.path.exists("/proc/self/setgroups"):  # noqa: PTH110  (Linux asks for it; gVisor has none)
+    if os.path.exists("/proc/self/setgroups"):  # noqa: PTH110  (Linux requires it; gVisor does not have it)
         write("/proc/self/setgroups", "deny")
     write("/proc/self/gid_map", f"{NOBODY} {group} 1")
 
 
 def enter(root: str) -> None:
-    """Make `root` the whole file system, read-only but for a small /tmp of our own."""
+    """Make `root` the root file system, read-only except for a small new /tmp."""
     mount("none", "/", None, RECURSIVE | PRIVATE)
     mount(root, root, None, BIND | RECURSIVE)
     mount("proc", f"{root}/proc", "proc", NOSUID | NODEV | NOEXEC)
@@ -68,7 +67,7 @@ def enter(root: str) -> None:
 
 
 def drop_privileges() -> None:
-    """No capability, now or ever again."""
+    """Drop all capabilities permanently."""
     for capability in range(LAST_CAPABILITY + 1):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -79,10 +78,10 @@ def drop_privileges() -> None:
 
 
 def main() -> None:
-    """Start the program as the first process of the cell, and end as it does."""
+    """Start the program as the first process of the jail, and exit with its status."""
     root, *command = sys.argv[1:]
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    leave_the_pod()
+    create_namespaces()
     child = os.fork()
     if child == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,10 +1,10 @@
-"""The executor: the first process of a sandbox. Forks a warmed-up zygote a lane, each of which forks a process a call.
+"""The executor: the first process of a sandbox. It forks one warm zygote per lane; a zygote forks a process per call.
 
-Runs inside the sandbox only (`python -P -S -s program.py`, see `arguments`), where nothing but the standard library and
-the lane's own packages exist. The worker outside holds the other ends of the lanes' pipes; forkserver.c is the loop
-between them. Nothing here decides a call's status: that is forkserver.c's view of the process, and the worker's.
+It runs only inside the sandbox (`python -P -S -s program.py`, see `arguments`), where only the standard library and the
+packages of the lanes exist. The worker outside has the other ends of the lanes' pipes; forkserver.c is the loop between
+them. The status of a call is not decided here, but from forkserver.c's view of the process (judge/process_exit.py).
 
-It imports as little as it can: whatever is in memory here costs each call of every lane (forkserver.c says why).
+It imports as little as possible: each page of its memory costs time in every call (forkserver.c explains why).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 FILENAME = "<snippet>"
 MEMORY_EXIT = 85
-"""Exit status of a call that ended with an uncaught MemoryError (a snippet that forges it only harms itself)."""
+"""Exit status of a call that ended with an uncaught MemoryError. A snippet that forges it harms only itself."""
 AST_ONLY = 0x400
-"""PyCF_ONLY_AST: `compile` to a tree (the module `ast` is not needed)."""
+"""PyCF_ONLY_AST: `compile` returns a tree, without an import of the module `ast`."""
 FUTURE_FLAGS = 0x1FE0000
-"""What `from __future__ import` switches on in a code object's flags."""
+"""Flags of a code object that `from __future__ import` sets."""
 
-# Typical programs of each lane. Run once in the zygote, they fill caches that every child then has.
+# Typical programs of each lane. They run once in the zygote and fill caches that every child inherits.
 WARM_UP = {
     "bare": "def gcd(a, b):\n    return gcd(b, a % b) if b else a\n"
     "print(gcd(48, 36), f'{1.5:.3f}', [x * x for x in range(3)], {'k': (1, 2)})\n7 * 3\n",
@@ -51,7 +51,7 @@ FAILURES = ("def f(n):\n    return n / 0\nf(3)", "x = (", "undefined_name")
 
 
 def run_source(source: str, namespace: dict[str, object]) -> None:
-    """Runs a program as a notebook cell: the value of a last expression statement is shown by `sys.displayhook`."""
+    """Run a program like a notebook cell: `sys.displayhook` prints the value of a last expression statement."""
     tree = compile(source, FILENAME, "exec", AST_ONLY)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
     body = compile(tree, FILENAME, "exec", 0, True)
@@ -62,7 +62,7 @@ def run_source(source: str, namespace: dict[str, object]) -> None:
 
 
 def report_exception() -> int:
-    """Prints the current exception as an interpreter would, less our own frames; returns the exit status."""
+    """Print the current exception like an interpreter, without the executor's frames; return the exit status."""
     kind, error, trace = sys.exc_info()
     assert kind is not None and error is not None
     if isinstance(error, SystemExit):
@@ -78,7 +78,7 @@ def report_exception() -> int:
 
 
 def fresh_main() -> dict[str, object]:
-    """The name space of a new `__main__`."""
+    """Return the namespace of a new `__main__`."""
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
@@ -86,7 +86,10 @@ def fresh_main() -> dict[str, object]:
 
 
 def run_call(source: str, *, to_the_end: bool) -> int:
-    """Runs one snippet; `to_the_end`: with its threads and exit functions, once a process. Returns the exit status."""
+    """Run one snippet; return its exit status.
+
+    `to_the_end`: also wait for its threads and run its exit functions. That is possible once per process.
+    """
     status = 0
     try:
         status = run_cell(source, fresh_main())
@@ -96,13 +99,13 @@ def run_call(source: str, *, to_the_end: bool) -> int:
             atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:  # an exit function, or closed streams: as an interpreter, not more than that
+    except BaseException:  # an exit function failed, or the streams are closed: report it like an interpreter
         status = status or report_exception()
     return status
 
 
 def run_cell(source: str, namespace: dict[str, object]) -> int:
-    """Runs a program in a name space. Returns the exit status it would have."""
+    """Run a program in a namespace. Return the exit status that its process would have."""
     try:
         run_source(source, namespace)
     except BaseException:
@@ -111,7 +114,7 @@ def run_cell(source: str, namespace: dict[str, object]) -> int:
 
 
 def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
-    """Runs cell after cell in one name space; what one of them defines, the next one has. Does not return."""
+    """Run cells in one namespace, one after the other. Does not return."""
     own, namespace = os.getpid(), fresh_main()
     while True:
         status = run_cell(source, namespace)
@@ -120,14 +123,14 @@ def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
             sys.stderr.flush()
         except BaseException:
             status = status or report_exception()
-        if os.getpid() != own:  # a process that the cell forked: its cell is over, the session is not its own
+        if os.getpid() != own:  # a child that the cell forked: it must not report the end of the cell
             os._exit(status)
         source = next_cell(status).decode()
 
 
 def warm_up(lane: str) -> None:
-    """Runs the lane's typical programs, some that fail too, with the output thrown away."""
-    kept = sys.stdout, sys.stderr, sys.modules["__main__"]
+    """Run the lane's typical programs, and some that fail, and discard their output."""
+    saved = sys.stdout, sys.stderr, sys.modules["__main__"]
     sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
     for name in {"bare", lane}:
         if run_call(WARM_UP[name], to_the_end=False) != 0:
@@ -135,18 +138,18 @@ def warm_up(lane: str) -> None:
             os._exit(70)
     for source in FAILURES:
         run_call(source, to_the_end=False)
-    sys.stdout, sys.stderr, sys.modules["__main__"] = kept
+    sys.stdout, sys.stderr, sys.modules["__main__"] = saved
 
 
-def draw_anew() -> None:
-    """New seeds for the generators that do not see to it themselves after a fork, as the standard library's does."""
+def reseed() -> None:
+    """Set new seeds of the random generators that do not reseed after a fork (that of the standard library does)."""
     for name in ("numpy.random", "sympy.core.random"):
         if name in sys.modules:
             sys.modules[name].seed()
 
 
 def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
-    """A lane: warms up, then serves calls until the worker closes the pipe. Goes on in the process of each call."""
+    """Run a lane: warm up, then serve calls until the worker closes the pipe. serve() returns in each child."""
     forkserver = __import__("forkserver")
     del sys.modules["forkserver"], sys.path[0]
     gc.disable()
@@ -155,14 +158,14 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     gc.freeze()
     code, is_session = forkserver.serve(*pipes, *settings)
     gc.enable()
-    draw_anew()
+    reseed()
     if is_session:
         run_session(code.decode(), forkserver.next_cell)
     os._exit(run_call(code.decode(), to_the_end=True))
 
 
 def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:
-    """Folder of forkserver.so, further folders to import from, serve()'s numbers, pipes of each lane."""
+    """Parse the command line: folder of forkserver.so, import paths, the integers for serve(), pipes per lane."""
     folder, paths, numbers, *lanes = sys.argv[1:]
     pipes = {}
     for lane in lanes:
@@ -172,7 +175,7 @@ def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:
 
 
 def main() -> None:
-    """Starts the zygotes and ends when any of them ends: the worker then throws the sandbox away."""
+    """Start the zygotes, and exit when any of them exits: the worker then replaces the sandbox."""
     folder, paths, numbers, lanes = arguments()
     sys.path[:] = [folder, *sys.path, *paths]
     sys.argv = [""]
