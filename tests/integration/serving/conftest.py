@@ -1,4 +1,4 @@
-"""`rstar2 serve` as a person starts it, with all its real parts, once for the module."""
+"""`rstar2 serve` with all its real parts, started once per module."""
 
 import json
 import os
@@ -30,23 +30,23 @@ class Server:
     model: str
     process: psutil.Process
     folder: Path
-    """The model's."""
+    """Folder of the model."""
 
-    def child(self, *words: str) -> psutil.Process:
-        """The child whose command line holds all of these words."""
-        (found,) = [one for one in self.process.children() if set(words) <= set(one.cmdline())]
-        return found
+    def child(self, *arguments: str) -> psutil.Process:
+        """Return the child whose command line has all these arguments."""
+        (child,) = [child for child in self.process.children() if set(arguments) <= set(child.cmdline())]
+        return child
 
     @property
     def engine_url(self) -> str:
-        """Where its engine listens, on loopback and with a token of its own."""
+        """URL of its engine, which listens on loopback and has its own token."""
         argv = self.child("vllm.entrypoints.openai.api_server").cmdline()
         return f"http://127.0.0.1:{argv[argv.index('--port') + 1]}"
 
 
 @pytest.fixture(scope="module")
 def server(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A served job, whose model knows one conversation by heart. The few harmless calls run without a sandbox."""
+    """A served job, whose model has memorised one conversation. Its harmless calls run without a sandbox."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
     folder = tmp_path_factory.mktemp("serve")

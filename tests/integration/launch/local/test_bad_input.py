@@ -1,4 +1,4 @@
-"""What a new user gets wrong: one clear message each, exit code not 0, nothing half-written, nothing left running."""
+"""Errors of a new user: one clear message, a non-zero exit code, no incomplete files, no remaining processes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SMOKE = ROOT / "examples" / "smoke.yaml"
 
 
 def rstar2(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """Exit code and everything that was printed."""
+    """Run the command; return its exit code and output."""
     command = [sys.executable, "-m", "rstar2_train.cli", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | (env or {})
@@ -30,7 +30,7 @@ def rstar2(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str
 
 
 def changed(tmp_path: Path, change) -> Path:
-    """The smoke manifest with one thing wrong."""
+    """Return the path of the smoke manifest after `change` of its spec."""
     data = yaml.safe_load(SMOKE.read_text())
     change(data["spec"])
     path = tmp_path / "job.yaml"
@@ -38,27 +38,31 @@ def changed(tmp_path: Path, change) -> Path:
     return path
 
 
-def assert_refused(code: int, output: str, *words: str) -> None:
+def assert_rejected(code: int, output: str, *messages: str) -> None:
     assert code not in (0, 75), output
     assert "Traceback" not in output
-    for word in words:
-        assert word in output
+    for message in messages:
+        assert message in output
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_manifest_is_named(tmp_path: Path) -> None:
+    """`run` and `validate` print the path."""
     for command in ("run", "validate"):
         code, output = rstar2(command, str(tmp_path / "nope.yaml"))
-        assert_refused(code, output, "nope.yaml: no such file")
+        assert_rejected(code, output, "nope.yaml: no such file")
 
 
-def test_not_yaml(tmp_path: Path) -> None:
+def test_run_invalid_yaml_names_the_line(tmp_path: Path) -> None:
+    """No state folder is created."""
     (tmp_path / "job.yaml").write_text("spec: [")
     code, output = rstar2("run", str(tmp_path / "job.yaml"), "--state", str(tmp_path / "s"))
-    assert_refused(code, output, "not valid YAML", "line 1")
+    assert_rejected(code, output, "not valid YAML", "line 1")
     assert not (tmp_path / "s").exists()
 
 
-def test_every_wrong_field_at_once(tmp_path: Path) -> None:
+def test_run_reports_every_invalid_field(tmp_path: Path) -> None:
+    """All errors of the manifest are in one output, with the value and the bound."""
+
     def wrong(spec: dict) -> None:
         spec["grpo"]["keepPerPrompt"] = 64
         spec["grpo"]["promptPerStep"] = 3
@@ -68,7 +72,7 @@ def test_every_wrong_field_at_once(tmp_path: Path) -> None:
     path = changed(tmp_path, wrong)
     for command in (["validate", str(path)], ["run", str(path), "--state", str(tmp_path / "s")]):
         code, output = rstar2(*command)
-        assert_refused(
+        assert_rejected(
             code,
             output,
             "keepPerPrompt",
@@ -80,34 +84,38 @@ def test_every_wrong_field_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_missing_data_names_the_field_and_the_file(tmp_path: Path) -> None:
+def test_run_missing_data_names_field_and_file(tmp_path: Path) -> None:
+    """Each field whose file is missing."""
+
     def wrong(spec: dict) -> None:
         spec["stages"][0]["sft"]["data"] = "data/nothing.jsonl"
         spec["stages"][1]["grpo"]["data"] = "pvc://claim/problems.jsonl"
 
     code, output = rstar2("run", str(changed(tmp_path, wrong)), "--state", str(tmp_path / "s"))
-    assert_refused(code, output, "spec.stages[0].sft.data", "nothing.jsonl", "spec.stages[1].grpo.data", "local copy")
+    assert_rejected(code, output, "spec.stages[0].sft.data", "nothing.jsonl", "spec.stages[1].grpo.data", "local copy")
 
 
 @pytest.mark.parametrize(
     ("tool", "advice"), [("runsc", "make setup"), ("redis-server", "apt-get install redis-server")]
 )
-def test_a_missing_tool_says_how_to_get_it(tmp_path: Path, tool: str, advice: str) -> None:
+def test_run_missing_tool_names_the_installation(tmp_path: Path, tool: str, advice: str) -> None:
+    """The message has the command that installs the tool."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("runsc", "redis-server", "python3"):
-        found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        if name != tool and found:
-            (folder / name).symlink_to(found)
+        executable = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        if name != tool and executable:
+            (folder / name).symlink_to(executable)
     env = os.environ | {"PATH": str(folder), "RSTAR2_RUNSC": str(folder / "runsc")}
     done = subprocess.run(
         [sys.executable, "-m", "rstar2_train.cli", "run", str(SMOKE), "--state", str(tmp_path / "s")],
         capture_output=True, text=True, timeout=120, check=False, env=env,
     )  # fmt: skip
-    assert_refused(done.returncode, done.stdout + done.stderr, tool, advice)
+    assert_rejected(done.returncode, done.stdout + done.stderr, tool, advice)
 
 
-def test_the_same_job_twice_at_once(tmp_path: Path) -> None:
+def test_run_locked_job_is_rejected(tmp_path: Path) -> None:
+    """The message has the pid of the other run."""
     import fcntl
 
     folder = tmp_path / "smoke"
@@ -117,23 +125,25 @@ def test_the_same_job_twice_at_once(tmp_path: Path) -> None:
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, output = rstar2("run", str(SMOKE), "--state", str(tmp_path))
-    assert_refused(code, output, "already running", "4711")
+    assert_rejected(code, output, "already running", "4711")
 
 
-def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_run_full_disk_fails_before_any_start(tmp_path: Path) -> None:
+    """Nothing is written."""
     with small_disk(tmp_path / "small", mebibytes=32) as small:
         code, output = rstar2("run", str(SMOKE), "--state", str(small))
-        assert_refused(code, output, "MiB are free")
+        assert_rejected(code, output, "MiB are free")
         assert not (small / "smoke" / "job.json").exists()
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_judge_port_in_use_is_named(tmp_path: Path) -> None:
+    """The API of the judge prints the port."""
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = str(used.getsockname()[1])
         command = [
             sys.executable,
             "-m",
@@ -152,10 +162,11 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             check=False,
             env=os.environ | {"RSTAR2_JUDGE_TOKEN": "x" * 32},
         )
-    assert_refused(done.returncode, done.stdout + done.stderr, port, "in use")
+    assert_rejected(done.returncode, done.stdout + done.stderr, port, "in use")
 
 
-def test_report_of_a_job_that_was_killed_in_its_first_stage(tmp_path: Path) -> None:
+def test_report_of_a_job_without_outcome(tmp_path: Path) -> None:
+    """A job that was killed in its first stage has attempts but no results."""
     state = JobState(tmp_path / "smoke")
     job, _ = check(read_manifest(SMOKE))
     assert job is not None
@@ -168,7 +179,8 @@ def test_report_of_a_job_that_was_killed_in_its_first_stage(tmp_path: Path) -> N
     assert all(row["pass_at_1"] is None and row["outcome"] is None for row in rows)
 
 
-def test_report_and_track_of_a_job_that_never_ran(tmp_path: Path) -> None:
+def test_report_and_track_unknown_job_fail(tmp_path: Path) -> None:
+    """The message has the path of the missing folder."""
     for command in ("report", "track"):
         code, output = rstar2(command, "nope", "--state", str(tmp_path))
-        assert_refused(code, output, "nope")
+        assert_rejected(code, output, "nope")

@@ -1,4 +1,4 @@
-"""`rstar2 run` on the smoke manifest, with all real parts: with every part killed, the run itself too, a disk full."""
+"""`rstar2 run` of the smoke manifest with real parts: each part is killed, the run too, and the disk fills up."""
 
 import json
 import os
@@ -29,7 +29,7 @@ RUN_SECONDS = 1200
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts runs of the smoke manifest, or of another; one that a failed test left running is ended."""
+    """Start runs of the smoke manifest or another one; runs that a failed test left are killed."""
     started = []
 
     def start_one(state: Path, manifest: Path = SMOKE) -> subprocess.Popen:
@@ -48,44 +48,44 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
 
 
 def finish(run: subprocess.Popen) -> tuple[int, str]:
-    """Exit code and output. A run that hangs is ended, and its output shown."""
+    """Wait for the run; return its exit code and output. A run that hangs is stopped, and its output is printed."""
     try:
         output, _ = run.communicate(timeout=RUN_SECONDS)
     except subprocess.TimeoutExpired:
         run.send_signal(signal.SIGINT)
         output, _ = run.communicate(timeout=120)
-        pytest.fail(f"the run did not end within {RUN_SECONDS} s:\n{output}")
+        pytest.fail(f"the run did not exit within {RUN_SECONDS} s:\n{output}")
     return run.returncode, output
 
 
 def children(state: JobState) -> dict[str, psutil.Process]:
-    """The run's children by name."""
+    """Return the run's child processes by name."""
     entries = json.loads((state.root / "children.json").read_text())
     return {entry["name"]: psutil.Process(entry["pid"]) for entry in entries if psutil.pid_exists(entry["pid"])}
 
 
 def wait_for(state: JobState, stage: str, step: int, run: subprocess.Popen) -> Progress:
-    """Wait until `stage` has done `step` steps."""
+    """Wait until `stage` has finished `step` steps; return its progress."""
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:
         if run.poll() is not None:
-            pytest.fail(f"the run ended before {stage} reached step {step}:\n{run.communicate()[0]}")
+            pytest.fail(f"the run exited before {stage} reached step {step}:\n{run.communicate()[0]}")
         progress = state.progress()
-        at = STAGES.index(progress.stage) if progress else -1
-        if progress and (at, progress.step) >= (STAGES.index(stage), step) and progress.phase != "Starting":
+        index = STAGES.index(progress.stage) if progress else -1
+        if progress and (index, progress.step) >= (STAGES.index(stage), step) and progress.phase != "Starting":
             return progress
         time.sleep(0.05)
     pytest.fail(f"{stage} did not reach step {step} in time")
 
 
-def assert_nothing_left(state: JobState) -> None:
-    left = [
+def assert_no_processes(state: JobState) -> None:
+    leftovers = [
         process.info["cmdline"]
         for process in psutil.process_iter(["cmdline", "status"])
         if any(str(state.root) in part for part in process.info["cmdline"] or ())
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
-    assert left == []
+    assert leftovers == []
 
 
 def assert_report(state: JobState) -> dict:
@@ -100,7 +100,7 @@ def assert_report(state: JobState) -> dict:
 
 
 def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
-    """Of a run of the smoke manifest: engine, Redis, judge, a sandbox, and the driver, each in mid-stage."""
+    """Kill engine, Redis, judge worker, a sandbox and the orchestrator, each during a stage."""
     for step, target in ((0, "engine-0"), (1, "redis"), (2, "judge-worker")):
         wait_for(state, "rl-1", step, run)
         children(state)[target].kill()
@@ -108,14 +108,14 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
     sandboxes = [p for p in children(state)["judge-worker"].children(recursive=True) if "runsc" in p.name()]
     assert sandboxes
     sandboxes[-1].kill()
-    driver = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
+    orchestrator = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
     wait_for(state, "rl-2", 1, run)
-    driver.kill()
+    orchestrator.kill()
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
-    """A run from nothing to its end, with every part killed once, and suspended once."""
+    """A complete run in which each part was killed once, and which was suspended once."""
     folder = tmp_path_factory.mktemp("smoke")
     state = JobState(folder / "smoke")
     run = start(folder)
@@ -125,24 +125,26 @@ def smoke(tmp_path_factory, start) -> tuple[JobState, str]:
     code, output = finish(run)
     assert code == ExitCode.SUSPENDED, output
     assert "Suspended. Run the same command to resume." in output
-    assert_nothing_left(state)
+    assert_no_processes(state)
     code, output = finish(start(folder))
     assert code == 0, output
     return state, output
 
 
-def test_with_every_part_killed_it_runs_to_its_end_and_leaves_nothing_running(smoke) -> None:
+def test_run_with_killed_parts_completes(smoke) -> None:
+    """Only the stage whose orchestrator was killed has a second attempt; no process remains."""
     state, output = smoke
     report = assert_report(state)
     assert_complete(state)
-    assert_nothing_left(state)
+    assert_no_processes(state)
     assert "report " in output and "mlflow ui" in output
     attempts = {stage["name"]: stage["attempts"] for stage in report["stages"]}
-    assert attempts.pop("hard") in (1, 2)  # it may have ended just before it was asked to
+    assert attempts.pop("hard") in (1, 2)  # the stage may have finished before the signal
     assert attempts == {"sft": 1, "rl-1": 1, "rl-2": 2, "rl-3": 1, "eval": 1}
 
 
-def test_mlflow_has_the_runs_the_metrics_and_the_traces(smoke) -> None:
+def test_run_sends_runs_and_metrics_to_mlflow(smoke) -> None:
+    """One parent run, one run per stage with all its steps, and the artifacts."""
     from mlflow import MlflowClient
 
     state, _ = smoke
@@ -159,7 +161,8 @@ def test_mlflow_has_the_runs_the_metrics_and_the_traces(smoke) -> None:
     assert {"manifest.yaml", "report.json"} <= artifacts
 
 
-def test_a_second_run_has_nothing_to_do(smoke, start) -> None:
+def test_run_complete_job_changes_nothing(smoke, start) -> None:
+    """The report is the same."""
     state, _ = smoke
     before = state.report_file.read_text()
     code, output = finish(start(state.root.parent))
@@ -168,8 +171,8 @@ def test_a_second_run_has_nothing_to_do(smoke, start) -> None:
     assert json.loads(before)["stages"] == json.loads(state.report_file.read_text())["stages"]
 
 
-def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, start) -> None:
-    """kill -9 of `rstar2 run` itself, while SFT trains; then the same command again."""
+def test_run_resumes_after_kill(tmp_path: Path, start) -> None:
+    """kill -9 of `rstar2 run` during SFT; the same command resumes, and no child of the first run remains."""
     state = JobState(tmp_path / "smoke")
     run = start(tmp_path)
     wait_for(state, "sft", 20, run)
@@ -183,10 +186,11 @@ def test_a_killed_run_takes_its_children_with_it_and_goes_on(tmp_path: Path, sta
     code, output = finish(run)
     assert code == ExitCode.SUSPENDED, output
     assert state.stage("sft").outcome().checkpoint.step >= 20
-    assert_nothing_left(state)
+    assert_no_processes(state)
 
 
-def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start) -> None:
+def test_run_full_disk_suspends_with_a_checkpoint(tmp_path: Path, start) -> None:
+    """The run fails with a message before a write fails."""
     job = read_manifest(SMOKE)
     job["spec"]["stages"] = job["spec"]["stages"][:1]  # needs no engine
     manifest = tmp_path / "sft.yaml"
@@ -203,4 +207,4 @@ def test_a_disk_that_fills_ends_the_run_with_a_checkpoint(tmp_path: Path, start)
         assert "MiB are free" in output and "free some space, then run the same command again" in output
         outcome = state.stage("sft").outcome()
         assert outcome is not None and outcome.outcome == "suspended" and outcome.checkpoint is not None
-        assert_nothing_left(state)
+        assert_no_processes(state)

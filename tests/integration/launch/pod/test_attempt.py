@@ -186,7 +186,7 @@ def test_launch_next_attempt_resumes_and_completes(pods: Pods) -> None:
     outcome = pods.outcome()
     assert (outcome.outcome, outcome.attempt) == ("completed", 2)
     assert outcome.checkpoint is not None and outcome.checkpoint.step > first.checkpoint.step
-    assert f"resuming sft after step {first.checkpoint.step}" in pods.log.read_text()
+    assert f"stage sft resumes after step {first.checkpoint.step}" in pods.log.read_text()
     assert "2 of 2 nodes have joined: 127.0.0.2, 127.0.0.3" in pods.log.read_text()
     assert (pods.state.stage("sft").model / "model.safetensors").exists()
     progress = pods.progress()
