@@ -21,7 +21,9 @@ from rstar2_train.analysis.roc import reason_texts
 from rstar2_train.analysis.tokens import FORKING_WORDS, REGIONS
 from rstar2_train.analysis.viewer import UNITS_PER_NAT, ViewerData
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.evaluation.result import format_number
 from rstar2_train.grpo_roc.resample import DELTA, Mode
+from rstar2_train.utils.html import render_template
 
 SUMMARY = "summary.json"
 FORMAT = 1
@@ -85,10 +87,11 @@ def write_pages(
     plots = figures.draw_plots(collected.points, folder)
     for asset in ASSETS:
         shutil.copyfile(HERE / asset, folder / asset)
-    _render(folder, "viewer.html", job=job.metadata.name)
-    _render(
-        folder,
-        "index.html",
+    (folder / "viewer.html").write_text(
+        render_template(HERE / "viewer.html.jinja", job=job.metadata.name), encoding="utf-8"
+    )
+    report = render_template(
+        HERE / "index.html.jinja",
         summary=summary,
         plots=plots,
         headings=[heading for _, heading, _ in STAGE_METRICS],
@@ -96,7 +99,9 @@ def write_pages(
         reasons=reason_meanings(summary["selection"], modes),
         kinds=(*REGIONS, "forking", "all"),
         forking_words=FORKING_WORDS,
+        number=format_number,
     )
+    (folder / "index.html").write_text(report, encoding="utf-8")
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary
 
@@ -145,12 +150,3 @@ def reason_meanings(
         for reason in reasons
     }
     return sorted(pairs)
-
-
-def _render(folder: Path, page: str, **values: Any) -> None:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    (folder / page).write_text(environment.get_template(f"{page}.jinja").render(values), encoding="utf-8")

@@ -10,18 +10,15 @@ from pathlib import Path
 
 from rstar2_train.evaluation.result import EvaluationResult, benchmark_rows, format_number
 from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
+from rstar2_train.utils.html import render_template
 
-HERE = Path(__file__).parent
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
 
 
 def render_page(result: EvaluationResult) -> str:
     """Return the page. The same result gives the same text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html.jinja").render(
+    return render_template(
+        TEMPLATE,
         result=result,
         rows=benchmark_rows(result),
         powers=sorted(result.overall.pass_at_k),

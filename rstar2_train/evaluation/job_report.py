@@ -120,10 +120,10 @@ def _table(title: str) -> Table:
 
 def format_duration(seconds: float) -> str:
     """Return seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
-    whole = int(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+    total = int(seconds)
+    if total >= 3600:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"
 
 
 def _stage_report(stage: Stage, folder: Path, evaluation: Evaluation | None, earlier: list[Evaluation]) -> StageReport:

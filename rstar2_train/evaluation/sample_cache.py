@@ -69,10 +69,10 @@ class SampleCache:
     In memory, it has only the file offset of each sample.
     """
 
-    def __init__(self, path: Path, *, whole: bool = True) -> None:
-        """`whole`: save the trajectories too; otherwise only the results, in a thousandth of the space."""
+    def __init__(self, path: Path, *, with_trajectories: bool = True) -> None:
+        """`with_trajectories`: save the trajectories too; otherwise only the results, in a thousandth of the space."""
         self._path = path
-        self._whole = whole
+        self._with_trajectories = with_trajectories
         self._offsets: dict[SampleKey, int] = {}
         self._lost: dict[SampleKey, Trajectory] = {}
         self._problems: dict[str, Problem] = {}
@@ -117,10 +117,10 @@ class SampleCache:
         if not trajectory.failed:
             name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, trajectory.gold, trajectory.sample)
             event: Event = {"sample": name, "scored": dataclasses.asdict(result)}
-            if self._whole:
+            if self._with_trajectories:
                 event["trajectory"] = trajectory_store.to_row(trajectory)
             self._offsets[key] = self._journal.append(event)
-        elif self._whole:
+        elif self._with_trajectories:
             self._lost[key] = trajectory
         return result
 

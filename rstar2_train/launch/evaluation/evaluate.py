@@ -92,7 +92,7 @@ def evaluate(evaluation: EvaluationPlan, progress: ProgressSink, *, out: Path) -
     An older report is replaced only when the new one is complete. Raises as `runner.run_plan` does.
     """
     plan = evaluation.plan
-    with run_plan(plan, progress, whole=True) as sampled:
+    with run_plan(plan, progress, with_trajectories=True) as sampled:
         result = build_result(
             sampled.rows,
             benchmarks=evaluation.benchmarks,

@@ -89,7 +89,7 @@ def run_filter(filtering: FilterPlan, progress: ProgressSink, *, out: Path) -> F
     If no problem is kept, nothing is written. Raises as `runner.run_plan` does.
     """
     plan = filtering.plan
-    with run_plan(plan, progress, whole=False) as sampled:
+    with run_plan(plan, progress, with_trajectories=False) as sampled:
         counts = count_solved(plan.problems, sampled.rows, drop_solved=filtering.drop_solved)
         kept = kept_problems(plan.problems, counts)
         report = FilterReport(

@@ -67,13 +67,16 @@ class PlanSamples:
 
 
 @contextmanager
-def run_plan(plan: SamplingPlan, progress: ProgressSink, *, whole: bool) -> Iterator[PlanSamples]:
+def run_plan(plan: SamplingPlan, progress: ProgressSink, *, with_trajectories: bool) -> Iterator[PlanSamples]:
     """Generate the missing samples, and lock the folder of the samples while the caller uses them.
 
-    `whole`: save the trajectories. Raises PreflightError, ChildFailed, EngineUnavailable, EngineRejected,
+    `with_trajectories`: save the trajectories. Raises PreflightError, ChildFailed, EngineUnavailable, EngineRejected,
     JudgeUnavailable, StopRequested or TooManyLost, and OSError for a full disk. Finished samples stay saved.
     """
-    with preflight.locked(plan.state), SampleCache(plan.state.root / "samples.jsonl", whole=whole) as samples:
+    with (
+        preflight.locked(plan.state),
+        SampleCache(plan.state.root / "samples.jsonl", with_trajectories=with_trajectories) as samples,
+    ):
         stop_leftovers(plan.state.children_file)
         request = SampleRequest(problems=plan.problems, prompts=plan.prompts, samples=plan.samples)
         saved = samples.load(request)

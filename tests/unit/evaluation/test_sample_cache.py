@@ -64,14 +64,14 @@ def test_trajectories_are_in_problem_order(tmp_path: Path) -> None:
 def test_add_without_trajectories_saves_results_only(tmp_path: Path) -> None:
     """Without trajectories, the file has only the results."""
     sizes = {}
-    for whole in (True, False):
-        path = tmp_path / f"{whole}"
+    for with_trajectories in (True, False):
+        path = tmp_path / f"{with_trajectories}"
         row = sample(PROBLEMS[0], 0)
         row.segments[0] = Segment("model", [9] * 5000, [-0.123456789] * 5000, "w")
-        with SampleCache(path, whole=whole) as store:
+        with SampleCache(path, with_trajectories=with_trajectories) as store:
             store.add(row)
         assert load(path) == {("b/1", 0): SampleResult.from_trajectory(row)}
-        sizes[whole] = path.stat().st_size
+        sizes[with_trajectories] = path.stat().st_size
     assert sizes[False] < 1000 < sizes[True] / 50
 
 
