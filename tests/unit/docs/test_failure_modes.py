@@ -1,0 +1,36 @@
+"""docs/failure-modes.md has one section per reason, with the reason as its heading."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+from rstar2_operator.decide.diagnostics import REASONS, SAME
+from rstar2_operator.decide.failure_policy import DISRUPTED, POD_LOST
+from rstar2_operator.decide.plan import INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
+from rstar2_train.api.contracts import Reason
+from scripts.docs.repository import ROOT
+
+PAGE = (ROOT / "docs" / "failure-modes.md").read_text("utf-8")
+SUCCESSES = {"Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended"}
+"""Outcome reasons that are no failures."""
+JOB_FAILURES = {"DeadlineExceeded", "StageFailed", "PrepareFailed"}
+"""Reasons of phase Failed, as operator/rstar2_operator/decide/decide.py has them."""
+
+
+def test_failure_modes_page_has_each_reason() -> None:
+    """No reason without advice, and no section of a reason that does not exist any more."""
+    problems = REASONS - SAME.keys()
+    outcomes = set(get_args(Reason)) - SUCCESSES
+    restarts = {text.partition(":")[0] for text in (DISRUPTED, POD_LOST)}
+    plans = {INVALID_SPEC, SCHEDULING_TIMEOUT, *RESTART_REASONS}
+    assert set(re.findall(r"^### (\w+)$", PAGE, flags=re.MULTILINE)) == (
+        problems | outcomes | restarts | plans | JOB_FAILURES
+    )
+
+
+def test_failure_modes_job_failures_are_in_the_source() -> None:
+    """The reasons of phase Failed are literals of the policy."""
+    folder = ROOT / "operator" / "rstar2_operator" / "decide"
+    source = "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.py")))
+    assert {reason for reason in JOB_FAILURES if f'"{reason}"' not in source} == set()
