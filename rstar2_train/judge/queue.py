@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -99,6 +100,19 @@ class QueueKeys:
         return f"{self.prefix}:session:{session}:at"
 
 
+class _RaisesConnectionError(AbstractConnection):
+    """A connection that raises ConnectionError, which callers retry, when its transport is closed.
+
+    uvloop raises RuntimeError for a write to a transport that Redis has closed.
+    """
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        try:
+            await super().send_packed_command(command, check_health)
+        except RuntimeError as error:
+            raise RedisConnectionError(f"Connection closed: {error}") from error
+
+
 def connect(url: str, *, connections: int = 16) -> Redis:
     """Return a client with its own connection pool; the password comes from RSTAR2_REDIS_PASSWORD[_FILE].
 
@@ -122,6 +136,7 @@ def connect(url: str, *, connections: int = 16) -> Redis:
         driver_info=None,  # redis-py (8.1) can mistake the answer to its CLIENT SETINFO for that of a health check
         retry=Retry(NoBackoff(), 0),
     )
+    pool.connection_class = type("QueueConnection", (_RaisesConnectionError, pool.connection_class), {})
     return Redis(connection_pool=pool)
 
 

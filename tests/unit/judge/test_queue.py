@@ -1,8 +1,14 @@
 """The queue without a Redis: which errors are retried, and passwords in URLs."""
 
+import asyncio
+import socket
+import struct
+
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ExecAbortError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -32,6 +38,32 @@ def test_is_transient_accepts_temporary_errors_only(error: ResponseError, transi
 def test_connect_url_with_password_is_rejected() -> None:
     with pytest.raises(ValueError, match="RSTAR2_REDIS_PASSWORD"):
         connect("redis://:hunter2@127.0.0.1:1/0")
+
+
+def test_connect_reports_a_reset_connection_under_uvloop() -> None:
+    """uvloop raises RuntimeError for a write after the reset, which would end the API or the worker."""
+
+    async def use_reset_connection() -> None:
+        writers: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            pool = connect(f"redis://{host}:{port}").connection_pool
+            connection = await pool.get_connection()
+            while not writers:
+                await asyncio.sleep(0.01)
+            reset_on_close = struct.pack("ii", 1, 0)
+            writers[0].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset_on_close)
+            writers[0].transport.abort()
+            await asyncio.sleep(0.1)
+            with pytest.raises(RedisConnectionError, match="Connection closed"):
+                await connection.send_command("PING", check_health=False)
+            await pool.release(connection)
+
+    uvloop.run(use_reset_connection())
 
 
 @given(st.text(), st.text(), st.floats(0.1, 600), st.integers(1, 1000))
