@@ -115,7 +115,7 @@ class QueuedCall:
 
     @classmethod
     def build_close(cls, session: str) -> QueuedCall:
-        """Return the end of an idle session, whose result nobody reads."""
+        """Return the end of an idle session. No process reads its result."""
         empty: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
         return cls.build(limits=JudgeLimits(), verb="close", session=session, **empty)
 

@@ -4,7 +4,7 @@ from rstar2_train.judge.sandbox.base import Lane, Sandbox
 
 
 class FakeSandbox(Sandbox):
-    """A sandbox that records what is written to it."""
+    """A sandbox that counts its requests."""
 
     def __init__(self, *lanes: str) -> None:
         super().__init__(lanes or ("bare",), id="fake", isolated=False)

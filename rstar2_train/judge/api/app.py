@@ -154,7 +154,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
 
     @app.delete("/v1/sessions/{session}", status_code=204, responses=UNAVAILABLE)
     async def close_session(session: str) -> Response:
-        """Close a session. A session without a cell for ten minutes is closed automatically.
+        """Close a session. The judge closes sessions that have no cell for ten minutes.
 
         For an unknown session the response is 204 after two seconds: a restarted Redis may not list it yet.
         """

@@ -19,7 +19,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.connections import json_body, silence_timeout
 from rstar2_train.judge.types import MAX_WAIT_SECONDS, CallResult, JudgeUnavailable
 
-LOST = "the connection to the judge was lost while the cell was under way\n"
+LOST = "the connection to the judge was lost while the cell was in flight\n"
 RETRY_SECONDS = 0.5
 OPEN_SECONDS = 30.0
 ANSWER_SECONDS = MAX_WAIT_SECONDS + 60
@@ -96,7 +96,7 @@ class JudgeSession:
             raise JudgeUnavailable(f"{self._url}: HTTP {status}: {text[:500]}")
         result = CallResult(**json.loads(text))
         if not result.session_lives:
-            self._lost = f"the session ended with a cell before: {result.status}\n"
+            self._lost = f"the session ended with an earlier cell: {result.status}\n"
         return result
 
     def _unavailable(self, error: Exception) -> JudgeUnavailable:

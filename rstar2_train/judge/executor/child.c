@@ -1,7 +1,7 @@
 /* The child's part of the fork server: trusted code from the fork to the first line of the snippet.
  *
  * forkserver.c calls seal() once in the zygote, and confine() in each child, which is forked before its call arrives.
- * begin() waits for the call, sets its limits and returns its code to program.py, which runs it. A session calls
+ * receive_call() waits for the call, sets its limits and returns its code to program.py, which runs it. A session calls
  * next_cell() after each cell.
  */
 #include "forkserver.h"
@@ -115,7 +115,7 @@ static Object *receive(int fd, struct request *request) {
 }
 
 /* Waits for the call. Returns (code, whether it is the first cell of a session). */
-Object *begin(rlim_t zygote_bytes, int others) {
+Object *receive_call(rlim_t zygote_bytes, int others) {
     struct request request;
     PyOS_AfterFork_Child();
     Object *code = receive(0, &request);

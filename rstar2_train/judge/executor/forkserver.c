@@ -1,9 +1,9 @@
 /* The trusted parent of every call, inside the sandbox: forks a process per call, feeds it, limits it, reports its end.
  *
  * `program.py` imports and warms up what snippets need, and then calls serve(), which returns only in a child, with the
- * code of one snippet. It is written in C, and keeps its state in a shared mapping, because each page of the Python heap
- * that is written after a fork costs gVisor a copy of up to 2 MB. For the same reason it is a Python module: ctypes
- * needs half a megabyte more.
+ * code of one snippet. It is written in C, and keeps its state in a shared mapping, because each page of the Python
+ * heap that is written after a fork costs gVisor a copy of up to 2 MB. For the same reason it is a Python module:
+ * ctypes needs half a megabyte more.
  *
  * A child is forked before its call arrives. child.c is the child's part, forkserver.h defines the wire format. The
  * status of a call comes from wait() and the clock, never from its output.
@@ -87,7 +87,7 @@ static void write_all(int fd, const void *from, size_t bytes) {
     }
 }
 
-/* Returns the address where glibc caches the thread id. After a raw clone() the kernel must write the child's id to it. */
+/* Returns the address of glibc's cached thread id. After a raw clone() the kernel must write the child's id to it. */
 static pid_t *cached_tid(void) {
     const uint32_t *field = dlsym(RTLD_DEFAULT, "_thread_db_pthread_tid"); /* {bits, count, offset} */
     return field ? (pid_t *)((char *)pthread_self() + field[2]) : NULL;
@@ -207,8 +207,8 @@ static void feed(struct child *child) {
     if (state->request.verb == CALL) shutdown(child->socket, SHUT_WR); /* end of its stdin */
 }
 
-/* Returns 1 if a session reported the end of its cell, whose exit status becomes the wait status of the response; 0 if
- * it has not; -1 if its socket is closed, so that it never will. */
+/* Returns 1 if the session reported the end of its cell; the wait status of the response is then that of a process with
+ * the same exit status. Returns 0 if it has not, -1 if its socket is closed, so that it never will. */
 static int cell_ended(struct child *child) {
     int32_t status;
     ssize_t got = recv(child->socket, &status, sizeof status, MSG_DONTWAIT);
@@ -338,7 +338,7 @@ static Object *serve(Object *self, Object *arguments) {
     if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
     write_all(responses, &(struct response){.id = 0}, sizeof(struct response)); /* warmed up */
     for (;;) {
-        if (!state->next.pid && spawn(namespaces)) return begin(zygote_bytes, others);
+        if (!state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
         if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
         if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||

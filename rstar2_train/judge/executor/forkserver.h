@@ -65,5 +65,5 @@ int read_all(int fd, void *into, size_t bytes);
 rlim_t mapped(void);
 void seal(void);
 void confine(int namespaces);
-Object *begin(rlim_t zygote_bytes, int others);
+Object *receive_call(rlim_t zygote_bytes, int others);
 Object *next_cell(Object *self, Object *arguments);

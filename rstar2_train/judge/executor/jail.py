@@ -19,16 +19,16 @@ DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 SYS_PIVOT_ROOT, SYS_CAPSET = {"x86_64": (155, 126), "aarch64": (41, 91)}[os.uname().machine]
 LAST_CAPABILITY = 40
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> None:
+def check(result: int, call: str) -> None:
     """Raise OSError if a call into the C library failed."""
     if result != 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
+        raise OSError(error, f"{call}: {os.strerror(error)}")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
@@ -44,13 +44,13 @@ def write(path: str, text: str) -> None:
 
 
 def create_namespaces() -> None:
-    """Enter new namespaces of every kind, with the user `nobody`."""
+    """Enter new namespaces of every kind, with the user and group 65534."""
     user, group = os.geteuid(), os.getegid()
     check(libc.unshare(NEWUSER | NEWNS | NEWPID | NEWNET | NEWIPC | NEWUTS), "unshare")
-    write("/proc/self/uid_map", f"{NOBODY} {user} 1")
+    write("/proc/self/uid_map", f"{UNPRIVILEGED_ID} {user} 1")
     if os.path.exists("/proc/self/setgroups"):  # noqa: PTH110  (Linux requires it; gVisor does not have it)
         write("/proc/self/setgroups", "deny")
-    write("/proc/self/gid_map", f"{NOBODY} {group} 1")
+    write("/proc/self/gid_map", f"{UNPRIVILEGED_ID} {group} 1")
 
 
 def enter(root: str) -> None:

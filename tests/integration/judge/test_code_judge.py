@@ -17,12 +17,14 @@ def post(judge: UnsupervisedJudge, path: str, body: dict[str, Any]) -> dict[str,
 
 
 def test_code_judge_ping_and_status(judge: UnsupervisedJudge) -> None:
+    """The process answers, and its load has the two fields that clients expect."""
     assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
     # No other field: the client's class has exactly these.
     assert httpx.get(f"{judge.url}/status", trust_env=False).json() == {"queue": 0, "num_workers": 1}
 
 
 def test_code_judge_run(judge: UnsupervisedJudge) -> None:
+    """A program gets its input; the result has the output, and not the value of the last line."""
     result = post(
         judge, "/run", {"type": "python", "solution": "print(input())\n40 + 2", "input": "9", "sub_id": "mine"}
     )
@@ -40,6 +42,7 @@ def test_code_judge_run(judge: UnsupervisedJudge) -> None:
 
 @pytest.mark.parametrize(("printed", "success"), [("9", True), (" 9\n", True), ("8", False)])
 def test_code_judge_compares_the_output(judge: UnsupervisedJudge, printed: str, success: bool) -> None:
+    """A submission is a success if its output equals the expected one, apart from surrounding whitespace."""
     result = post(judge, "/judge", {"type": "python", "solution": "print(9)", "expected_output": printed})
     assert (result["success"], result["run_success"]) == (success, True)
     assert "stdout" not in result
@@ -47,6 +50,7 @@ def test_code_judge_compares_the_output(judge: UnsupervisedJudge, printed: str, 
 
 @pytest.mark.parametrize("path", ["/run/batch", "/run/long-batch"])
 def test_code_judge_batch_of_the_rstar2_client(judge: UnsupervisedJudge, path: str) -> None:
+    """A batch as the paper's code sends it gets a result with a reason per submission."""
     codes = ["print(1)", "1 / 0", "while True: pass", "x = (", "import sys; sys.exit(3)", "print('x' * 5000)"]
     body = {"type": "batch", "submissions": [{"type": "python", "solution": code, "input": ""} for code in codes]}
     results = post(judge, path, body)["results"]
@@ -58,6 +62,7 @@ def test_code_judge_batch_of_the_rstar2_client(judge: UnsupervisedJudge, path: s
 
 
 def test_code_judge_batch_verdicts(judge: UnsupervisedJudge) -> None:
+    """The routes /judge return verdicts without the output."""
     submissions = [{"type": "python", "solution": f"print({n})", "expected_output": "1"} for n in (1, 2)]
     for path in ("/judge/batch", "/judge/long-batch"):
         result = post(judge, path, {"type": "batch", "submissions": submissions})
@@ -67,12 +72,14 @@ def test_code_judge_batch_verdicts(judge: UnsupervisedJudge) -> None:
 
 @pytest.mark.parametrize("kind", ["math", "cpp"])
 def test_code_judge_other_languages_are_invalid_input(judge: UnsupervisedJudge, kind: str) -> None:
+    """A submission in another language gets the reason `invalid_input`, and the others run."""
     result = post(judge, "/run", {"type": kind, "solution": "1"})
     assert (result["run_success"], result["reason"]) == (False, "invalid_input")
     assert kind in result["stderr"]
 
 
 def test_code_judge_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
+    """A request with a missing or wrong field is rejected with the name of the field."""
     for body in ({"type": "python"}, {"type": "batch", "submissions": []}, {"type": "perl", "solution": "1"}):
         path = "/run/batch" if body["type"] == "batch" else "/run"
         response = httpx.post(f"{judge.url}{path}", json=body, trust_env=False)
@@ -82,6 +89,7 @@ def test_code_judge_invalid_request_names_the_field(judge: UnsupervisedJudge) ->
 
 
 def test_api_openapi_lists_every_route(judge: UnsupervisedJudge) -> None:
+    """The schema contains the routes of the judge and of code-judge."""
     paths = set(httpx.get(f"{judge.url}/openapi.json", trust_env=False).json()["paths"])
     own = {"/ping", "/status", "/metrics", "/v1/run", "/v1/batch", "/v1/status"}
     code_judge = {f"/{verb}{kind}" for verb in ("run", "judge") for kind in ("", "/batch", "/long-batch")}
@@ -90,11 +98,13 @@ def test_api_openapi_lists_every_route(judge: UnsupervisedJudge) -> None:
 
 
 def test_api_status_matches_its_schema(judge: UnsupervisedJudge) -> None:
+    """The status has exactly the documented fields."""
     status = judge.status()
     assert JudgeStatus.model_validate(status).model_dump() == status and len(status["workers"]) == 1
 
 
 def test_api_metrics(judge: UnsupervisedJudge) -> None:
+    """The metrics count calls, run times, the queue and executors."""
     post(judge, "/run", {"type": "python", "solution": "print(1)"})
     text = httpx.get(f"{judge.url}/metrics", trust_env=False).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

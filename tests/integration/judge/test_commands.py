@@ -29,18 +29,21 @@ def judge_command(*arguments: str, **environment: str) -> subprocess.CompletedPr
 
 
 def test_api_open_address_without_token_is_rejected() -> None:
+    """The API does not start on an address that other machines can reach, if it has no token."""
     done = judge_command("api", "--redis", "redis://127.0.0.1:1/0", "--host", "0.0.0.0")
     assert done.returncode == 78
     assert "run code on it" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_api_port_in_use_is_reported(judge: UnsupervisedJudge) -> None:
+    """The API names an address that it cannot listen on."""
     done = judge_command("api", "--redis", judge.redis_url, "--port", str(judge.port))
     assert done.returncode == 78
     assert f"Cannot listen on 127.0.0.1:{judge.port}" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_worker_without_runsc_names_the_fix(tmp_path: Path) -> None:
+    """A worker without runsc exits with the ways to install it."""
     done = judge_command(
         "worker", "--redis", "redis://127.0.0.1:1/0", "--executors", "1", RSTAR2_RUNSC=str(tmp_path / "none")
     )
@@ -50,6 +53,7 @@ def test_worker_without_runsc_names_the_fix(tmp_path: Path) -> None:
 
 
 def test_worker_broken_runsc_is_reported(judge: UnsupervisedJudge, tmp_path: Path) -> None:
+    """A worker whose runsc does not start exits with the output of runsc."""
     broken = tmp_path / "runsc"
     broken.write_text("#!/bin/sh\necho this kernel is not supported >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -60,6 +64,7 @@ def test_worker_broken_runsc_is_reported(judge: UnsupervisedJudge, tmp_path: Pat
 
 
 def test_worker_without_compiler_names_the_fix(tmp_path: Path) -> None:
+    """A worker without a C compiler exits with the package to install."""
     done = judge_command(
         "worker", "--redis", "redis://127.0.0.1:1/0", "--executors", "1", "--isolation", "none",
         RSTAR2_CACHE=str(tmp_path), PATH="/nonexistent", CC="",
@@ -69,6 +74,7 @@ def test_worker_without_compiler_names_the_fix(tmp_path: Path) -> None:
 
 
 def test_worker_wrong_redis_password_is_reported(judge: UnsupervisedJudge) -> None:
+    """A worker with a wrong password exits, and does not retry."""
     arguments = ["worker", "--redis", judge.redis_url, "--executors", "1", "--lanes", "bare"]
     done = judge_command(*arguments, RSTAR2_REDIS_PASSWORD="wrong")
     assert done.returncode == 78
@@ -76,12 +82,14 @@ def test_worker_wrong_redis_password_is_reported(judge: UnsupervisedJudge) -> No
 
 
 def test_worker_state_folder_in_use_is_rejected(judge: UnsupervisedJudge) -> None:
+    """Two workers cannot share a state folder."""
     state = judge.folder / "worker-state"
     done = judge_command("worker", "--redis", judge.redis_url, "--executors", "1", "--state", str(state))
     assert done.returncode == 78 and "Another judge worker" in done.stderr
 
 
 def test_api_requires_the_token(judge: UnsupervisedJudge) -> None:
+    """The API runs a call only with the right token."""
     environment = os.environ | {"RSTAR2_REDIS_PASSWORD": judge.password, "RSTAR2_JUDGE_TOKEN": "open-sesame"}
     command = [*COMMAND, "api", "--redis", judge.redis_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as api:
@@ -99,6 +107,7 @@ def test_api_requires_the_token(judge: UnsupervisedJudge) -> None:
 
 
 def test_worker_isolation_none_runs_and_warns(tmp_path: Path) -> None:
+    """Without isolation the worker prints a warning; limits and the kill of daemons still work."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
     with UnsupervisedJudge(tmp_path, executors=1, isolation="none", lanes=("bare",)) as judge:
@@ -139,7 +148,7 @@ def unprivileged_user() -> Iterator[UnprivilegedUser]:
     for tool in ("setpriv", "unshare"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} (util-linux) is required to become an unprivileged user")
-    nobody = pwd.getpwnam("nobody")
+    user = pwd.getpwnam("nobody")
     folders = {
         "python": Path(sys.base_prefix),
         "packages": Path(sysconfig.get_path("purelib")),
@@ -151,10 +160,10 @@ def unprivileged_user() -> Iterator[UnprivilegedUser]:
         for name in folders:
             (home / name).mkdir()
         (home / "runsc").touch()
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        os.chown(home, user.pw_uid, user.pw_gid)
         sources = {**folders, "runsc": Path(find_runsc()).resolve()}
         mounts = " && ".join(f'mount --bind "{source}" "{home / name}"' for name, source in sources.items())
-        become = f"setpriv --reuid {nobody.pw_uid} --regid {nobody.pw_gid} --clear-groups"
+        become = f"setpriv --reuid {user.pw_uid} --regid {user.pw_gid} --clear-groups"
         yield UnprivilegedUser(["unshare", "--mount", "sh", "-c", f'{mounts} && exec {become} "$@"', "sh"], home)
 
 

@@ -70,6 +70,7 @@ def call(code: str, limits: JudgeLimits = SLOW) -> QueuedCall:
 
 
 async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: UnsupervisedJudge) -> None:
+    """A call in an executor gets the same status as in a local sandbox, and its memory is watched."""
     cases = {
         "print(6 * 7)": "ok",
         "import sys\nsys.exit(3)": "error",
@@ -93,6 +94,7 @@ async def test_executor_statuses_equal_those_of_local_sandbox(remote_judge: Unsu
 
 
 async def test_executor_lost_calls_are_run_again(remote_judge: UnsupervisedJudge, pod: ExecutorPod) -> None:
+    """Calls in an executor that is killed run again after its restart."""
     async with JudgeClient(remote_judge.url, patience_seconds=300) as client:
         code = "import time\ntime.sleep(0.3)\nprint({0} * {0})"
         calls = [asyncio.create_task(client.run(code.format(n), limits=SLOW)) for n in range(24)]
@@ -133,6 +135,7 @@ async def test_executor_serves_one_worker_at_a_time(sandbox: Callable[[], Remote
 
 
 async def test_executor_rejects_unauthenticated_peers(pod: ExecutorPod, tmp_path: Path) -> None:
+    """A peer without the workers' key, or with garbage, is rejected; probes are not logged."""
     for _ in range(3):  # as the kubelet's readiness probe
         socket.create_connection((HOST, pod.port), 5).close()
     other, _ = write_keys(tmp_path)
@@ -153,6 +156,7 @@ async def test_executor_rejects_unauthenticated_peers(pod: ExecutorPod, tmp_path
 async def test_executor_exits_after_failed_isolation_check(
     pod: ExecutorPod, sandbox: Callable[[], RemoteSandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker that finds a leak makes the executor exit with status 70, so that its pod restarts."""
     leaky = sandbox()
     await leaky.start()
     with IsolationCheck(tmp_path) as isolation_check:
@@ -168,6 +172,7 @@ async def test_executor_exits_after_failed_isolation_check(
 
 
 def test_executor_outside_gvisor_is_refused(keys: tuple[Path, Path]) -> None:
+    """An executor outside gVisor exits with the field to set."""
     command = [sys.executable, "-m", "rstar2_train.judge", "executor", "--worker-key-file", str(keys[1])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
     assert done.returncode == 78

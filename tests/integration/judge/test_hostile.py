@@ -43,6 +43,8 @@ def recovery_seconds() -> Iterator[list[float]]:
 def test_hostile_snippet_is_contained(
     judge: UnsupervisedJudge, values: dict[str, str], recovery_seconds: list[float], attack: Hostile
 ) -> None:
+    """The snippet reaches no target and ends as allowed, and the next call finds a clean sandbox."""
+
     async def calls() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
             if attack.before:

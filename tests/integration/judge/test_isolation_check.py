@@ -16,6 +16,7 @@ from rstar2_train.judge.worker.sandbox_supervisor import PoolError
 
 
 async def test_isolation_check_rejects_a_leaky_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox with a secret in its environment gets no call; the pool fails with the name of the secret."""
     try:
         find_runsc()
     except SetupError as error:

@@ -73,6 +73,7 @@ def recycled(judge: UnsupervisedJudge) -> int:
 
 
 def test_sandbox_runs_on_one_core(own_judge: UnsupervisedJudge) -> None:
+    """All processes of a sandbox are bound to the same core."""
     # Its first process starts all others, which inherit the CPU affinity.
     sandboxes = [os.sched_getaffinity(pid) for pid in children(own_judge.processes["worker"].pid)]
     assert sandboxes
@@ -80,6 +81,7 @@ def test_sandbox_runs_on_one_core(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_worker_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
+    """Calls of a killed worker run again in the next one, and its sandboxes are gone."""
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 12)
         descendants = children(own_judge.processes["worker"].pid)
@@ -92,6 +94,7 @@ async def test_worker_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_redis_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
+    """Calls before and during an outage of Redis are answered."""
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
         own_judge.kill("redis")
@@ -103,6 +106,7 @@ async def test_redis_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_redis_restarted_empty(own_judge: UnsupervisedJudge) -> None:
+    """Calls that Redis lost are submitted again."""
     async with JudgeClient(own_judge.url) as client:
         before = own_judge.status()["resubmitted"]
         calls = await start_calls(client, 20)
@@ -115,6 +119,7 @@ async def test_redis_restarted_empty(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_redis_full(own_judge: UnsupervisedJudge) -> None:
+    """Calls wait until Redis accepts writes; sessions are rejected with 503 meanwhile."""
     redis = Redis.from_url(own_judge.redis_url, password=own_judge.password)
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 20)
@@ -174,6 +179,7 @@ async def test_soak_loses_no_call(tmp_path: Path) -> None:
 
 
 async def test_consumer_recreates_a_lost_group(judge: UnsupervisedJudge) -> None:
+    """Every command of a worker succeeds after Redis lost its data."""
     redis = connect_as(judge)
     try:
         keys = QueueKeys("empty")
@@ -192,6 +198,7 @@ async def test_consumer_recreates_a_lost_group(judge: UnsupervisedJudge) -> None
 
 
 async def test_call_over_memory_while_lanes_open_is_blamed(tmp_path: Path) -> None:
+    """The allowance for lanes that start does not hide a call over its memory limit."""
     attack = next(attack for attack in HOSTILE if attack.name == "memory-of-many-processes")
     with UnsupervisedJudge(tmp_path, executors=1) as judge:
         async with JudgeClient(judge.url) as client:
@@ -201,6 +208,7 @@ async def test_call_over_memory_while_lanes_open_is_blamed(tmp_path: Path) -> No
 
 
 async def test_sandbox_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
+    """Calls of a killed sandbox run again, and the sandbox is replaced once."""
     async with JudgeClient(own_judge.url) as client:
         before = recycled(own_judge)
         calls = await start_calls(client, 8)
@@ -210,6 +218,7 @@ async def test_sandbox_killed_mid_call(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_api_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
+    """The client resends the calls that the killed API had not answered."""
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 8)
         own_judge.kill("api")
@@ -218,6 +227,7 @@ async def test_api_killed_and_restarted(own_judge: UnsupervisedJudge) -> None:
 
 
 async def test_worker_drains_on_sigterm(own_judge: UnsupervisedJudge) -> None:
+    """A worker answers its calls, leaves the group and exits with 0; another one runs the rest."""
     async with JudgeClient(own_judge.url) as client:
         calls = await start_calls(client, 4)
         own_judge.processes["worker"].terminate()
@@ -288,6 +298,7 @@ async def test_api_full_queue_delays_the_client(tmp_path: Path, judge: Unsupervi
 
 
 async def test_client_unreachable_judge_is_unavailable() -> None:
+    """The error of a client whose patience ended names the address."""
     async with JudgeClient("http://127.0.0.1:9", patience_seconds=0.5) as client:
         with pytest.raises(JudgeUnavailable, match=r"127\.0\.0\.1:9"):
             await client.run("print(1)")

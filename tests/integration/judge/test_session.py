@@ -17,6 +17,7 @@ from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
 async def test_session_keeps_state_between_cells(client: JudgeClient) -> None:
+    """Names and files stay; an error or an exit ends only the cell; stdin is empty."""
     async with client.session() as session:
         first = await session.run("import math\nx = 40\ndef f(n): return x + n")
         assert (first.status, first.session_lives) == ("ok", True)
@@ -33,6 +34,7 @@ async def test_session_keeps_state_between_cells(client: JudgeClient) -> None:
 
 
 async def test_session_is_isolated_from_other_sessions_and_calls(client: JudgeClient) -> None:
+    """Another session, or a call, finds neither its files nor its processes and names."""
     probe = "import os\n(os.listdir('/tmp'), [p for p in os.listdir('/proc') if p.isdigit()], 'secret' in globals())"
     async with client.session() as session, client.session() as other:
         assert (await session.run("secret = 's3cret'\nopen('/tmp/mine', 'w').write(secret)")).status == "ok"
@@ -54,6 +56,7 @@ async def test_session_is_isolated_from_other_sessions_and_calls(client: JudgeCl
 async def test_session_ends_with_a_cell_over_its_limits(
     client: JudgeClient, code: str, limits: JudgeLimits, status: str
 ) -> None:
+    """A cell over a limit, or that breaks its process, ends the session; later cells are lost."""
     async with client.session() as session:
         assert (await session.run("x = 1")).session_lives
         last = await session.run(code, limits=limits)
@@ -63,6 +66,7 @@ async def test_session_ends_with_a_cell_over_its_limits(
 
 
 async def test_session_memory_is_limited(client: JudgeClient) -> None:
+    """The memory limit applies to all cells of a session together."""
     async with client.session() as session:
         limits = JudgeLimits(memory_mib=64)
         assert (await session.run("kept = []", limits=limits)).status == "ok"
@@ -81,6 +85,7 @@ async def test_cell_printing_a_judge_message_is_not_retried(client: JudgeClient)
 
 
 async def test_cell_forked_child_does_not_end_the_cell(client: JudgeClient) -> None:
+    """A forked child that reaches the end of the code does not report it for the cell."""
     async with client.session() as session:
         first = await session.run("import os, time\nif os.fork() == 0: time.sleep(0.2)\nprint(os.getpid())")
         assert first.session_lives and "1\n" in first.stdout
@@ -89,6 +94,7 @@ async def test_cell_forked_child_does_not_end_the_cell(client: JudgeClient) -> N
 
 
 async def test_session_second_cell_in_flight_is_rejected(judge: UnsupervisedJudge) -> None:
+    """A session runs one cell at a time; another one gets 409. A closed session is lost."""
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         session = (await http.post("/v1/sessions")).json()["session"]
         slow = asyncio.create_task(
@@ -103,6 +109,7 @@ async def test_session_second_cell_in_flight_is_rejected(judge: UnsupervisedJudg
 
 
 async def test_session_unknown_id_is_lost(judge: UnsupervisedJudge) -> None:
+    """A cell of an unknown session gets status `session_lost`."""
     async with httpx.AsyncClient(base_url=judge.url, trust_env=False, timeout=60) as http:
         response = await http.post("/v1/sessions/guessed/cells", json={"code": "1"})
         assert response.json()["status"] == "session_lost"
@@ -143,6 +150,7 @@ async def test_session_without_free_slot_waits(client: JudgeClient) -> None:
 
 
 async def test_session_cell_longer_than_idle_limit_is_kept(tmp_path: Path) -> None:
+    """The idle time of a session starts at the end of its last cell."""
     with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "1")) as judge:
         async with JudgeClient(judge.url) as client, client.session() as session:
             assert (await session.run("import time\nx = 1\ntime.sleep(3)")).session_lives
@@ -151,6 +159,7 @@ async def test_session_cell_longer_than_idle_limit_is_kept(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("code", SESSIONS.values(), ids=SESSIONS.keys())
 async def test_session_hostile_cell_harms_only_itself(client: JudgeClient, code: str) -> None:
+    """Calls and another session of the same sandbox work as before."""
     async with client.session() as good, client.session() as bad:
         assert (await good.run("kept = 'here'")).status == "ok"
         await bad.run(code, limits=JudgeLimits(wall_seconds=2))
@@ -180,11 +189,13 @@ async def test_session_memory_between_cells_harms_no_call(client: JudgeClient) -
 
 @pytest.mark.parametrize("draw", ["numpy.random.rand()", "sympy.core.random.rng.random()", "random.random()"])
 async def test_call_random_numbers_differ(client: JudgeClient, draw: str) -> None:
+    """Each call has its own seeds."""
     drawn = {(await client.run(f"import {draw.split('.')[0]}\n{draw}")).stdout for _ in range(3)}
     assert len(drawn) == 3 and "" not in drawn
 
 
 async def test_session_idle_is_closed(tmp_path: Path) -> None:
+    """A session without a cell is closed after the idle time; one with cells is not."""
     with UnsupervisedJudge(tmp_path, executors=1, lanes=("bare",), worker_arguments=("--session-idle", "2")) as judge:
         async with JudgeClient(judge.url) as client, client.session() as used, client.session() as idle:
             assert (await idle.run("x = 1")).status == "ok"
@@ -196,6 +207,7 @@ async def test_session_idle_is_closed(tmp_path: Path) -> None:
 
 
 async def test_session_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
+    """A session ends with its sandbox, and calls run in the next one."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         assert (await session.run("x = 1")).status == "ok"
         kill_sandboxes(own_judge)
@@ -204,6 +216,7 @@ async def test_session_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge)
 
 
 async def test_cell_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) -> None:
+    """A running cell gets status `session_lost` if its sandbox is killed."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -213,6 +226,7 @@ async def test_cell_with_killed_sandbox_is_lost(own_judge: UnsupervisedJudge) ->
 
 
 async def test_cell_with_killed_worker_is_lost(own_judge: UnsupervisedJudge) -> None:
+    """A running cell gets status `session_lost` within 30 s if its worker is killed."""
     async with JudgeClient(own_judge.url) as client, client.session() as session:
         await session.run("x = 1")
         cell = asyncio.create_task(session.run("import time; time.sleep(30)", limits=JudgeLimits(wall_seconds=60)))
@@ -247,6 +261,7 @@ async def test_session_survives_redis_restarts(own_judge: UnsupervisedJudge) -> 
 
 
 async def test_jupyter_tool_runs_cells_in_order(client: JudgeClient) -> None:
+    """Concurrent cells of a trajectory run in order; after a timeout the next cell has a new session."""
     async with JupyterTool(client) as notebook:
         cells = await asyncio.gather(*(notebook.run(code) for code in ("x = 6", "x *= 7", "x")))
         assert cells[-1].stdout == "42\n"

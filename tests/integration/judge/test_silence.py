@@ -48,6 +48,7 @@ def result(index: int) -> str:
 
 
 async def test_client_silent_judge_is_unavailable() -> None:
+    """A judge that accepts a request and sends nothing counts as unavailable."""
     async with (
         serving(lambda number, writer: asyncio.sleep(0)) as url,
         JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
@@ -69,6 +70,7 @@ async def test_client_resends_calls_after_silence() -> None:
 
 
 async def test_session_cell_is_lost_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell without a response is lost, and not sent again."""
     monkeypatch.setattr(sessions, "ANSWER_SECONDS", 0.2)
     requests = 0
 

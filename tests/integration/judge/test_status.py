@@ -37,6 +37,7 @@ Run = Callable[..., CallResult]
     ],
 )
 def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
+    """Programs that exit with status 0: their output, stdin, threads, exit functions and packages."""
     result = run(code, stdin)
     assert (result.status, result.stdout, result.stderr, result.exit_code) == ("ok", stdout, "", 0)
     assert result.run_seconds > 0
@@ -62,12 +63,14 @@ def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
     ],
 )
 def test_call_status_error(run: Run, code: str, exit_code: int, last_line: str) -> None:
+    """Programs that fail: their exit status and the last line of stderr."""
     result = run(code)
     assert (result.status, result.exit_code) == ("error", exit_code)
     assert result.stderr.strip().endswith(last_line)
 
 
 def test_call_traceback_contains_only_the_snippet(run: Run) -> None:
+    """A traceback has no frame of the executor."""
     result = run("def half(n):\n    return n / 0\nhalf(1)")
     assert result.stderr == (
         'Traceback (most recent call last):\n  File "<snippet>", line 3, in <module>\n'
@@ -86,21 +89,25 @@ def test_call_traceback_contains_only_the_snippet(run: Run) -> None:
     ],
 )
 def test_call_status_timeout(run: Run, code: str) -> None:
+    """The output before the timeout is kept, and signals cannot prevent it."""
     result = run(code, wall_seconds=1.5)
     assert (result.status, result.stdout, result.exit_code) == ("timeout", "before\n", None)
 
 
 def test_call_status_memory_of_one_process(run: Run) -> None:
+    """The limit applies to the memory beyond that of the zygote."""
     assert run("x = bytearray(10**10)").status == "memory"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=96, wall_seconds=60).status == "ok"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=48).status == "memory"
 
 
 def test_call_caught_memory_error_is_ok(run: Run) -> None:
+    """A program may handle a MemoryError."""
     assert run("try:\n    bytearray(10**10)\nexcept MemoryError:\n    print('caught')").stdout == "caught\n"
 
 
 def test_call_status_output_limit(run: Run) -> None:
+    """Each stream is cut at the limit; output up to the limit is allowed."""
     result = run("while True: print('x' * 999)", output_bytes=4096)
     assert (result.status, len(result.stdout)) == ("output_limit", 4096)
     assert run("import sys\nsys.stderr.write('x' * 5000)", output_bytes=4096).status == "output_limit"
@@ -108,12 +115,14 @@ def test_call_status_output_limit(run: Run) -> None:
 
 
 def test_call_status_invalid_is_not_run(run: Run) -> None:
+    """Code over the size limit is rejected by the client."""
     result = run("#" * (MAX_CODE_BYTES + 1))
     assert (result.status, result.run_seconds) == ("invalid", 0.0)
     assert "at most" in result.stderr
 
 
 def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
+    """Unusual code is an error of the program, and the next call works."""
     assert run("print('\udc80')").status == "invalid"
     assert run("print('\\ud800')").status == "error"
     assert run("x = 1\0").status == "error"
@@ -121,6 +130,7 @@ def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
 
 
 def test_api_status_and_single_call(judge: UnsupervisedJudge) -> None:
+    """The status lists the sandbox; /v1/run and /ping answer."""
     status = judge.status()
     assert status["ready"] and status["executors"]["ready"] == 1
     assert status["workers"][0]["isolation"] == "gvisor"
@@ -130,6 +140,7 @@ def test_api_status_and_single_call(judge: UnsupervisedJudge) -> None:
 
 
 def test_api_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
+    """A request with a wrong field, or too many calls, gets 422 with the name of the field."""
     for body, field in (
         ({"code": 5}, "code"),
         ({"code": "", "colour": 1}, "colour"),
@@ -142,6 +153,7 @@ def test_api_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
 
 
 def test_api_batch_without_ndjson_keeps_the_order(judge: UnsupervisedJudge) -> None:
+    """A batch in one JSON response has its results in the order of the calls."""
     calls = [{"code": f"print({n})"} for n in range(8)]
     response = httpx.post(f"{judge.url}/v1/batch", json={"calls": calls}, timeout=60, trust_env=False)
     assert [result["stdout"] for result in response.json()["results"]] == [f"{n}\n" for n in range(8)]

@@ -56,12 +56,14 @@ def boxed(answer: str) -> str:
 
 
 async def test_verify_parses_answers_in_the_sandbox(client: JudgeClient) -> None:
+    """Equivalent answers are correct, and others are wrong."""
     scores = await asyncio.gather(*(verify(boxed(answer), gold, judge=client) for answer, gold, _ in CASES))
     assert [(score.answer, score.verdict) for score in scores] == [(answer, verdict) for answer, _, verdict in CASES]
 
 
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
 async def test_verify_hostile_answer_gets_no_reward(client: JudgeClient, answer: str) -> None:
+    """The answer is wrong or times out, and the next one is judged correctly."""
     hostile = await verify(boxed(answer), "7", judge=client)
     assert hostile.verdict in ("wrong", "timeout") and hostile.reward == 0
     assert (await verify(boxed("14/2"), "7", judge=client)).verdict == "correct"

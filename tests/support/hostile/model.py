@@ -55,7 +55,7 @@ class Hostile:
         return code
 
     def problem(self, status: str, stdout: str, stderr: str) -> str | None:
-        """Return what is wrong with its result, or None."""
+        """Return the defect of its result, or None."""
         if status not in self.status:
             return f"status {status}, expected {' or '.join(self.status)}; stderr: {stderr[-500:]}"
         if BREACH in stdout:

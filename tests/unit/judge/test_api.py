@@ -45,6 +45,7 @@ async def test_page_is_complete_and_needs_no_token() -> None:
 
 @pytest.mark.parametrize("token", ["t0ken", None])
 async def test_schema_requires_the_token_if_set(token: str | None) -> None:
+    """The schema lists the token and the response 401 for every route that requires it."""
     schema = await fetch_schema(token)
     schemes = {"bearer": {"type": "http", "scheme": "bearer"}} if token else None
     assert schema["components"].get("securitySchemes") == schemes
@@ -55,12 +56,14 @@ async def test_schema_requires_the_token_if_set(token: str | None) -> None:
 
 
 async def test_schema_references_resolve() -> None:
+    """Every reference of the schema names one of its models."""
     schema = await fetch_schema("t0ken")
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
     assert references and references <= set(schema["components"]["schemas"])
 
 
 async def test_schema_lists_errors_limits_and_descriptions() -> None:
+    """The schema has the error responses, the bounds and the descriptions of fields."""
     schema = await fetch_schema(None)
     documented = operations(schema)
     assert {"200", "400", "413", "422", "503"} == set(documented["/v1/batch", "post"]["responses"])

@@ -21,6 +21,7 @@ def test_executed_cells_keep_running_and_last_results(monkeypatch: pytest.Monkey
 
 
 def test_executed_cells_large_results_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output of all kept results has a limit in bytes."""
     monkeypatch.setattr(cell_dedup, "MAX_BYTES", 100)
     cells = ExecutedCells()
     for name in "abc":

@@ -45,6 +45,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
 
 
 async def test_client_joins_concurrent_calls() -> None:
+    """Calls of one turn of the event loop travel in batches of at most MAX_BATCH."""
     sizes: list[int] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -58,6 +59,7 @@ async def test_client_joins_concurrent_calls() -> None:
 
 
 async def test_client_sends_token_limits_and_accept() -> None:
+    """A request has the token, the limits and the accepted type."""
     seen: list[tuple[str, str, Any]] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -79,6 +81,7 @@ async def test_client_large_code_and_output_pass() -> None:
 
 
 async def test_client_busy_judge_is_retried_after_the_delay() -> None:
+    """A response 503 delays the batch for Retry-After seconds."""
     count = 0
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -95,6 +98,7 @@ async def test_client_busy_judge_is_retried_after_the_delay() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 413, 422])
 async def test_client_final_status_is_not_retried(status: int) -> None:
+    """A rejected request fails its calls with the text of the response."""
     count = 0
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -109,6 +113,7 @@ async def test_client_final_status_is_not_retried(status: int) -> None:
 
 
 async def test_client_internal_results_end_in_unavailable() -> None:
+    """A call is sent again after `internal`, up to MAX_INTERNAL results."""
     count = 0
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -145,6 +150,7 @@ async def test_client_cut_stream_resends_only_the_rest() -> None:
 
 
 async def test_client_cancelled_call_is_not_resent() -> None:
+    """A retry contains only calls that a caller waits for."""
     batches: list[list[str]] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -162,6 +168,8 @@ async def test_client_cancelled_call_is_not_resent() -> None:
 
 
 async def test_client_close_cancels_requests() -> None:
+    """No request outlives the client."""
+
     async def handler(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return await echo(request)
@@ -175,6 +183,8 @@ async def test_client_close_cancels_requests() -> None:
 
 
 async def test_client_status_error_is_unavailable() -> None:
+    """A response that is not JSON raises JudgeUnavailable."""
+
     async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(text="not JSON")
 
@@ -185,6 +195,7 @@ async def test_client_status_error_is_unavailable() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 async def test_read_lines_joins_chunks(size: int) -> None:
+    """The stream may be cut at any byte, and the last line needs no end."""
     text = b"one\n\ntwo\n" + b"x" * 10 + b"\nlast"
 
     async def chunks() -> AsyncIterator[bytes]:

@@ -22,7 +22,7 @@ async def test_lane_submit_to_closed_pipe_fails_the_call() -> None:
 
 
 async def test_lane_receive_joins_split_responses() -> None:
-    """Responses are read in the order of the requests, at whatever bytes the stream is cut."""
+    """Responses are read in the order of the requests, and the stream may be cut at any byte."""
     sandbox = FakeSandbox()
     lane = sandbox.lanes["bare"]
     first, second = lane.submit(CALL), lane.submit(CALL)
@@ -43,6 +43,7 @@ async def test_lane_receive_joins_split_responses() -> None:
     ids=["wait_status", "reason", "length"],
 )
 async def test_lane_receive_invalid_response_ends_sandbox(response: bytes) -> None:
+    """A response that the executor cannot have sent means that the sandbox is compromised."""
     sandbox = FakeSandbox()
     future = sandbox.lanes["bare"].submit(CALL)
     sandbox.lanes["bare"].receive(response)
@@ -52,6 +53,7 @@ async def test_lane_receive_invalid_response_ends_sandbox(response: bytes) -> No
 
 
 async def test_lane_close_marks_only_the_oldest_call_as_running() -> None:
+    """Only the call that ran can be to blame for the end of a sandbox."""
     sandbox = FakeSandbox()
     futures = [sandbox.lanes["bare"].submit(CALL) for _ in range(2)]
     sandbox.mark_dead()

@@ -34,18 +34,22 @@ LANES = ("bare", "std", "numpy", "sympy")
     ],
 )
 def test_choose_lane_follows_the_imports(code: str, lane: str) -> None:
+    """Imports at any depth count; text that is not an import, or not Python, does not."""
     assert choose_lane(code, LANES) == lane
 
 
 def test_choose_lane_skips_missing_lanes() -> None:
+    """A lane that the sandbox does not have is not chosen."""
     assert choose_lane("import sympy, numpy", ("bare", "numpy")) == "numpy"
     assert choose_lane("import sympy", ("bare",)) == "bare"
 
 
 @given(st.text(max_size=200))
 def test_choose_lane_accepts_any_text(code: str) -> None:
+    """No text raises an error."""
     assert choose_lane("numpy\n" + code, LANES) in LANES
 
 
 def test_lanes_all_have_a_warm_up() -> None:
+    """Each lane of the root has a warm-up program."""
     assert set(program.WARM_UP) == set(LANE_PACKAGES)

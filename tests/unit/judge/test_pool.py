@@ -43,6 +43,7 @@ async def sandbox() -> FakeSandbox:
 
 
 async def test_running_call_failed_setup_is_retried() -> None:
+    """A call whose process could not be set up runs again, up to a limit."""
     call, failed = running(), ProcessExit("setup_failed", 70 << 8, 0.0, b"", b"")
     results = [call.result_of_exit(failed) for _ in range(MAX_SETUP_FAILURES)]
     assert results[:-1] == [None] * (MAX_SETUP_FAILURES - 1)
@@ -60,11 +61,13 @@ async def test_running_call_is_killed_after_sandbox_deaths() -> None:
 
 
 async def test_running_call_over_memory_is_answered() -> None:
+    """A call that took too much memory does not run again."""
     result = running().result_of_sandbox_death(was_running=True, over_memory=True)
     assert result is not None and result.status == "memory"
 
 
 async def test_sessions_reserve_stops_at_the_slots(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """Reservations and live sessions together never exceed the slots."""
     ids = [f"s{n}" for n in range(MAX_SESSIONS)]
     assert all(sessions.reserve(id, sandboxes=1) for id in ids)
     sessions.open(queued("open", "s0"), sandbox, sandbox.lanes["bare"], 0)
@@ -74,6 +77,7 @@ async def test_sessions_reserve_stops_at_the_slots(sessions: SessionTable, sandb
 
 
 async def test_sessions_free_slot_is_the_lowest(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """Slots are used from 0 on, and a freed slot is used again."""
     for slot in range(MAX_SESSIONS):
         assert sessions.free_slot(sandbox) == slot
         sessions.open(queued("open", f"s{slot}"), sandbox, sandbox.lanes["bare"], slot)
@@ -83,6 +87,7 @@ async def test_sessions_free_slot_is_the_lowest(sessions: SessionTable, sandbox:
 
 
 async def test_sessions_end_answers_waiting_cells(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """The sessions of an ended sandbox are lost, with their cells, and reported once."""
     other = FakeSandbox()
     sessions.open(queued("open", "a"), sandbox, sandbox.lanes["bare"], 0)
     sessions.open(queued("open", "b"), other, other.lanes["bare"], 0)
@@ -96,6 +101,7 @@ async def test_sessions_end_answers_waiting_cells(sessions: SessionTable, sandbo
 
 
 async def test_sessions_idle_excludes_running_ones(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """A session with a running cell is not idle."""
     sessions.open(queued("open", "a"), sandbox, sandbox.lanes["bare"], 0)
     session = sessions.get("a")
     assert session is not None and sessions.idle_since(time.monotonic() + 1) == []
@@ -133,6 +139,7 @@ async def test_memory_watch_replaces_a_leaking_sandbox(sessions: SessionTable, s
 
 
 async def test_memory_watch_allows_lanes_that_start(sessions: SessionTable) -> None:
+    """A lane that starts may take LANE_BYTES in addition, until it is admitted."""
     watch, sandbox = MemoryWatch(sessions), FakeSandbox("bare", "sympy")
     sandbox.lanes["bare"].admitted = True
     sandbox.held_bytes = 100 * MIB
@@ -149,6 +156,7 @@ async def test_memory_watch_allows_lanes_that_start(sessions: SessionTable) -> N
 
 
 async def test_memory_watch_limits_sessions_together(sessions: SessionTable, sandbox: FakeSandbox) -> None:
+    """All sessions of a sandbox may hold four times the largest limit."""
     watch = MemoryWatch(sessions)
     sandbox.held_bytes = 100 * MIB
     watch.lane_opened(sandbox)

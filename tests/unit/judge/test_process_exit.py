@@ -30,8 +30,10 @@ def test_to_result_maps_reason_and_wait_status(
 
 
 def test_to_result_names_the_signal() -> None:
+    """A process that a signal ended has the signal's name in stderr."""
     assert to_result(ProcessExit("exited", 11, 0.0, b"", b"")).stderr == "ended by signal 11 (SIGSEGV)\n"
 
 
 def test_memory_exit_is_the_executors() -> None:
+    """The executor and the worker use the same exit status for a MemoryError."""
     assert program.MEMORY_EXIT == MEMORY_EXIT

@@ -32,10 +32,12 @@ from rstar2_train.judge.types import CallResult, QueuedCall
     ],
 )
 def test_is_transient_accepts_temporary_errors_only(error: ResponseError, transient: bool) -> None:
+    """Errors of a full, loading or failing-over Redis are temporary, also in pipelines and transactions."""
     assert is_transient(error) is transient
 
 
 def test_connect_url_with_password_is_rejected() -> None:
+    """The error names the environment variable to use instead."""
     with pytest.raises(ValueError, match="RSTAR2_REDIS_PASSWORD"):
         connect("redis://:hunter2@127.0.0.1:1/0")
 
@@ -68,6 +70,7 @@ def test_connect_reports_a_reset_connection_under_uvloop() -> None:
 
 @given(st.text(), st.text(), st.floats(0.1, 600), st.integers(1, 1000))
 def test_queued_call_decode_reverses_encode(code: str, stdin: str, wall: float, processes: int) -> None:
+    """Any call survives the queue."""
     limits = JudgeLimits(wall_seconds=wall, processes=processes)
     call = QueuedCall.build(id="7", reply_to="list", code=code, stdin=stdin, limits=limits, deadline=12.5)
     assert QueuedCall.decode(call.encode().encode()) == call
@@ -75,5 +78,6 @@ def test_queued_call_decode_reverses_encode(code: str, stdin: str, wall: float, 
 
 @given(st.text(), st.text(), st.none() | st.integers(-64, 255))
 def test_result_decode_reverses_encode(stdout: str, stderr: str, exit_code: int | None) -> None:
+    """Any result survives the queue."""
     result = CallResult("error", stdout, stderr, exit_code, 0.0, 1.5)
     assert decode_result(encode_result("id", result).encode()) == ("id", result)

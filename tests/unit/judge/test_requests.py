@@ -13,6 +13,7 @@ from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, CallResul
 
 
 def test_check_request_reports_size_and_encoding() -> None:
+    """Sizes are counted in bytes of UTF-8."""
     assert check_request("print(1)", "") is None
     assert "code is" in str(check_request("x" * (MAX_CODE_BYTES + 1), ""))
     assert "code is" in str(check_request("\u00e9" * (MAX_CODE_BYTES // 2 + 1), ""))
@@ -20,12 +21,15 @@ def test_check_request_reports_size_and_encoding() -> None:
 
 
 def test_limits_output_bound_is_the_judges() -> None:
+    """The API's limits accept as much output as the judge can hold, and no more."""
     assert JudgeLimits(output_bytes=MAX_OUTPUT_BYTES)
     with pytest.raises(ValidationError, match="output_bytes"):
         JudgeLimits(output_bytes=MAX_OUTPUT_BYTES + 1)
 
 
 async def test_stream_results_yields_in_order_of_completion() -> None:
+    """Each result is a line with the index of its call."""
+
     async def after(seconds: float, text: str) -> CallResult:
         await asyncio.sleep(seconds)
         return CallResult("ok", text)
@@ -37,6 +41,7 @@ async def test_stream_results_yields_in_order_of_completion() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["api", "--help"], ["worker", "--help"]])
 def test_main_help_names_the_secrets(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of each role lists the environment variables of secrets."""
     with pytest.raises(SystemExit) as exited:
         main(arguments)
     assert exited.value.code == 0

@@ -13,11 +13,13 @@ from rstar2_train.judge.worker.provider import LocalSandboxProvider
 
 
 def test_name_full_disk_adds_the_folder() -> None:
+    """The error of a full disk names the folder."""
     with pytest.raises(OSError, match="No space left on device: '/var/state'"), name_full_disk(Path("/var/state")):
         Path("/dev/full").write_text("x")
 
 
 def test_bundle_config_is_unprivileged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OCI configuration has no capability, no host mount and no variable of the worker."""
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", "hunter2")
     config = bundle_config(tmp_path, ["python"])
     process = config["process"]
@@ -30,7 +32,7 @@ def test_bundle_config_is_unprivileged(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_prepare_root_uses_the_root_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root of an image is used whatever it was built from; a folder that is not a root is rejected."""
+    """The root of an image is used without a check of its inputs; a folder that is not a root is rejected."""
     library = tmp_path / "opt/executor/forkserver.so"
     monkeypatch.setenv("RSTAR2_SANDBOX_ROOT", str(tmp_path))
     with pytest.raises(SetupError, match="is not the root of a sandbox"):

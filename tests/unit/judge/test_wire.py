@@ -18,7 +18,7 @@ from rstar2_train.judge.sandbox.rootfs import SetupError
     st.integers(1, 70_000),
 )
 def test_frame_decoder_joins_split_frames(sent: list[tuple[int, bytes]], size: int) -> None:
-    """Frames are decoded at whatever bytes the stream is cut."""
+    """The stream may be cut at any byte."""
     stream = b"".join(frame for channel, data in sent for frame in wire.frames(channel, data))
     decoder = wire.FrameDecoder()
     received: list[tuple[int, bytes]] = []
@@ -37,6 +37,7 @@ def test_frame_decoder_joins_split_frames(sent: list[tuple[int, bytes]], size: i
 
 
 def test_invalid_frames_and_messages_are_rejected() -> None:
+    """A peer that violates the protocol raises WireError."""
     with pytest.raises(wire.WireError, match="a frame has 4294967295 bytes"):
         list(wire.FrameDecoder().feed(b"\xff" * 8))
     for body in (b"", b"{", b"[1]", b"\xff\xfe"):
@@ -45,6 +46,7 @@ def test_invalid_frames_and_messages_are_rejected() -> None:
 
 
 def test_is_worker_accepts_only_the_workers_key() -> None:
+    """The signature must be of this nonce, by this key, for this purpose."""
     key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     nonce = b"n" * wire.NONCE_BYTES
     public = key.public_key()
@@ -56,6 +58,7 @@ def test_is_worker_accepts_only_the_workers_key() -> None:
 
 
 def test_read_key_rejects_missing_and_invalid_files(tmp_path: Path) -> None:
+    """The error names the problem of the key file."""
     file = tmp_path / "key"
     for read in (wire.read_private_key, wire.read_public_key):
         with pytest.raises(SetupError, match="cannot read a"):
