@@ -27,13 +27,18 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "write pages on a job's trajectories: plots, entropy study, viewer"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("job", help="name of the job, as in its manifest")
-    parser.add_argument("--out", type=Path, help="folder to write (default: analysis/ in the job's state)")
-    parser.add_argument("--stage", action="append", default=[], help="only this stage; may be repeated")
+    parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder to write (default: analysis/ in the job's state)"
+    )
+    parser.add_argument(
+        "--stage", action="append", default=[], metavar="STAGE", help="only this stage; may be repeated"
+    )
     parser.add_argument(
         "--limit",
         type=count,
         default=4000,
+        metavar="N",
         help="approximate number of trajectories in the viewer; groups are not split (default: %(default)s)",
     )
     parser.add_argument(
@@ -45,7 +50,9 @@ def add_arguments(commands: Subparsers) -> None:
         default=64,
         help="trajectories that --score uses (default: %(default)s, the paper's)",
     )
-    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json (default: the job's)")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FOLDER", help="folder with tokenizer.json (default: the job's)"
+    )
     add_state_option(parser)
 
 

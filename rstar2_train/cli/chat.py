@@ -27,13 +27,22 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "chat with a served model in the terminal"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("prompt", nargs="?", help="one question; default: standard input, or a conversation")
+    parser.add_argument(
+        "prompt", nargs="?", metavar="QUESTION", help="one question; default: standard input, or a conversation"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--model", help="start `rstar2 serve` with this model, and stop it at the end")
-    where.add_argument("--url", default=f"http://127.0.0.1:{PORT}", help="URL of a server (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, help="sampling temperature (default: the server's, 0.6)")
+    where.add_argument(
+        "--url", metavar="URL", default=f"http://127.0.0.1:{PORT}", help="URL of a server (default: %(default)s)"
+    )
     parser.add_argument(
-        "--max-tokens", type=count, help="limit of an answer in tokens, tool outputs included (default: the context)"
+        "--temperature", type=float, metavar="T", help="sampling temperature (default: the server's, 0.6)"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=count,
+        metavar="N",
+        help="limit of an answer in tokens, tool outputs included (default: the context)",
     )
     add_state_option(parser)
 

@@ -58,7 +58,11 @@ def add_command(
 def add_state_option(parser: argparse.ArgumentParser) -> None:
     """Add --state, which all subcommands on jobs have."""
     parser.add_argument(
-        "--state", type=Path, default=Path(".rstar2"), help="folder of the state of all jobs (default: %(default)s)"
+        "--state",
+        type=Path,
+        default=Path(".rstar2"),
+        metavar="FOLDER",
+        help="folder of the state of all jobs (default: %(default)s)",
     )
 
 

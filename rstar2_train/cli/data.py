@@ -92,18 +92,21 @@ def add_arguments(commands: Subparsers) -> None:
         "--agree",
         type=int,
         default=_DEFAULT.agree,
+        metavar="N",
         help="minimum number of sampled answers that equal the label (default: %(default)s)",
     )
     prepare.add_argument(
         "--max-digits",
         type=int,
         default=_DEFAULT.max_digits,
+        metavar="N",
         help="limit of an answer in digits (default: %(default)s)",
     )
     prepare.add_argument(
         "--similarity",
         type=float,
         default=_DEFAULT.similarity,
+        metavar="S",
         help="Jaccard similarity of word pairs from which two problems are near duplicates (default: %(default)s)",
     )
 

@@ -28,6 +28,7 @@ external services are read from {ENGINE_TOKEN} and {JUDGE_TOKEN}, or from the fi
 {ENGINE_TOKEN}_FILE and {JUDGE_TOKEN}_FILE name.
 
 Each sample is saved when it is done. After Ctrl-C, kill -9 or a crash, run the same command again to resume.
+
 Exit code: 0 done, 75 stopped by a signal, 76 samples lost to infrastructure failures, 1 any other error."""
 
 
@@ -36,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         default="",
+        metavar="MODEL",
         help="model folder; with --endpoint, the name of the served model (default: the only one)",
     )
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")

@@ -47,9 +47,13 @@ def add_arguments(commands: Subparsers) -> None:
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     local = argparse.ArgumentParser(add_help=False)
-    local.add_argument("--executors", type=count, default=0, help="number of sandboxes (default: one per core)")
+    local.add_argument(
+        "--executors", type=count, default=0, metavar="N", help="number of sandboxes (default: one per core)"
+    )
     remote = argparse.ArgumentParser(add_help=False)
-    remote.add_argument("--url", default="", help="URL of a running judge (default: start one for this command)")
+    remote.add_argument(
+        "--url", default="", metavar="URL", help="URL of a running judge (default: start one for this command)"
+    )
 
     serve = add_command(verbs, "serve", main, parents=[local], help="start a judge: Redis, API, worker, sandboxes")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -72,10 +76,10 @@ def add_arguments(commands: Subparsers) -> None:
 
     help = "run a program in a sandbox and print its output"
     run = add_command(verbs, "run", main, parents=[local, remote], help=help)
-    run.add_argument("file", help="Python file, or - for standard input")
-    run.add_argument("--stdin", type=Path, help="file that becomes the standard input of the program")
-    run.add_argument("--seconds", type=seconds, default=4, help="wall-clock limit (default: %(default)s)")
-    run.add_argument("--memory-mib", type=count, default=512, help="memory limit (default: %(default)s)")
+    run.add_argument("file", metavar="FILE", help="Python file, or - for standard input")
+    run.add_argument("--stdin", type=Path, metavar="FILE", help="file that becomes the standard input of the program")
+    run.add_argument("--seconds", type=seconds, default=4, metavar="S", help="wall-clock limit (default: %(default)s)")
+    run.add_argument("--memory-mib", type=count, default=512, metavar="MIB", help="memory limit (default: %(default)s)")
 
     help = "measure calls per second and latency of a judge"
     bench = add_command(verbs, "bench", main, parents=[local, remote], help=help)
@@ -85,8 +89,12 @@ def add_arguments(commands: Subparsers) -> None:
         default="all",
         help="program to run (default: %(default)s)",
     )
-    bench.add_argument("--callers", type=count, default=64, help="concurrent callers (default: %(default)s)")
-    bench.add_argument("--calls", type=count, default=400, help="total number of calls (default: %(default)s)")
+    bench.add_argument(
+        "--callers", type=count, default=64, metavar="N", help="concurrent callers (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--calls", type=count, default=400, metavar="N", help="total number of calls (default: %(default)s)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ NAME = "report"
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = add_command(commands, NAME, main, help="print the stages of a job and their held-out results")
-    parser.add_argument("job", help="name of the job, as in its manifest")
+    parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_state_option(parser)
 

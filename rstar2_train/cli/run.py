@@ -12,6 +12,7 @@ DESCRIPTION = """Run the curriculum of a manifest on this machine: judge, engine
 processes. Before anything starts, the manifest, the machine and every data row are checked."""
 EPILOG = """Ctrl-C suspends after a checkpoint; a second Ctrl-C stops without waiting for it. Run the same command again
 to resume, also after a crash or a power failure.
+
 Exit code: 0 completed, 75 suspended, 1 failed."""
 
 
@@ -19,7 +20,7 @@ def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     help = "run a manifest on this machine, or resume a run"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("file", type=Path, help="AgenticRLJob manifest (YAML)")
+    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
     add_state_option(parser)
 
 

@@ -43,21 +43,32 @@ def add_arguments(commands: Subparsers) -> None:
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("model", metavar="MODEL", help="model folder, JOB, or JOB/STAGE")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=port, default=PORT, help="port; 0 selects a free port (default: %(default)s)")
-    parser.add_argument("--token-file", type=Path, help="file with the token that clients must send")
+    parser.add_argument(
+        "--port", type=port, default=PORT, metavar="PORT", help="port; 0 selects a free port (default: %(default)s)"
+    )
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token that clients must send")
     parser.add_argument("--insecure", action="store_true", help="allow other machines to connect without a token")
     parser.add_argument("--endpoint", default="", metavar="URL", help="a running vLLM server of the model")
     parser.add_argument("--judge", default="", metavar="URL", help="a running judge (`rstar2 judge serve`)")
     parser.add_argument(
-        "--context", type=count, help="limit of prompt and answer together in tokens (default: the model's, or 32768)"
+        "--context",
+        type=count,
+        metavar="N",
+        help="limit of prompt and answer together in tokens (default: the model's, or 32768)",
     )
     parser.add_argument(
-        "--max-turns", type=count, default=30, help="limit of assistant turns per answer (default: %(default)s)"
+        "--max-turns",
+        type=count,
+        default=30,
+        metavar="N",
+        help="limit of assistant turns per answer (default: %(default)s)",
     )
     parser.add_argument("--system-prompt", metavar="TEXT", help="replaces the job's or the built-in system prompt")
     parser.add_argument("--prompt-prefix", metavar="TEXT", help="text before the first question; may be empty")
     parser.add_argument("--tool", choices=list(TOOLS), help="tool of the model (default: the job's)")
-    parser.add_argument("--executors", type=count, help="number of sandboxes of the judge (default: the job's, or 2)")
+    parser.add_argument(
+        "--executors", type=count, metavar="N", help="number of sandboxes of the judge (default: the job's, or 2)"
+    )
     parser.add_argument("--accelerator", choices=tuple(ACCELERATORS), help="accelerator (default: auto-detect)")
     parser.add_argument(
         "--judge-patience",

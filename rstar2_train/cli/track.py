@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rstar2_train.cli.common import Subparsers, add_command, add_state_option, fail, unknown_job
+from rstar2_train.utils.options import seconds
 
 NAME = "track"
 
@@ -12,8 +13,10 @@ NAME = "track"
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = add_command(commands, NAME, main, help="send unsent metrics and artifacts of a job to MLflow")
-    parser.add_argument("job", help="name of the job, as in its manifest")
-    parser.add_argument("--timeout", type=float, default=120, help="time limit in seconds (default: %(default)s)")
+    parser.add_argument("job", metavar="JOB", help="name of the job, as in its manifest")
+    parser.add_argument(
+        "--timeout", type=seconds, default=120, metavar="SECONDS", help="time limit in seconds (default: %(default)s)"
+    )
     add_state_option(parser)
 
 

@@ -14,7 +14,7 @@ NAME = "validate"
 def add_arguments(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = add_command(commands, NAME, main, help="check a manifest and print all its errors")
-    parser.add_argument("file", type=Path, help="AgenticRLJob manifest (YAML)")
+    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
 
 
 def main(args: argparse.Namespace) -> int:
