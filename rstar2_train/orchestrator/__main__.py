@@ -74,7 +74,6 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     raise_open_file_limit()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else one line per batch of tool calls
     state = JobState(options.state.resolve())
     job = state.job()
     stage = job.stage(options.stage)
