@@ -63,7 +63,7 @@ class UnsupervisedJudge:
             api_arguments=api_arguments,
             worker_arguments=(*remote, *worker_arguments, *(("--lanes", *lanes) if lanes else ())),
         )
-        self.url, self.port = self._judge.url, port
+        self.url, self.port, self.redis_port = self._judge.url, port, redis_port
         self.redis_url, self.password = self._judge.redis_url, self._judge.redis_password
 
     def __enter__(self) -> UnsupervisedJudge:
