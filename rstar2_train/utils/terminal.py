@@ -1,14 +1,20 @@
-"""Signals that stop a long command, and output to a terminal that was closed, for example by a dropped ssh connection.
+"""Signals that stop a long command, its output to a closed terminal, and control characters in a live view.
 
-A long command then stops in order, or continues under nohup. Its later output is lost; nothing else is.
+After the terminal was closed, for example by a dropped ssh connection, a long command stops in order, or continues
+under nohup. Its later output is lost; nothing else is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import os
 import signal
 import sys
+import termios
+from collections.abc import Iterator
+from typing import Any
 
 TERMINAL_CLOSED = (errno.EIO, errno.EPIPE)
 """Errors of a write to a closed terminal, or to a pipe without a reader."""
@@ -32,6 +38,36 @@ def ignore_closed_terminal() -> None:
             line_buffering=stream.line_buffering,
         )
         setattr(sys, name, wrapped)
+
+
+@contextlib.contextmanager
+def hidden_control_characters() -> Iterator[None]:
+    """Stop the terminal from printing ^C for Ctrl-C: it would move the cursor inside a live view.
+
+    Does nothing without a terminal, or in the background, where a change of the terminal would stop this process.
+    """
+    settings = _terminal_settings()
+    if settings is None:
+        yield
+        return
+    changed = [*settings]
+    changed[3] &= ~termios.ECHOCTL
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        if _terminal_settings() is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, settings)
+
+
+def _terminal_settings() -> list[Any] | None:
+    """Return the settings of the terminal; None without a terminal or in the background."""
+    try:
+        if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+            return None
+        return termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):
+        return None
 
 
 class _DiscardingStream(io.FileIO):

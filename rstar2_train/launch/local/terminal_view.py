@@ -25,6 +25,7 @@ from rich.text import Text
 from rstar2_train.api.contracts import Outcome, Progress
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
+from rstar2_train.utils.terminal import hidden_control_characters
 
 _REFRESH_SECONDS = 0.5
 _MARKS = {
@@ -162,7 +163,7 @@ async def watch(
     start = started or time.time()
     rewards = _Rewards()
     if out.is_terminal:
-        with Live(console=out, refresh_per_second=4, transient=False) as live:
+        with hidden_control_characters(), Live(console=out, refresh_per_second=4, transient=False) as live:
             while True:
                 last = stop.is_set()
                 view = read_view(state, started=start, health=health(), history=rewards.values)

@@ -69,3 +69,27 @@ def test_stop_signals_nohup_excludes_sighup(handler: signal.Handlers, included: 
         assert (signal.SIGHUP in stop_signals()) is included
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+HIDING = """\
+import termios
+from rstar2_train.utils.terminal import hidden_control_characters
+def echoes():
+    return bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)
+states = [echoes()]
+with hidden_control_characters():
+    states.append(echoes())
+print(states + [echoes()], flush=True)
+"""
+
+
+def test_hidden_control_characters_are_restored() -> None:
+    """In the foreground of a terminal. Without a terminal nothing happens."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", HIDING])
+    assert os.read(master, 100).strip() == b"[True, False, True]"
+    os.waitpid(pid, 0)
+    os.close(master)
+    without = HIDING.replace("bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)", "None")
+    subprocess.run([sys.executable, "-c", without], stdin=subprocess.DEVNULL, check=True)
