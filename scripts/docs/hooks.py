@@ -19,6 +19,10 @@ from scripts.docs import repository
 log = logging.getLogger("mkdocs.hooks.rstar2")
 _SHIM, _OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "vendor/iframe-worker.js"
 """What the theme loads for its search when the site is opened from the disk, and our copy of it."""
+_LONG_CODE = re.compile(r"(?<=<code>)(?<!<span></span><code>)[^<\n]{30,}(?=</code>)")
+"""Code in a text, not a block of code."""
+_BREAKS = re.compile(r"::|[/_.](?=\w)")
+"""Where a path or a name may break."""
 _REMOTE = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
@@ -42,6 +46,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     for line, problem in repository.stale_references(markdown):
         log.warning("%s:%s: %s", source, line, problem)
     return repository.for_site(markdown, source, log.warning)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let long paths and names in code font break, so that they do not squeeze the other columns of a table."""
+    return _LONG_CODE.sub(lambda match: _BREAKS.sub(lambda mark: f"{mark[0]}<wbr>", match[0]), html)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
