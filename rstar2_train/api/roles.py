@@ -186,7 +186,7 @@ class JudgeLimitsSpec(ApiModel):
     memory: Quantity = "512Mi"
     """Address space, 32Mi to 1Ti; rounded down to whole MiB."""
     output: Quantity = "64Ki"
-    """Bytes of stdout, and of stderr, that are kept, 256 to 8Mi. A call that writes more gets status output_limit."""
+    """Kept bytes of stdout and of stderr, 256 to 8Mi; a call that writes more gets status output_limit."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 16
     """Processes and threads."""
 

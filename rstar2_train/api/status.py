@@ -121,7 +121,7 @@ class JobStatus(ApiModel):
     next_retry_time: Time | None = None
     """Time of the next attempt after a failure or a scheduling timeout; set while the job waits for it."""
     finalizing_since: Time | None = None
-    """Time at which the job began to finalize; set while it finalizes."""
+    """Start of the finalization; set while the job finalizes."""
     completion_time: Time | None = None
     """Time at which the job succeeded or failed; spec.ttlSecondsAfterFinished counts from it."""
     checkpoint: CheckpointRef | None = None
