@@ -79,15 +79,15 @@ class NameConflict(Exception):
 
 def rejection(kind: str, obj: Object, error: ApiException | NameConflict) -> Diagnosis:
     """Return the problem of an object that could not be written, in the API server's own words. Pure."""
-    role, what = labels(obj).get(names.ROLE_LABEL, ""), f"{kind}/{obj['metadata']['name']}"
+    role, subject = labels(obj).get(names.ROLE_LABEL, ""), f"{kind}/{obj['metadata']['name']}"
     if isinstance(error, NameConflict):
-        return Diagnosis(role, what, NAME_CONFLICT, str(error))
+        return Diagnosis(role, subject, NAME_CONFLICT, str(error))
     try:
         answer = json.loads(error.body or "")
         message = f"{answer['reason']}: {answer['message']}"
     except (ValueError, KeyError, TypeError):
         message = f"{error.status} {error.reason}: {error.body or ''}"
-    return Diagnosis(role, what, "ApplyRejected", message)
+    return Diagnosis(role, subject, "ApplyRejected", message)
 
 
 async def apply(client: KubeClient, body: dict[str, Any], observed: ObservedJob) -> Object | None:

@@ -149,8 +149,8 @@ def condition(obj: Object, kind: str) -> Object | None:
 
 def is_true(obj: Object, kind: str) -> bool:
     """Whether a condition exists and is True."""
-    found = condition(obj, kind)
-    return found is not None and found["status"] == "True"
+    match = condition(obj, kind)
+    return match is not None and match["status"] == "True"
 
 
 def created_at(obj: Object | None, now: float) -> float:

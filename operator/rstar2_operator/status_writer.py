@@ -1,7 +1,8 @@
 """The only writer of a job's status and Events.
 
-A changed status is written immediately if a person or a program waits for the change; after SETTLE_SECONDS if a problem
-began; at most every HOLD_SECONDS if only figures changed; at most every COUNTS_SECONDS if only pod counts changed.
+A changed status is written immediately if a person or a program waits for the change; after SETTLE_SECONDS if there is
+a new problem; at most every HOLD_SECONDS if only figures changed; at most every COUNTS_SECONDS if only pod counts
+changed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
 
 
 def is_worse(old: Object, new: dict[str, Any]) -> bool:
-    """Whether a problem began. Pure."""
+    """Whether there is a new problem. Pure."""
     return bool(new_causes(old.get("conditions") or (), new["conditions"]))
 
 
@@ -79,7 +80,7 @@ class StatusWriter:
         self._written: dict[Key, float] = {}
         """Job -> time of the last write of its status."""
         self._worse_since: dict[Key, float] = {}
-        """Job -> time at which a problem began that its status does not have yet."""
+        """Job -> start of a problem that its status does not have yet."""
         self._sent: dict[str, float] = {}
         """Digest of an Event -> time at which it was created."""
 

@@ -1,7 +1,7 @@
 """Limits of one call as the judge's HTTP API carries them: the wire form of `spec.judge.limits`.
 
-The HTTP API is a contract of its own and keeps its units (float seconds, MiB, bytes), in contrast to the manifest, which
-has Kubernetes quantities. `JudgeLimits.from_spec` is the only conversion between the two. Used by the judge and by all of its clients.
+The HTTP API is a contract of its own. It keeps its units (float seconds, MiB, bytes), while the manifest has Kubernetes
+quantities. `JudgeLimits.from_spec` is the only conversion between the two. Used by the judge and all its clients.
 """
 
 from __future__ import annotations

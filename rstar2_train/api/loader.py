@@ -1,8 +1,8 @@
-"""Reads a manifest from YAML the way kubectl does, so that the same file means the same here and in a cluster.
+"""Reader and writer of manifests in YAML, with the semantics of kubectl.
 
-PyYAML follows YAML 1.1 and differs from kubectl's reader where it hurts: it takes `5e-6` for a string, `1:30` for a
-number and `2026-01-01` for a date, and lets a repeated key pass. This loader does not. What is written for kubectl
-(`dump_yaml`) quotes the texts that either reader would take for something else.
+PyYAML implements YAML 1.1 and differs from kubectl's reader: it reads `5e-6` as a string, `1:30` as a number and
+`2026-01-01` as a date, and accepts repeated keys. This loader reads them as kubectl does. `dump_yaml` quotes every
+string that one of the two readers would parse as another type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rstar2_train.api.base import KIND
 
 
 class ManifestError(Exception):
-    """A manifest that cannot be read; the message says where and why."""
+    """A manifest that cannot be read. The message has the place and the cause."""
 
 
 class _KubectlLoader(yaml.SafeLoader):
@@ -33,10 +33,10 @@ class _KubectlLoader(yaml.SafeLoader):
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
                 raise ManifestError(
-                    f"line {line}: a field's name is a word; is this a template that was not filled in?"
+                    f"line {line}: a field name must be a string; is this a template without its values?"
                 )
             if key in seen and key != "<<":
-                raise ManifestError(f"line {line}: the key {key!r} stands twice; keep one of them")
+                raise ManifestError(f"line {line}: duplicate key {key!r}; keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -55,7 +55,7 @@ _RULES = (
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper for either reader. Texts of several lines stand as they are, and no anchors: API servers want none."""
+    """SafeDumper for both readers: multi-line strings as blocks, no anchors, which API servers reject."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -79,7 +79,7 @@ def _construct_int(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     text = str(node.value).replace("_", "")
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
-        text = text.replace("0", "0o", 1)  # kubectl reads 010 as octal
+        text = text.replace("0", "0o", 1)  # kubectl reads 010 as an octal number
     return int(text, 0)
 
 
@@ -88,15 +88,15 @@ _KubectlLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 def parse_yaml(text: str, *, source: str = "manifest") -> Any:
-    """The one document in `text`. Raises ManifestError with the line when it is not valid YAML."""
+    """Return the only document of `text`, or its only AgenticRLJob. Raises ManifestError with the line of an error."""
     try:
         documents = [doc for doc in yaml.load_all(text, Loader=_KubectlLoader) if doc is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise ManifestError(f"{source}:{where} not valid YAML: {error.problem}") from error
+        place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ManifestError(f"{source}:{place} not valid YAML: {error.problem}") from error
     except RecursionError as error:
-        raise ManifestError(f"{source}: nested too deep") from error
+        raise ManifestError(f"{source}: nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ManifestError(f"{source}: not valid YAML: {error}") from error
     except ManifestError as error:
@@ -104,20 +104,20 @@ def parse_yaml(text: str, *, source: str = "manifest") -> Any:
     if len(documents) > 1:
         documents = [doc for doc in documents if isinstance(doc, dict) and doc.get("kind") == KIND]
     if len(documents) != 1:
-        raise ManifestError(f"{source}: found {len(documents)} {KIND} documents; give a file with exactly one")
+        raise ManifestError(f"{source}: contains {len(documents)} {KIND} documents; use a file with exactly one")
     return documents[0]
 
 
 def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
-    """The documents as YAML that kubectl, and PyYAML, read back as what they are.
+    """Return the documents as YAML that kubectl and PyYAML read back unchanged.
 
-    `block` False writes lists and mappings that hold no others on one line.
+    `block` False writes lists and mappings of scalars on one line.
     """
-    several = list(documents)
+    as_list = list(documents)
     return yaml.dump_all(
-        several,
+        as_list,
         Dumper=_Dumper,
-        explicit_start=len(several) > 1,
+        explicit_start=len(as_list) > 1,
         sort_keys=False,
         default_flow_style=False if block else None,
         allow_unicode=True,
@@ -126,11 +126,11 @@ def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in a file, as plain data. Raises ManifestError with one line that says what to do."""
+    """Return the manifest of a file as plain data. Raises ManifestError with one line: cause and action."""
     if not path.exists():
-        raise ManifestError(f"{path}: no such file; give the path of an {KIND} manifest, such as examples/tiny.yaml")
+        raise ManifestError(f"{path}: no such file; pass the path of an {KIND} manifest, such as examples/tiny.yaml")
     if path.is_dir():
-        raise ManifestError(f"{path}: is a folder; give the path of an {KIND} manifest in it")
+        raise ManifestError(f"{path}: is a directory; pass the path of an {KIND} manifest")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -139,5 +139,5 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
     data = parse_yaml(text, source=str(path))
     if not isinstance(data, dict):
-        raise ManifestError(f"{path}: holds a {type(data).__name__}, not an {KIND}")
+        raise ManifestError(f"{path}: contains a {type(data).__name__}, not an {KIND}")
     return data

@@ -1,8 +1,8 @@
-"""Where the sources of a job lie inside its pods: every `source` and `data` value of a manifest as a path. Pure.
+"""Paths of a job's sources inside its pods: every `source` and `data` value of a manifest as a path. Pure.
 
-The operator puts the located job into the job file, mounts the claims that it names, and `rstar2_train.launch.pod
-prepare` makes or fetches what is not there. Locally `data/sources.py` does the same for one machine. The names of
-generated and fetched folders are decided here, for both.
+The operator writes the resolved job into the job file and mounts the claims; `rstar2_train.launch.pod prepare`
+generates or downloads missing sources. data/sources.py does the same for one machine. Both use the directory names of
+this module.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ _HUB = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[\w.-]+))
 
 @dataclass(frozen=True, slots=True)
 class SourceField:
-    """A value of the manifest that names a file or folder, and where it stands."""
+    """A field of the manifest that names a file or directory."""
 
     owner: object
     attribute: str
     field: str
-    """As a person writes it: `spec.model.source`."""
+    """Path of the field in the manifest, such as `spec.model.source`."""
     holds: Literal["model", "template", "problems", "conversations"]
-    """What the file or folder is."""
+    """Content of the file or directory."""
 
     @property
     def value(self) -> str:
-        """What the manifest says."""
+        """The field's value."""
         return str(getattr(self.owner, self.attribute))
 
     def put(self, path: str) -> None:
-        """Put a path in its place."""
+        """Replace the value by a path."""
         setattr(self.owner, self.attribute, path)
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A repository of the Hugging Face hub, or one file of a data set in it."""
+    """A repository of the Hugging Face Hub, or one file of a dataset repository."""
 
     repository: str
     kind: str
     """`model` or `dataset`."""
     revision: str | None
     file: str | None
-    """The file that is wanted; None: all of the repository."""
+    """File of the repository; None: the whole repository."""
 
     def folder(self, state: PurePosixPath) -> PurePosixPath:
-        """Where it is kept in a job's state folder."""
+        """Return its directory in a job's state directory."""
         revision = f"@{self.revision}" if self.revision else ""
         return state / f"{self.kind}s" / (self.repository.replace("/", "--") + revision)
 
 
 def sources(job: AgenticRLJob) -> Iterator[SourceField]:
-    """Every value of a job that names a file or folder."""
+    """Yield every field of a job that names a file or directory."""
     spec = job.spec
     yield SourceField(spec.model, "source", "spec.model.source", "model")
     if spec.model.chat_template:
@@ -85,16 +85,16 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
 
 
 def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tuple[AgenticRLJob, tuple[str, ...]]:
-    """The job with every source as a path inside its pods, and the claims that those paths lie in, sorted.
+    """Return the job with every source as a path inside its pods, and the claims of these paths, sorted.
 
-    `state_root`: the job's state folder inside the pods. Raises InvalidJob naming every value that cannot be located.
+    `state_root`: the job's state directory inside the pods. Raises InvalidJob with every value that has no path.
     """
     job = job.model_copy(deep=True)
     problems, claims = [], set()
     for source in sources(job):
         value = source.value
         try:
-            path = locate(value, state=PurePosixPath(state_root), seed=job.spec.seed)
+            path = resolve(value, state=PurePosixPath(state_root), seed=job.spec.seed)
         except ValueError as error:
             problems.append(Issue(source.field, str(error), value))
             continue
@@ -107,27 +107,27 @@ def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tupl
 
 
 def schemes(job: AgenticRLJob) -> Iterator[Issue]:
-    """What is wrong with sources that are no paths: wrong on a machine and on a cluster alike."""
+    """Yield the faults of sources with a scheme, which are faults on one machine and in a cluster."""
     for source in sources(job):
         try:
             if "://" in source.value:
-                locate(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
+                resolve(source.value, state=PurePosixPath("/"), seed=job.spec.seed)
         except ValueError as error:
             yield Issue(source.field, str(error), source.value)
 
 
-def locate(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
-    """The path that one value stands for inside the pods. Raises ValueError, which says what is allowed."""
+def resolve(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
+    """Return the path of one value inside the pods. Raises ValueError with the allowed forms."""
     if value.startswith(GENERATED):
         name, file = split_generated(value)
         return generated_folder(name, state=state, seed=seed) / file
     if value.startswith(HUB):
-        found = split_hub(value)
-        return found.folder(state) / (found.file or "")
+        hub = split_hub(value)
+        return hub.folder(state) / (hub.file or "")
     if value.startswith(CLAIM):
         claim, _, rest = value.removeprefix(CLAIM).partition("/")
         if not _CLAIM_NAME.fullmatch(claim):
-            raise ValueError("after pvc:// comes the name of a PersistentVolumeClaim: pvc://CLAIM/PATH")
+            raise ValueError("must name a PersistentVolumeClaim: pvc://CLAIM/PATH")
         return CLAIM_MOUNT / claim / _inside(rest)
     if "://" in value:
         raise ValueError(
@@ -136,33 +136,33 @@ def locate(value: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
         )
     if not value.startswith("/"):
         raise ValueError(
-            "a relative path is relative to the manifest, which a cluster does not have; put the file on a claim and "
-            "name it pvc://CLAIM/PATH, or give a path that is in the image, beginning with '/'"
+            "a relative path has no meaning in a cluster; copy the file to a claim and use pvc://CLAIM/PATH, or use an "
+            "absolute path inside the image"
         )
     return PurePosixPath(value)
 
 
 def split_generated(value: str) -> tuple[str, str]:
-    """Name of the generator and the file that is wanted. Raises ValueError."""
+    """Return the generator's name and the file of a generated:// value. Raises ValueError."""
     name, _, file = value.removeprefix(GENERATED).partition("/")
     if not re.fullmatch(r"[a-z0-9-]+", name) or not file:
-        raise ValueError("after generated:// come a generator's name and a file that it makes: generated://NAME/FILE")
+        raise ValueError("must name a generator and one of its files: generated://NAME/FILE")
     return name, str(_inside(file))
 
 
 def generated_folder(name: str, *, state: PurePosixPath, seed: int) -> PurePosixPath:
-    """Where the files of a generator are kept in a job's state folder."""
+    """Return the directory of a generator's files in a job's state directory."""
     return state / "generated" / f"{name}-seed-{seed}"
 
 
 def split_hub(value: str) -> HubSource:
-    """What a hf:// value names. Raises ValueError."""
+    """Return the repository or file of a hf:// value. Raises ValueError."""
     rest = value.removeprefix(HUB)
     kind = "dataset" if rest.startswith(_DATASETS) else "model"
     match = _HUB.fullmatch(rest.removeprefix(_DATASETS))
     if match is None or (kind == "dataset") != bool(match["file"]):
         raise ValueError(
-            "allowed: a model, hf://OWNER/NAME[@REVISION], or a file of a data set, "
+            "allowed: a model, hf://OWNER/NAME[@REVISION], or a file of a dataset, "
             "hf://datasets/OWNER/NAME[@REVISION]/FILE"
         )
     file = str(_inside(match["file"])) if match["file"] else None
@@ -170,8 +170,8 @@ def split_hub(value: str) -> HubSource:
 
 
 def _inside(path: str) -> PurePosixPath:
-    """A relative path that stays below where it begins."""
+    """A relative path without a way out of its directory."""
     parts = PurePosixPath(path.lstrip("/")).parts
     if ".." in parts:
-        raise ValueError("'..' is not allowed in it")
+        raise ValueError("must not contain '..'")
     return PurePosixPath(*parts)

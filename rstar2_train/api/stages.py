@@ -1,7 +1,8 @@
 """Models of the curriculum: a stage, one member struct per stage type, and the GRPO settings that stages share.
 
 The settings of a GRPO stage are the built-in defaults, overlaid by `spec.grpo`, overlaid by the stage's own `grpo`;
-`resolve_grpo` merges the three. Defaults are the paper's (arXiv 2508.20722 §4) unless the field says otherwise.
+`resolve_grpo` merges the three. Defaults are the paper's (arXiv 2508.20722 §4) unless a description names another
+source.
 
 Hyperparameters are JSON numbers, not Kubernetes quantities: learning rates and ratios need exponents, every training
 library reads them as floats, and no controller compares them.

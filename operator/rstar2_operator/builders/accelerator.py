@@ -1,7 +1,7 @@
-"""What a pod needs to use accelerators: the device plugin's resource, groups, environment; for AMD, NVIDIA or none.
+"""Accelerators in pods: the device plugin's resource, groups and environment variables, for AMD, NVIDIA or none.
 
-The AMD device plugin mounts /dev/kfd and /dev/dri itself; a pod that is not root needs the groups that own them.
-Nothing of this can run without such hardware: golden files and vLLM's own argument parser check it.
+The AMD device plugin mounts /dev/kfd and /dev/dri; a non-root pod needs the groups that own them. Without such hardware
+only golden files and vLLM's argument parser test this module.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ AMD_ENV = {
     "NCCL_MIN_NCHANNELS": "112",
     "HSA_NO_SCRATCH_RECLAIM": "1",
 }
-"""HIP, HSA and RCCL as ROCm's guide "vLLM V1 performance optimization" advises for MI300X."""
+"""Settings of HIP, HSA and RCCL for MI300X, from ROCm's guide "vLLM V1 performance optimization"."""
 NVIDIA_ENV = {"NCCL_CUMEM_ENABLE": "0"}
 
 
-def devices(built: BuildContext, count: int) -> Manifest:
-    """Resources of `count` accelerators: limits, which for extended resources are requests too."""
-    resource = built.job.spec.accelerator.resource
+def devices(context: BuildContext, count: int) -> Manifest:
+    """Return requests and limits of `count` accelerators, which must be equal for extended resources."""
+    resource = context.job.spec.accelerator.resource
     return _extended(resource, count) if resource is not None and count else {}
 
 
-def rdma(built: BuildContext) -> Manifest:
-    """The RDMA device of a pod whose ranks talk to those of other pods: a trainer's, no engine's."""
-    wanted = built.job.spec.accelerator.rdma
-    return {} if wanted is None else _extended(wanted.resource, 1)
+def rdma(context: BuildContext) -> Manifest:
+    """Return the RDMA device of a trainer pod, whose ranks communicate with other pods; engines have none."""
+    spec = context.job.spec.accelerator.rdma
+    return {} if spec is None else _extended(spec.resource, 1)
 
 
 def _extended(resource: str, count: int) -> Manifest:
-    asked = {resource: str(count)}
-    return {"requests": asked, "limits": dict(asked)}
+    amounts = {resource: str(count)}
+    return {"requests": amounts, "limits": dict(amounts)}
 
 
-def environment(built: BuildContext) -> dict[str, str]:
-    """Variables of the vendor's libraries."""
-    return {"AMD": AMD_ENV, "NVIDIA": NVIDIA_ENV, "None": {}}[built.job.spec.accelerator.vendor]
+def environment(context: BuildContext) -> dict[str, str]:
+    """Return the environment variables of the vendor's libraries."""
+    return {"AMD": AMD_ENV, "NVIDIA": NVIDIA_ENV, "None": {}}[context.job.spec.accelerator.vendor]
 
 
-def groups(built: BuildContext) -> tuple[int, ...]:
-    """Groups that own the devices."""
-    return built.settings.gpu_groups if built.job.spec.accelerator.vendor == "AMD" else ()
+def groups(context: BuildContext) -> tuple[int, ...]:
+    """Return the groups that own the devices."""
+    return context.settings.gpu_groups if context.job.spec.accelerator.vendor == "AMD" else ()

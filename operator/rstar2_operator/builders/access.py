@@ -1,4 +1,4 @@
-"""Accounts: the trainer's may patch one ConfigMap, the other pods' may do nothing and carry no token."""
+"""ServiceAccounts: the trainer's may patch one ConfigMap; the account of all other pods has no rights and no token."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 RBAC = "rbac.authorization.k8s.io"
 
 
-def access(built: BuildContext) -> list[Manifest]:
-    """ServiceAccounts, and the Role and RoleBinding of the trainer's."""
-    trainer = names.trainer(built.name)
-    labels = built.labels("trainer")
+def access(context: BuildContext) -> list[Manifest]:
+    """Return both ServiceAccounts, and the Role and RoleBinding of the trainer's."""
+    trainer = names.trainer(context.name)
+    labels = context.labels("trainer")
     rule = {
         "apiGroups": [""],
         "resources": ["configmaps"],
-        "resourceNames": [names.progress(built.name)],
+        "resourceNames": [names.progress(context.name)],
         "verbs": ["patch"],
     }
     return [
-        pods_account(built),
+        pods_account(context),
         {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -42,11 +42,11 @@ def access(built: BuildContext) -> list[Manifest]:
     ]
 
 
-def pods_account(built: BuildContext) -> Manifest:
-    """The ServiceAccount that may do nothing."""
+def pods_account(context: BuildContext) -> Manifest:
+    """Return the ServiceAccount without rights."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": names.pods_account(built.name), "labels": built.labels("config")},
+        "metadata": {"name": names.pods_account(context.name), "labels": context.labels("config")},
         "automountServiceAccountToken": False,
     }

@@ -1,4 +1,4 @@
-"""What a job's pods share: the job file, the progress ConfigMap, and the Secret with passwords and keys."""
+"""Objects that a job's pods share: the job file, the progress ConfigMap, and the Secret with passwords and keys."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_train.api.job import AgenticRLJob
 
 TOKENS = ("redis-password", "judge-token", "engine-token")
-"""Keys of the Secret that hold what the pods of a job show one another."""
+"""Keys of the Secret with the tokens by which the pods of a job authenticate to each other."""
 
 
-def config(built: BuildContext) -> list[Manifest]:
-    """The job file (and the job as its user wrote it), and the ConfigMap that only the driver writes data into."""
+def config(context: BuildContext) -> list[Manifest]:
+    """Return the job file (with the original job), and the ConfigMap whose data only the orchestrator writes."""
     return [
-        job_file(built, {"job.json": built.located, "source.json": built.job}),
+        job_file(context, {"job.json": context.resolved, "source.json": context.job}),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": names.progress(built.name), "labels": built.labels("config")},
+            "metadata": {"name": names.progress(context.name), "labels": context.labels("config")},
         },
     ]
 
 
-def job_file(built: BuildContext, files: Mapping[str, AgenticRLJob]) -> Manifest:
-    """The ConfigMap with jobs as JSON, by file name.
+def job_file(context: BuildContext, files: Mapping[str, AgenticRLJob]) -> Manifest:
+    """Return the ConfigMap with jobs as JSON, by file name.
 
-    Without defaults: pods of an earlier version, which know no field that came since, read it too.
+    Defaults are omitted, so that pods of an earlier version, which reject fields that they do not know, can read it.
     """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": names.job_file(built.name), "labels": built.labels("config")},
+        "metadata": {"name": names.job_file(context.name), "labels": context.labels("config")},
         "data": {
             name: json.dumps(
                 job.model_dump(mode="json", exclude_none=True, exclude_defaults=True), indent=1, sort_keys=True
@@ -48,8 +48,8 @@ def job_file(built: BuildContext, files: Mapping[str, AgenticRLJob]) -> Manifest
     }
 
 
-def secret(built: BuildContext, tokens: Sequence[str] = TOKENS) -> Manifest:
-    """Fresh passwords and keys. Created once and never written again: the pods hold what the first one said."""
+def secret(context: BuildContext, tokens: Sequence[str] = TOKENS) -> Manifest:
+    """Return the Secret with new passwords and keys. It is created once and never updated, because pods use it."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -57,14 +57,14 @@ def secret(built: BuildContext, tokens: Sequence[str] = TOKENS) -> Manifest:
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     data = {name: secrets.token_urlsafe(32).encode() for name in tokens}
     data |= {"worker-key": private, "worker-public-key": public}
-    return empty_secret(built) | {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
+    return empty_secret(context) | {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
 
 
-def empty_secret(built: BuildContext) -> Manifest:
-    """The Secret with nothing in it: pods wait until somebody fills it."""
+def empty_secret(context: BuildContext) -> Manifest:
+    """Return the Secret without data; pods wait until it has data."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": names.secrets(built.name), "labels": built.labels("config")},
+        "metadata": {"name": names.secrets(context.name), "labels": context.labels("config")},
         "type": "Opaque",
     }

@@ -1,6 +1,6 @@
-"""The endpoint in front of a served model: `rstar2 serve` with an engine and a judge that run in pods of their own.
+"""The endpoint in front of a served model: `rstar2 serve` with an engine and a judge in pods of their own.
 
-It needs no accelerator, only a tokenizer and what serves HTTP. The engines' image has both, and a node has it already.
+It needs a tokenizer and an HTTP server, but no accelerator. It runs the engines' image, which is on the node already.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from rstar2_operator.builders.rollout import BOOT_SECONDS
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, SERVE_TOKEN
 
 GRACE_SECONDS = 120
-"""What answers under way have to end when the pod is told to."""
+"""Seconds that answers in flight have to finish after SIGTERM."""
 RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}}
 
 
-def endpoint(built: BuildContext) -> list[Manifest]:
-    """Deployment and Service. A pod is ready once its engine and its judge have answered it."""
-    name, labels = names.endpoint(built.name), built.labels("endpoint")
-    volumes, mounts = storage(built)
+def endpoint(context: BuildContext) -> list[Manifest]:
+    """Return Deployment and Service. A pod is ready after its engine and its judge have answered it."""
+    name, labels = names.endpoint(context.name), context.labels("endpoint")
+    volumes, mounts = storage(context)
     health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 5}
     container = Container(
         name="endpoint",
-        image=image(built.job.spec.rollout.image, built.settings.rollout_image, built),
-        command=["python", "-m", "rstar2_train.cli", "serve", built.located.spec.model.source,
+        image=image(context.job.spec.rollout.image, context.settings.rollout_image, context),
+        command=["python", "-m", "rstar2_train.cli", "serve", context.resolved.spec.model.source,
                  "--host", "0.0.0.0", "--port", str(names.ENDPOINT_PORT), "--grace", str(GRACE_SECONDS),
-                 "--endpoint", f"http://{names.rollout(built.name)}:{names.ENGINE_PORT}",
-                 "--judge", f"http://{names.judge(built.name)}:{names.JUDGE_PORT}"],
+                 "--endpoint", f"http://{names.rollout(context.name)}:{names.ENGINE_PORT}",
+                 "--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"],
         secrets={
             SERVE_TOKEN: "serve-token",
             ENGINE_TOKEN: "engine-token",
@@ -60,5 +60,5 @@ def endpoint(built: BuildContext) -> list[Manifest]:
     )
     return [
         service(name, labels, "http", names.ENDPOINT_PORT),
-        deployment(name, labels, 1, template(pod, built), deadline=BOOT_SECONDS),
+        deployment(name, labels, 1, template(pod, context), deadline=BOOT_SECONDS),
     ]

@@ -1,7 +1,8 @@
-"""NetworkPolicies: nothing may talk to the job's pods or out of them, but for the flows of the design.
+"""NetworkPolicies: deny all traffic of the job's pods, then allow the flows of the design.
 
-trainer -> anywhere (rollout, judge, trainer, API server, MLflow), and is reached by trainers alone (Ray, gloo, RCCL);
-judge -> redis, executor, DNS;   prepare, report -> anywhere (a hub, MLflow);   rollout, executor, redis -> nobody
+trainer ──> any address (engines, judge, trainers, API server, MLflow); ingress only from trainers (Ray, gloo, RCCL)
+judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
+rollout, executor, redis ──> no egress
 """
 
 from __future__ import annotations
@@ -10,81 +11,81 @@ from rstar2_operator import names
 from rstar2_operator.builders.pod import BuildContext, Manifest
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
-"""Any address: where a cluster's DNS listens differs (a Service, a cache on the node)."""
+"""Any address, because clusters differ in where DNS listens (a Service, a cache on the node)."""
 ANYWHERE: Manifest = {}
 
 
 Flows = dict[str, tuple[list[Manifest], list[Manifest]]]
-"""Role -> its ingress and egress rules."""
+"""Role -> ingress and egress rules."""
 
 
-def network(built: BuildContext) -> list[Manifest]:
-    """A deny-all policy for every pod of the job, and one policy a role that opens its flows."""
+def network(context: BuildContext) -> list[Manifest]:
+    """Return a deny-all policy for all pods of the job, and one policy per role that allows its flows."""
     flows: Flows = {
         "trainer": (
-            [{"from": [_pods(built, "trainer")]}],
-            # The API server and MLflow can be at any address and port; what must not be reached from a trainer is
-            # protected on its own side.
+            [{"from": [_pods(context, "trainer")]}],
+            # The API server and MLflow may have any address and port. Roles that a trainer must not reach have
+            # ingress rules of their own.
             [ANYWHERE],
         ),
         "prepare": ([], [ANYWHERE]),
         "report": ([], [ANYWHERE]),
         "rollout": (
-            [_from(built, "trainer", names.ENGINE_PORT)],
+            [_from(context, "trainer", names.ENGINE_PORT)],
             [],
         ),
-        **_judge_flows(built, caller="trainer"),
+        **_judge_flows(context, caller="trainer"),
     }
-    return _policies(built, flows)
+    return _policies(context, flows)
 
 
-def serving_network(built: BuildContext) -> list[Manifest]:
-    """The same for a served model: endpoint -> rollout, judge;   judge -> redis, executor.
+def serving_network(context: BuildContext) -> list[Manifest]:
+    """Return the policies of a served model: endpoint -> rollout, judge; judge -> redis, executor.
 
-    Nobody but `kubectl port-forward`, which comes from the pod's own node, reaches the endpoint.
+    Only `kubectl port-forward`, which connects from the pod's own node, reaches the endpoint.
     """
     flows: Flows = {
         "endpoint": (
             [],
-            [DNS, _to(built, "rollout", names.ENGINE_PORT), _to(built, "judge", names.JUDGE_PORT)],
+            [DNS, _to(context, "rollout", names.ENGINE_PORT), _to(context, "judge", names.JUDGE_PORT)],
         ),
-        "rollout": ([_from(built, "endpoint", names.ENGINE_PORT)], []),
-        **_judge_flows(built, caller="endpoint"),
+        "rollout": ([_from(context, "endpoint", names.ENGINE_PORT)], []),
+        **_judge_flows(context, caller="endpoint"),
     }
-    return _policies(built, flows)
+    return _policies(context, flows)
 
 
-def _judge_flows(built: BuildContext, *, caller: str) -> Flows:
-    """Of the judge that `caller` asks, and of what stands behind it."""
+def _judge_flows(context: BuildContext, *, caller: str) -> Flows:
+    """The flows of the judge, whose only client is `caller`, and of the roles behind it."""
     return {
         "judge": (
-            [_from(built, caller, names.JUDGE_PORT)],
-            [DNS, _to(built, "redis", names.REDIS_PORT), _to(built, "executor", names.EXECUTOR_PORT)],
+            [_from(context, caller, names.JUDGE_PORT)],
+            [DNS, _to(context, "redis", names.REDIS_PORT), _to(context, "executor", names.EXECUTOR_PORT)],
         ),
-        "executor": ([_from(built, "judge", names.EXECUTOR_PORT)], []),
-        "redis": ([_from(built, "judge", names.REDIS_PORT)], []),
+        "executor": ([_from(context, "judge", names.EXECUTOR_PORT)], []),
+        "redis": ([_from(context, "judge", names.REDIS_PORT)], []),
     }
 
 
-def _policies(built: BuildContext, flows: Flows) -> list[Manifest]:
-    everyone = {"matchLabels": {names.MANAGED_BY: built.manager, names.JOB_LABEL: built.name}}
-    made = [_policy(f"{built.name}-deny", built.labels("config"), everyone, [], [])]
+def _policies(context: BuildContext, flows: Flows) -> list[Manifest]:
+    all_pods = {"matchLabels": {names.MANAGED_BY: context.manager, names.JOB_LABEL: context.name}}
+    policies = [_policy(f"{context.name}-deny", context.labels("config"), all_pods, [], [])]
     for role, (ingress, egress) in flows.items():
-        labels = built.labels(role)
-        made.append(_policy(f"{built.name}-{role}", labels, {"matchLabels": labels}, ingress, egress))
-    return made
+        labels = context.labels(role)
+        policies.append(_policy(f"{context.name}-{role}", labels, {"matchLabels": labels}, ingress, egress))
+    return policies
 
 
-def _pods(built: BuildContext, role: str) -> Manifest:
-    return {"podSelector": {"matchLabels": built.labels(role)}}
+def _pods(context: BuildContext, role: str) -> Manifest:
+    return {"podSelector": {"matchLabels": context.labels(role)}}
 
 
-def _to(built: BuildContext, role: str, port: int) -> Manifest:
-    return {"to": [_pods(built, role)], "ports": [_port(port)]}
+def _to(context: BuildContext, role: str, port: int) -> Manifest:
+    return {"to": [_pods(context, role)], "ports": [_port(port)]}
 
 
-def _from(built: BuildContext, role: str, port: int) -> Manifest:
-    return {"from": [_pods(built, role)], "ports": [_port(port)]}
+def _from(context: BuildContext, role: str, port: int) -> Manifest:
+    return {"from": [_pods(context, role)], "ports": [_port(port)]}
 
 
 def _port(number: int) -> Manifest:

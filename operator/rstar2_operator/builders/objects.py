@@ -1,4 +1,4 @@
-"""All objects that a plan asks for, in the order in which they should be made. Pure."""
+"""The objects of a plan, in the order of their creation. Pure."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ from rstar2_train.api.sources import resolved_sources
 
 
 def build_context(job: AgenticRLJob, settings: OperatorSettings) -> BuildContext:
-    """What the builders work from: the job with the site's defaults, and with sources as paths in the pods."""
+    """Return the builders' input: the job with the site's defaults, and with sources as paths in the pods.
+
+    Raises InvalidJob if a source cannot be resolved.
+    """
     if job.spec.tracking.mlflow.uri is None and settings.mlflow_uri:
         job = job.model_copy(deep=True)
         job.spec.tracking.mlflow.uri = settings.mlflow_uri
-    inside, claims = resolved_sources(job, names.state_folder(job.metadata.name))
-    return BuildContext(job=job, settings=settings, located=inside, claims=tuple(claims))
+    resolved, claims = resolved_sources(job, names.state_folder(job.metadata.name))
+    return BuildContext(job=job, settings=settings, resolved=resolved, claims=tuple(claims))
 
 
-def objects(one: BuildContext, plan: Plan, *, has_secret: bool) -> list[Manifest]:
-    """Objects of a job in a plan; `has_secret`: its Secret was made before, and is not made again."""
-    wanted = [*storage(one), *config(one), *access(one), *network(one)]
+def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Manifest]:
+    """Return the objects of a plan. `has_secret`: the Secret exists, and is not created again."""
+    result = [*storage(context), *config(context), *access(context), *network(context)]
     if not has_secret:
-        wanted.append(secret(one))
+        result.append(secret(context))
     if plan.phase not in FINAL:
-        wanted.append(pod_names(one))
+        result.append(pod_names(context))
     if plan.prepare:
-        wanted.append(prepare(one))
+        result.append(prepare(context))
     if plan.serving:
-        wanted += [*redis(one), *judge(one), *executor(one), *rollout(one)]
+        result += [*redis(context), *judge(context), *executor(context), *rollout(context)]
     if plan.attempt is not None:
-        wanted.append(attempt(one, plan.attempt))
+        result.append(attempt(context, plan.attempt))
     if plan.report is not None:
-        wanted.append(report(one, plan.report))
-    return wanted
+        result.append(report(context, plan.report))
+    return result

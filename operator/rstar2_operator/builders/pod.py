@@ -1,7 +1,7 @@
-"""The pod that every role starts from: restricted, no account token, the job file and scratch space mounted.
+"""The pod that every role starts from: restricted, without an account token, with scratch space.
 
-A role adds its command, environment, mounts and devices; `patched` then lays the site's runtimePatches over it, which
-reach only what they are allowed to. Tuning of libraries comes last: what a patch has set stays.
+A role adds its command, environment, mounts and devices. `patch_pod` then applies the job's runtimePatches, within
+their limits. Tuning variables of libraries come last, and do not override a patch.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from rstar2_train.api.pod_rules import devices
 from rstar2_train.api.roles import Resources, Role, RuntimePatch
 
 USER = 65532
-"""Neither root nor anyone: the user of every pod, and the group of every volume."""
+"""User and group of every pod, and group of every volume: the non-root user of distroless images."""
 
 Manifest = dict[str, Any]
 HEADLESS: Manifest = {"clusterIP": "None"}
-"""Of a Service whose name gives the address of every pod."""
+"""Spec of a Service whose DNS name resolves to every pod."""
 NO_SURGE: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
-"""Of a Deployment that fills its nodes: a new pod finds no accelerator, or no cores, while the old one holds them."""
+"""Rollout strategy of a Deployment that fills its nodes: an old pod must free its devices before a new one starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """What builders work from."""
+    """Input of all builders."""
 
     job: AgenticRLJob
+    """The job, with the site's defaults."""
     settings: OperatorSettings
-    located: AgenticRLJob
+    """Settings of the site."""
+    resolved: AgenticRLJob
     """The job with every source as a path inside the pods."""
     claims: tuple[str, ...]
-    """Claims of its pvc:// sources."""
+    """Claims of the job's pvc:// sources."""
     manager: str = names.FIELD_MANAGER
-    """Who looks after the objects: the operator, or, where it must leave them alone, whoever applied them."""
+    """managed-by label: the operator, or the name of the command whose output a person applies."""
 
     @property
     def name(self) -> str:
@@ -46,7 +48,7 @@ class BuildContext:
         return self.job.metadata.name
 
     def labels(self, role: str) -> dict[str, str]:
-        """Labels of every object of a role."""
+        """Return the labels of every object of a role."""
         return names.labels(self.name, role, manager=self.manager)
 
 
@@ -59,13 +61,13 @@ class Container:
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     tuning: Mapping[str, str] = field(default_factory=dict)
-    """Environment of libraries, which a patch may set otherwise."""
+    """Environment variables of libraries, which a patch may override."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variable -> key of the job's Secret."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Environment variable -> field path of the pod."""
     env_from: Sequence[LocalReference | None] = ()
-    """Secrets of the site whose every key becomes a variable; None is skipped."""
+    """Secrets of the site whose keys become environment variables; None is skipped."""
     ports: Mapping[str, int] = field(default_factory=dict)
     mounts: Sequence[Manifest] = ()
     resources: Manifest = field(default_factory=dict)
@@ -74,27 +76,27 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTemplate:
-    """A role's pod before it becomes a template."""
+    """The pod of a role, before patches."""
 
     role: str
     containers: Sequence[Container]
     patched_as: Role | None = None
-    """Role whose runtimePatches it takes; None: its own."""
+    """Role whose runtimePatches apply; None: its own."""
     volumes: Sequence[Manifest] = ()
     account: str = ""
-    """ServiceAccount with a token; empty: the one that may do nothing, without a token."""
+    """ServiceAccount, with its token; empty: the account without rights, without a token."""
     groups: Sequence[int] = ()
-    """Further groups (devices)."""
+    """Supplemental groups, for devices."""
     labels: Mapping[str, str] = field(default_factory=dict)
     extra: Manifest = field(default_factory=dict)
     """Further fields of the pod spec."""
 
 
-def template(pod: PodTemplate, built: BuildContext) -> Manifest:
-    """The pod template of a role, patches applied."""
-    job = built.job
+def template(pod: PodTemplate, context: BuildContext) -> Manifest:
+    """Return the pod template of a role, with patches."""
+    job = context.job
     spec: Manifest = {
-        "serviceAccountName": pod.account or names.pods_account(built.name),
+        "serviceAccountName": pod.account or names.pods_account(context.name),
         "automountServiceAccountToken": bool(pod.account),
         "enableServiceLinks": False,
         "securityContext": {
@@ -106,7 +108,7 @@ def template(pod: PodTemplate, built: BuildContext) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
             **({"supplementalGroups": list(pod.groups)} if pod.groups else {}),
         },
-        "containers": [_container(one, built) for one in pod.containers],
+        "containers": [_container(container, context) for container in pod.containers],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *pod.volumes],
         **pod.extra,
     }
@@ -114,129 +116,132 @@ def template(pod: PodTemplate, built: BuildContext) -> Manifest:
         spec["priorityClassName"] = job.spec.priority_class_name
     for number, patch in enumerate(job.spec.runtime_patches):
         if (role := pod.patched_as or pod.role) in patch.roles:
-            patched(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job))
-    for made, one in zip(spec["containers"], pod.containers, strict=True):
-        tuning = [{"name": name, "value": value} for name, value in one.tuning.items()]
-        made["env"] += added(tuning, made["env"], "name")
-    labels = {**built.labels(pod.role), **pod.labels}
+            patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job))
+    for body, container in zip(spec["containers"], pod.containers, strict=True):
+        tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
+        body["env"] += missing(tuning, body["env"], "name")
+    labels = {**context.labels(pod.role), **pod.labels}
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def _container(one: Container, built: BuildContext) -> Manifest:
-    secret = names.secrets(built.name)
+def _container(container: Container, context: BuildContext) -> Manifest:
+    secret = names.secrets(context.name)
     env: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
-    env += [{"name": name, "value": value} for name, value in one.env.items()]
+    env += [{"name": name, "value": value} for name, value in container.env.items()]
     env += [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in one.secrets.items()
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, key in container.secrets.items()
     ]
-    env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in one.fields.items()]
-    made: Manifest = {
-        "name": one.name,
-        "image": one.image,
-        "imagePullPolicy": built.settings.image_pull_policy,
-        "command": list(one.command),
+    env += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in container.fields.items()]
+    body: Manifest = {
+        "name": container.name,
+        "image": container.image,
+        "imagePullPolicy": context.settings.image_pull_policy,
+        "command": list(container.command),
         "env": env,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *one.mounts],
-        **one.probes,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *container.mounts],
+        **container.probes,
     }
-    if one.ports:
-        made["ports"] = [{"name": name, "containerPort": port} for name, port in one.ports.items()]
-    if froms := [{"secretRef": {"name": secret.name}} for secret in one.env_from if secret is not None]:
-        made["envFrom"] = froms
-    if one.resources:
-        made["resources"] = one.resources
-    return made
+    if container.ports:
+        body["ports"] = [{"name": name, "containerPort": port} for name, port in container.ports.items()]
+    if env_from := [{"secretRef": {"name": each.name}} for each in container.env_from if each is not None]:
+        body["envFrom"] = env_from
+    if container.resources:
+        body["resources"] = container.resources
+    return body
 
 
-def patched(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, fixed: Collection[str] = ()) -> None:
-    """Lay a runtime patch over a pod spec, in place; it never replaces what the builder set.
+def patch_pod(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, fixed: Collection[str] = ()) -> None:
+    """Apply a runtime patch to a pod spec, in place. It never replaces a value of the builder.
 
-    `prefix` goes before the names of its volumes, so that they cannot meet the builder's or another patch's; `fixed`:
-    resources that it cannot change. Executors take placement and pull secrets only. What it asks for beyond that is
-    refused before (api/pod_rules.py), and so are patches that contradict one another.
+    `prefix`: of the patch's volume names, which keeps them distinct from those of the builder and of other patches;
+    `fixed`: resources that the patch cannot change. Executors accept only placement and pull secrets. api/pod_rules.py
+    has rejected every other field for them, and contradictions between patches.
     """
-    asked = patch.model_dump(mode="json", exclude_none=True)
+    values = patch.model_dump(mode="json", exclude_none=True)
     if patch.node_selector:
         spec["nodeSelector"] = {**patch.node_selector, **spec.get("nodeSelector", {})}
     if patch.tolerations:
-        spec["tolerations"] = [*spec.get("tolerations", []), *asked["tolerations"]]
+        spec["tolerations"] = [*spec.get("tolerations", []), *values["tolerations"]]
     if patch.image_pull_secrets:
         before = spec.get("imagePullSecrets", [])
-        spec["imagePullSecrets"] = [*before, *added(asked["imagePullSecrets"], before, "name")]
+        spec["imagePullSecrets"] = [*before, *missing(values["imagePullSecrets"], before, "name")]
     if role == "executor":
         return
     if patch.affinity is not None:
-        spec["affinity"] = asked["affinity"]
-    for one in (*asked["volumes"], *asked["volumeMounts"]):
-        one["name"] = prefix + one["name"]
-    spec["volumes"] += asked["volumes"]
+        spec["affinity"] = values["affinity"]
+    for named in (*values["volumes"], *values["volumeMounts"]):
+        named["name"] = prefix + named["name"]
+    spec["volumes"] += values["volumes"]
     for container in spec["containers"]:
-        container["env"] += added(asked["env"], container["env"], "name")
-        container["volumeMounts"] += added(asked["volumeMounts"], container["volumeMounts"], "mountPath")
+        container["env"] += missing(values["env"], container["env"], "name")
+        container["volumeMounts"] += missing(values["volumeMounts"], container["volumeMounts"], "mountPath")
         if patch.resources is not None:
-            over = {
+            overlay = {
                 kind: {name: amount for name, amount in amounts.items() if name not in fixed}
                 for kind, amounts in resources(patch.resources).items()
             }
-            container["resources"] = merge(container.get("resources", {}), over)
+            container["resources"] = merge(container.get("resources", {}), overlay)
 
 
-def added(more: Sequence[Manifest], to: Sequence[Manifest], key: str) -> list[Manifest]:
-    """What of `more` is not in `to` yet, by the value under `key`."""
-    known = {one[key] for one in to}
-    return [one for one in more if one[key] not in known]
+def missing(entries: Sequence[Manifest], existing: Sequence[Manifest], key: str) -> list[Manifest]:
+    """Return the entries whose value under `key` no existing entry has."""
+    known = {entry[key] for entry in existing}
+    return [entry for entry in entries if entry[key] not in known]
 
 
-def resources(wanted: Resources) -> Manifest:
-    """Requests and limits as Kubernetes takes them."""
-    return {key: dict(value) for key, value in (("requests", wanted.requests), ("limits", wanted.limits)) if value}
+def resources(spec: Resources) -> Manifest:
+    """Return requests and limits as a container has them."""
+    return {key: dict(value) for key, value in (("requests", spec.requests), ("limits", spec.limits)) if value}
 
 
-def merge(base: Manifest, over: Manifest) -> Manifest:
-    """Resources, the second over the first.
+def merge(base: Manifest, overlay: Manifest) -> Manifest:
+    """Return the resources of `overlay` over those of `base`.
 
-    Where only one of request and limit is asked for, and a default contradicts it, the default gives way.
+    If the overlay sets only the request or only the limit, and the base contradicts it, the other one is adapted.
     """
-    made: dict[str, dict[str, Any]] = {
-        key: {**base.get(key, {}), **over.get(key, {})} for key in ("requests", "limits") if key in base or key in over
+    merged: dict[str, dict[str, Any]] = {
+        key: {**base.get(key, {}), **overlay.get(key, {})}
+        for key in ("requests", "limits")
+        if key in base or key in overlay
     }
-    requests, limits = made.get("requests", {}), made.get("limits", {})
+    requests, limits = merged.get("requests", {}), merged.get("limits", {})
     for name in requests.keys() & limits.keys():
         if amount(requests[name]) > amount(limits[name]):
-            if name in over.get("requests", {}):
+            if name in overlay.get("requests", {}):
                 limits[name] = requests[name]
             else:
                 requests[name] = limits[name]
-    return made
+    return merged
 
 
-def image(chosen: str | None, default: str, built: BuildContext) -> str:
-    """The image of a role: the job's own as it is, else the site's, behind the site's registry prefix."""
-    if chosen:
-        return chosen
-    prefix = built.job.spec.registry_prefix
+def image(own: str | None, default: str, context: BuildContext) -> str:
+    """Return the image of a role: the job's own unchanged, or the site's with the job's registryPrefix."""
+    if own:
+        return own
+    prefix = context.job.spec.registry_prefix
     return f"{prefix.rstrip('/')}/{default}" if prefix else default
 
 
-def job_file(built: BuildContext) -> tuple[Manifest, Manifest]:
-    """Volume and mount of the job file."""
+def job_file(context: BuildContext) -> tuple[Manifest, Manifest]:
+    """Return volume and mount of the job file."""
     folder, _, _ = names.JOB_FILE.rpartition("/")
-    volume = {"name": "job", "configMap": {"name": names.job_file(built.name)}}
+    volume = {"name": "job", "configMap": {"name": names.job_file(context.name)}}
     return volume, {"name": "job", "mountPath": folder, "readOnly": True}
 
 
-def storage(built: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
-    """Volumes and mounts of the job's storage and of the claims that its sources name."""
-    claim = built.job.spec.storage.claim_name or names.claim(built.name)
+def storage(context: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
+    """Return volumes and mounts of the job's storage and of the claims of its sources."""
+    claim = context.job.spec.storage.claim_name or names.claim(context.name)
     volumes: list[Manifest] = [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]
     mounts: list[Manifest] = [{"name": "state", "mountPath": names.STORAGE_MOUNT}]
-    for number, other in enumerate(built.claims):
-        # A claim is one volume of a pod, or the kubelet waits for the second one for ever.
+    for number, other in enumerate(context.claims):
+        # A claim must be only one volume of a pod: the kubelet would wait for the second one indefinitely.
         name = "state" if other == claim else f"claim-{number}"
         if other != claim:
             volumes.append({"name": name, "persistentVolumeClaim": {"claimName": other, "readOnly": True}})
@@ -245,13 +250,13 @@ def storage(built: BuildContext) -> tuple[list[Manifest], list[Manifest]]:
 
 
 def shared_memory(size: str) -> tuple[Manifest, Manifest]:
-    """Volume and mount of /dev/shm: 64 MiB, the container runtime's default, is too small for tensors."""
+    """Return volume and mount of /dev/shm. The container runtime's default of 64 MiB is too small for tensors."""
     volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     return volume, {"name": "shm", "mountPath": "/dev/shm"}
 
 
 def service(name: str, labels: Mapping[str, str], port_name: str, port: int, **spec: Any) -> Manifest:
-    """A Service in front of the pods with these labels. `spec`: further fields of it, such as HEADLESS."""
+    """Return a Service for the pods with these labels. `spec`: further fields, such as HEADLESS."""
     ports = [{"name": port_name, "port": port}]
     return {
         "apiVersion": "v1",
@@ -264,10 +269,9 @@ def service(name: str, labels: Mapping[str, str], port_name: str, port: int, **s
 def deployment(
     name: str, labels: Mapping[str, str], replicas: int, pod: Manifest, *, deadline: int, **spec: Any
 ) -> Manifest:
-    """A Deployment of a pod's template.
+    """Return a Deployment.
 
-    `deadline`: seconds after which one that does not come up is told as such; `spec`: further fields, such as a
-    strategy.
+    `deadline`: seconds until a rollout without progress counts as failed; `spec`: further fields, such as a strategy.
     """
     return {
         "apiVersion": "apps/v1",

@@ -1,4 +1,4 @@
-"""Redis, the judge's queue: one pod with an append-only file on a volume of its own."""
+"""Redis, the judge's queue: one pod with an append-only file on its own volume."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rstar2_operator.builders.pod import (
 )
 from rstar2_train.api.roles import REDIS_DATA
 
-# The password comes from the environment and goes to Redis on its standard input: on a command line it would be seen
-# by whoever lists the processes. `exec` makes Redis the process that gets SIGTERM, and writes its file before it ends.
+# Redis reads its password from standard input, because command lines are visible to every process of the node. With
+# `exec`, Redis itself gets SIGTERM and writes its file before it exits.
 SCRIPT = f"""exec redis-server - <<END
 port {names.REDIS_PORT}
 bind * -::*
@@ -31,20 +31,20 @@ END
 PROBE = f"REDISCLI_AUTH=$REDIS_PASSWORD redis-cli -p {names.REDIS_PORT} ping | grep -q PONG"
 
 
-def redis(built: BuildContext) -> list[Manifest]:
-    """StatefulSet and Service."""
-    wanted = built.job.spec.redis
-    name = names.redis(built.name)
-    labels = built.labels("redis")
+def redis(context: BuildContext) -> list[Manifest]:
+    """Return StatefulSet and Service."""
+    spec = context.job.spec.redis
+    name = names.redis(context.name)
+    labels = context.labels("redis")
     probe = {"exec": {"command": ["sh", "-c", PROBE]}, "periodSeconds": 5, "timeoutSeconds": 3}
     container = Container(
         name="redis",
-        image=image(wanted.image, built.settings.redis_image, built),
+        image=image(spec.image, context.settings.redis_image, context),
         command=["sh", "-c", SCRIPT],
         secrets={"REDIS_PASSWORD": "redis-password"},
         ports={"redis": names.REDIS_PORT},
         mounts=[{"name": "data", "mountPath": REDIS_DATA}],
-        resources=resources(wanted.resources),
+        resources=resources(spec.resources),
         probes={
             "readinessProbe": probe,
             "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
@@ -54,10 +54,10 @@ def redis(built: BuildContext) -> list[Manifest]:
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data", "labels": labels},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(wanted.storage)}}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(spec.storage)}}},
     }
-    if built.job.spec.storage.storage_class_name:
-        claim["spec"]["storageClassName"] = built.job.spec.storage.storage_class_name
+    if context.job.spec.storage.storage_class_name:
+        claim["spec"]["storageClassName"] = context.job.spec.storage.storage_class_name
     return [
         service(name, labels, "redis", names.REDIS_PORT),
         {
@@ -67,12 +67,12 @@ def redis(built: BuildContext) -> list[Manifest]:
             "spec": {
                 "replicas": 1,
                 "serviceName": name,
-                # Otherwise a pod that never got ready is not replaced, whatever is put right in its template.
+                # With OrderedReady, a pod that was never ready is not replaced after its template is fixed.
                 "podManagementPolicy": "Parallel",
                 "selector": {"matchLabels": labels},
-                "template": template(PodTemplate(role="redis", containers=[container]), built),
+                "template": template(PodTemplate(role="redis", containers=[container]), context),
                 "volumeClaimTemplates": [claim],
-                # The queue holds no more than the calls of one step: it is of no worth without its job.
+                # The queue has at most the calls of one step, which are worthless without the job.
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
             },
         },

@@ -1,4 +1,4 @@
-"""The vLLM engines: one Deployment, and a headless Service by which the driver finds every engine."""
+"""The vLLM engines: one Deployment, and a headless Service that the orchestrator resolves to every engine."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from rstar2_operator.builders.pod import (
 from rstar2_train.utils.auth import ENGINE_TOKEN
 
 BOOT_SECONDS = 1800
-"""How long an engine may take to load its model before the kubelet starts it anew."""
+"""Seconds until the kubelet restarts an engine that has not loaded its model."""
 
 
-def rollout(built: BuildContext) -> list[Manifest]:
-    """Deployment and headless Service."""
-    wanted = built.job.spec.rollout
-    name, labels = names.rollout(built.name), built.labels("rollout")
-    job_volume, job_mount = job_file(built)
-    volumes, mounts = storage(built)
-    shm_volume, shm_mount = shared_memory("16Gi" if built.job.spec.accelerator.vendor != "None" else "256Mi")
+def rollout(context: BuildContext) -> list[Manifest]:
+    """Return Deployment and headless Service."""
+    spec = context.job.spec.rollout
+    name, labels = names.rollout(context.name), context.labels("rollout")
+    job_volume, job_mount = job_file(context)
+    volumes, mounts = storage(context)
+    shm_volume, shm_mount = shared_memory("16Gi" if context.job.spec.accelerator.vendor != "None" else "256Mi")
     health = {"httpGet": {"path": "/health", "port": "engine"}, "timeoutSeconds": 5}
     container = Container(
         name="engine",
-        image=image(wanted.image, built.settings.rollout_image, built),
+        image=image(spec.image, context.settings.rollout_image, context),
         command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE,
-                 "--model", built.located.spec.model.source, "--port", str(names.ENGINE_PORT), "--host", "0.0.0.0"],
-        tuning=accelerator.environment(built),
+                 "--model", context.resolved.spec.model.source, "--port", str(names.ENGINE_PORT), "--host", "0.0.0.0"],
+        tuning=accelerator.environment(context),
         secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},
         mounts=[job_mount, shm_mount, *({**mount, "readOnly": True} for mount in mounts)],
-        resources=merge(resources(wanted.resources), accelerator.devices(built, wanted.tensor_parallel)),
+        resources=merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)),
         probes={
             "startupProbe": {**health, "periodSeconds": 5, "failureThreshold": BOOT_SECONDS // 5},
             "readinessProbe": {**health, "periodSeconds": 5},
@@ -55,9 +55,9 @@ def rollout(built: BuildContext) -> list[Manifest]:
         role="rollout",
         containers=[container],
         volumes=[job_volume, shm_volume, *volumes],
-        groups=accelerator.groups(built),
+        groups=accelerator.groups(context),
     )
     return [
         service(name, labels, "engine", names.ENGINE_PORT, **HEADLESS),
-        deployment(name, labels, wanted.replicas, template(pod, built), deadline=BOOT_SECONDS, strategy=NO_SURGE),
+        deployment(name, labels, spec.replicas, template(pod, context), deadline=BOOT_SECONDS, strategy=NO_SURGE),
     ]

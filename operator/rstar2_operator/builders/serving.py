@@ -1,7 +1,7 @@
-"""Plain objects that serve a model which a job has trained: what serve.py prints, and examples/serve.yaml holds. Pure.
+"""The objects that serve the model of a job: output of serving_manifests.py, content of examples/serve.yaml. Pure.
 
-The roles are the job's own, with the same builders: engine, judge, executors, Redis; the endpoint is in place of the
-trainer. No operator looks after them: they belong to whoever applies them.
+Engine, judge, executors and Redis come from the builders of a running job; the endpoint replaces the trainer. The
+operator ignores these objects: they belong to the person who applies them.
 """
 
 from __future__ import annotations
@@ -25,73 +25,84 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 
 EXECUTORS = 4
-"""Sandboxes, unless told otherwise: people make few calls beside the rollouts of a training step."""
+"""Default number of executors: people need fewer tool calls than a training step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingRequest:
-    """What is to be served."""
+    """The model to serve."""
 
     job: AgenticRLJob
     stage: str
-    """The stage that handed the model on."""
+    """Stage whose final model is served."""
     settings: OperatorSettings
+    """Settings of the site."""
     executors: int = EXECUTORS
+    """Number of executors."""
 
 
 def last_trained(job: AgenticRLJob) -> str:
-    """The last stage that hands on a model. Raises ValueError when there is none."""
-    if not (learning := _learning(job)):
-        raise ValueError(f"no stage of {job.metadata.name} trains a model: there is none to serve")
-    return learning[-1]
+    """Return the last stage that trains a model. Raises ValueError if there is none."""
+    if not (stages := _training_stages(job)):
+        raise ValueError(f"no stage of {job.metadata.name} trains a model, so there is no model to serve")
+    return stages[-1]
 
 
-def _learning(job: AgenticRLJob) -> list[str]:
+def _training_stages(job: AgenticRLJob) -> list[str]:
     return [stage.name for stage in job.spec.stages if stage.learns]
 
 
-def serving(wanted: ServingRequest) -> list[Manifest]:
-    """All objects, in the order in which they should be made; the Secret is empty.
+def serving(request: ServingRequest) -> list[Manifest]:
+    """Return all objects in the order of their creation; the Secret is empty.
 
-    Raises ValueError for a stage that hands on no model, InvalidJob for a source that no pod can find.
+    Raises ValueError for a stage that trains no model, InvalidJob for a source that a pod cannot reach.
     """
-    one = _built(wanted)
-    made = [
-        *(empty_secret(one), job_file(one, {"job.json": one.located}), pods_account(one), *serving_network(one)),
-        *(*redis(one), *judge(one), *executor(one), *rollout(one), *endpoint(one)),
+    context = _context(request)
+    bodies = [
+        empty_secret(context),
+        job_file(context, {"job.json": context.resolved}),
+        pods_account(context),
+        *serving_network(context),
+        *redis(context),
+        *judge(context),
+        *executor(context),
+        *rollout(context),
+        *endpoint(context),
     ]
-    return [_placed(body, wanted.job) for body in made]
+    return [_in_namespace(body, request.job) for body in bodies]
 
 
-def serving_secret(wanted: ServingRequest) -> Manifest:
-    """The Secret with fresh tokens and keys."""
-    return _placed(secret(_built(wanted), (*TOKENS, "serve-token")), wanted.job)
+def serving_secret(request: ServingRequest) -> Manifest:
+    """Return the Secret with new tokens and keys."""
+    return _in_namespace(secret(_context(request), (*TOKENS, "serve-token")), request.job)
 
 
-def _built(wanted: ServingRequest) -> BuildContext:
-    """What the builders work from: the job under another name, with its own claim and the trained model."""
-    trained = wanted.job.metadata.name
-    if wanted.stage not in (learning := _learning(wanted.job)):
-        raise ValueError(f"no stage {wanted.stage!r} of {trained} trains a model; these do: {', '.join(learning)}")
-    job = wanted.job.model_copy(deep=True)
+def _context(request: ServingRequest) -> BuildContext:
+    """The builders' input: the job under another name, with its own claim and the trained model."""
+    trained = request.job.metadata.name
+    if request.stage not in (stages := _training_stages(request.job)):
+        raise ValueError(f"stage {request.stage!r} of {trained} trains no model; training stages: {', '.join(stages)}")
+    job = request.job.model_copy(deep=True)
     job.metadata.name = names.serving(trained)
     job.spec.storage.claim_name = job.spec.storage.claim_name or names.claim(trained)
     job.spec.rollout.replicas = 1
     job.spec.judge.replicas = 1
-    job.spec.executor.replicas = wanted.executors
+    job.spec.executor.replicas = request.executors
     state = names.state_folder(trained)
-    inside, _ = resolved_sources(job, state)
-    inside.metadata.name = trained  # what is before it would make it too long a name for a job
-    source = inside.spec.model
-    source.source = str(JobState(Path(state)).stage(wanted.stage).model)
-    inside.spec.rollout.engine_args |= tool_call_arguments(source)
+    resolved, _ = resolved_sources(job, state)
+    resolved.metadata.name = trained  # the serving name may be longer than the name of a job may be
+    source = resolved.spec.model
+    source.source = str(JobState(Path(state)).stage(request.stage).model)
+    resolved.spec.rollout.engine_args |= tool_call_arguments(source)
     template = PurePosixPath(source.chat_template or "/")
     claims = (template.relative_to(CLAIM_MOUNT).parts[0],) if template.is_relative_to(CLAIM_MOUNT) else ()
-    return BuildContext(job=job, settings=wanted.settings, located=inside, claims=claims, manager=names.SERVE_MANAGER)
+    return BuildContext(
+        job=job, settings=request.settings, resolved=resolved, claims=claims, manager=names.SERVE_MANAGER
+    )
 
 
-def _placed(body: Manifest, job: AgenticRLJob) -> Manifest:
-    """In the job's namespace, where the manifest names one: its claim is there."""
+def _in_namespace(body: Manifest, job: AgenticRLJob) -> Manifest:
+    """The object in the job's namespace, if the manifest sets one: the claim is there."""
     if job.metadata.namespace is None:
         return body
     return {**body, "metadata": {**body["metadata"], "namespace": job.metadata.namespace}}

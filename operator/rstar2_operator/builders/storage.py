@@ -1,4 +1,4 @@
-"""The claim that holds checkpoints, trajectories and reports, when the job does not bring its own."""
+"""The claim for checkpoints, trajectories and reports of a job that sets no spec.storage.claimName."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 DEFAULT_SIZE = "100Gi"
 
 
-def storage(built: BuildContext) -> list[Manifest]:
-    """The job's claim; nothing when spec.storage.claimName names one.
+def storage(context: BuildContext) -> list[Manifest]:
+    """Return the job's claim; an empty list if spec.storage.claimName is set.
 
-    Whether it goes with the job is decided by its owner reference, which apply.py leaves out for `Retain`.
+    apply.py adds an owner reference, by which the claim is deleted with the job, unless reclaimPolicy is Retain.
     """
-    wanted = built.job.spec.storage
-    if wanted.claim_name:
+    spec_storage = context.job.spec.storage
+    if spec_storage.claim_name:
         return []
     spec: Manifest = {
-        "accessModes": list(wanted.access_modes),
-        "resources": {"requests": {"storage": str(wanted.size or DEFAULT_SIZE)}},
+        "accessModes": list(spec_storage.access_modes),
+        "resources": {"requests": {"storage": str(spec_storage.size or DEFAULT_SIZE)}},
     }
-    if wanted.storage_class_name:
-        spec["storageClassName"] = wanted.storage_class_name
+    if spec_storage.storage_class_name:
+        spec["storageClassName"] = spec_storage.storage_class_name
     return [
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": names.claim(built.name), "labels": built.labels("storage")},
+            "metadata": {"name": names.claim(context.name), "labels": context.labels("storage")},
             "spec": spec,
         }
     ]

@@ -1,4 +1,4 @@
-"""The conditions of a job: what is ready, what is not, and why. Pure.
+"""The conditions of a job: readiness of its parts, and the reasons. Pure.
 
 `conditions` gives all of them without times; `with_times` adds the time of each one's last transition; `new_causes`
 compares two sets. Ready and Stalled follow kstatus, so that kubectl wait, Argo CD and Flux understand the job:
@@ -123,7 +123,7 @@ def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> 
         return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, plan.message)
     pending = pending_deadline.pending(observed)
     if pending:
-        problem = next((each for each in problems if each.what.rpartition("/")[2] in pending), None)
+        problem = next((each for each in problems if each.subject.rpartition("/")[2] in pending), None)
         if problem is not None:
             return _condition("PodsScheduled", False, problem.reason, str(problem))
         return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {', '.join(pending[:3])}.")
@@ -134,7 +134,8 @@ def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> 
 
 def _storage(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     claim = next(
-        (each for each in problems if each.role == "storage" and each.what.startswith("PersistentVolumeClaim/")), None
+        (each for each in problems if each.role == "storage" and each.subject.startswith("PersistentVolumeClaim/")),
+        None,
     )
     if claim is not None:
         return _condition("StorageReady", False, claim.reason, str(claim))

@@ -84,7 +84,7 @@ class Diagnosis:
     """One problem."""
 
     role: str
-    what: str
+    subject: str
     """Object with the problem, as `Kind/name`."""
     reason: str
     message: str
@@ -97,11 +97,11 @@ class Diagnosis:
 
     def __str__(self) -> str:
         advice = ADVICE.get(self.reason) or _scheduling_advice(self.message)
-        text = f"{self.what}: {self.reason}: {self.message}"[:MESSAGE_LENGTH]
+        text = f"{self.subject}: {self.reason}: {self.message}"[:MESSAGE_LENGTH]
         if not advice:
             return text
         stop = "" if text.endswith((".", "!", "?", ";")) else "."
-        return f"{text}{stop} {advice.format(pod=self.what.rpartition('/')[2], node=self.node)}"
+        return f"{text}{stop} {advice.format(pod=self.subject.rpartition('/')[2], node=self.node)}"
 
 
 def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
@@ -113,13 +113,13 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     for (kind, name), child in observed.children.items():
         problems += _of_child(kind, name, child, observed)
     for key, error in observed.invalid_reports().items():
-        role, what = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
-        problems.append(Diagnosis(role, what, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
+        role, subject = "prepare" if key == PREPARE_KEY else "trainer", f"ConfigMap/{names.progress(observed.name)}"
+        problems.append(Diagnosis(role, subject, "InvalidProgressReport", f"key {key} cannot be read: {error}"))
     for name, since in _silent(observed):
         if now >= since + SILENT_SECONDS:
             message = f"all pods run since {timestamp(since)}, but the orchestrator has not reported"
             problems.append(Diagnosis("trainer", f"Job/{name}", "DriverNotReporting", message))
-    return sorted(problems, key=lambda problem: (problem.role, problem.what, problem.reason))
+    return sorted(problems, key=lambda problem: (problem.role, problem.subject, problem.reason))
 
 
 def next_overdue_at(observed: ObservedJob, *, now: float) -> float | None:

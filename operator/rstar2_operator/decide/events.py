@@ -94,7 +94,7 @@ def _of_stages(old: Status, new: Status) -> list[JobEvent]:
 
 
 def _of_conditions(old: Status, new: Status) -> list[JobEvent]:
-    """Problems that began, or the end of all problems."""
+    """New problems, or the end of all problems."""
     last, now = _condition(old, "Degraded"), _condition(new, "Degraded")
     if now is None or now["status"] == "True":
         return _of_causes(new_causes(old.get("conditions") or (), new.get("conditions") or ()), new)

@@ -1,6 +1,6 @@
-"""The builders: what every pod must be, whatever the job; and the 64-GPU example, object by object.
+"""The builders: properties of every pod, and all objects of the 64-GPU example.
 
-`python -m tests.unit.operator.test_builders` writes the golden file again, after a look at what has changed.
+`python -m tests.unit.operator.test_builders` writes the golden file; review the difference.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AMD = {"vendor": "AMD", "resource": "amd.com/gpu"}
 SETTINGS = OperatorSettings(mlflow_uri="http://rstar2-mlflow.rstar2:5000")
 
 
-def everything(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
-    """All objects of a job while a stage runs."""
+def all_objects(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
+    """Return all objects of a job while a stage runs."""
     job, problems = check(data)
     assert job is not None, problems
     plan = Plan(
@@ -42,20 +42,22 @@ def everything(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
 def example() -> list[dict[str, Any]]:
     data = read_manifest(ROOT / "examples" / "qwen3-14b.yaml")
     data["metadata"] |= {"namespace": "lab", "uid": "uid-1"}
-    return everything(data, "rl-8k")
+    return all_objects(data, "rl-8k")
 
 
-def templates(made: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for body in made:
+def templates(bodies: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for body in bodies:
         if "template" in body.get("spec", {}):
             yield body["metadata"]["name"], body["spec"]["template"]
 
 
-def test_the_64_gpu_example_is_as_looked_at() -> None:
-    assert yaml.safe_load(GOLDEN.read_text(encoding="utf-8")) == example(), "write it again, and look at the difference"
+def test_builders_64_gpu_example_equals_the_golden_file() -> None:
+    """All objects of the 64-GPU example are as reviewed; regenerate the golden file and review the difference."""
+    assert yaml.safe_load(GOLDEN.read_text(encoding="utf-8")) == example()
 
 
-def test_every_pod_is_restricted_and_has_no_token_but_the_trainers() -> None:
+def test_builders_pods_are_restricted_without_token() -> None:
+    """Every pod is restricted; only trainer, prepare and report pods have an account token."""
     seen = set()
     for name, template in templates(example()):
         spec = template["spec"]
@@ -71,51 +73,57 @@ def test_every_pod_is_restricted_and_has_no_token_but_the_trainers() -> None:
     assert seen == {"trainer", "rollout", "judge", "executor", "redis", "prepare", "report"}
 
 
-def test_an_executor_holds_nothing_worth_taking() -> None:
+def test_builders_executor_has_no_secret_or_claim() -> None:
+    """An executor has a RuntimeClass, fixed resources, a public key, and no other secret or claim."""
     spec = dict(templates(example()))["qwen3-14b-executor"]["spec"]
     assert spec["runtimeClassName"] == "gvisor"
     secrets = [volume["secret"] for volume in spec["volumes"] if "secret" in volume]
-    assert [[item["key"] for item in one["items"]] for one in secrets] == [["worker-public-key"]]
+    assert [[item["key"] for item in secret["items"]] for secret in secrets] == [["worker-public-key"]]
     assert not any("persistentVolumeClaim" in volume for volume in spec["volumes"])
     assert not any("valueFrom" in variable for variable in spec["containers"][0]["env"])
     limits = spec["containers"][0]["resources"]
     assert limits["limits"] == limits["requests"]
 
 
-def test_accelerators_are_asked_for_where_they_are_used() -> None:
+def test_builders_only_ranks_and_engines_request_accelerators() -> None:
+    """Trainer and engine pods request accelerators and have their groups; other pods do not."""
     pods = dict(templates(example()))
-    asked = {name: template["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("amd.com/gpu")
+    requested = {name: template["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("amd.com/gpu")
              for name, template in pods.items()}  # fmt: skip
-    assert {name: count for name, count in asked.items() if count} == {
+    assert {name: count for name, count in requested.items() if count} == {
         "qwen3-14b-rl-8k-1": "8",
         "qwen3-14b-rollout": "2",
     }
     assert pods["qwen3-14b-rollout"]["spec"]["securityContext"]["supplementalGroups"]
 
 
-def test_nvidia_is_a_matter_of_data() -> None:
+def test_builders_nvidia_needs_only_another_spec() -> None:
+    """With vendor NVIDIA no object mentions AMD."""
     data = manifest("g", accelerator={"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}, trainer={"gpusPerReplica": 4})
-    text = yaml.safe_dump(everything(data, "g0"))
+    text = yaml.safe_dump(all_objects(data, "g0"))
     assert "nvidia.com/gpu" in text and "amd.com/gpu" not in text and "HIP_" not in text
 
 
-def test_a_filter_waits_for_no_trainer() -> None:
+def test_builders_filter_stage_requests_no_accelerator() -> None:
+    """A Filter stage has one pod, without accelerators."""
     data = manifest("gf", accelerator=AMD, trainer={"gpusPerReplica": 8, "replicas": 3})
-    job = next(body for body in everything(data, "f1") if body["metadata"]["name"] == "demo-f1-1")
+    job = next(body for body in all_objects(data, "f1") if body["metadata"]["name"] == "demo-f1-1")
     assert job["spec"]["completions"] == 1
     assert "amd.com/gpu" not in yaml.safe_dump(job)
 
 
-def test_rdma_devices_are_for_the_pods_that_learn() -> None:
+def test_builders_only_trainers_request_rdma_devices() -> None:
+    """Trainer pods request an RDMA device, engines do not."""
     accelerator = {**AMD, "rdma": {"resource": "rdma/hca"}}
-    pods = dict(templates(everything(manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}), "g0")))
+    pods = dict(templates(all_objects(manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}), "g0")))
     assert pods["demo-g0-1"]["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] == "1"
     assert "rdma/hca" not in yaml.safe_dump(pods["demo-rollout"])
 
 
-def test_a_claim_that_holds_data_and_state_is_one_volume() -> None:
+def test_builders_shared_claim_is_one_volume() -> None:
+    """A claim that is storage and source is one volume with two mounts."""
     data = manifest("g", storage={"claimName": "shared"}, model={"source": "pvc://shared/model"})
-    for name, template in templates(everything(data, "g0")):
+    for name, template in templates(all_objects(data, "g0")):
         claims = [volume for volume in template["spec"]["volumes"] if "persistentVolumeClaim" in volume]
         assert len(claims) <= 1, name
         mounts = {mount["mountPath"]: mount for mount in template["spec"]["containers"][0]["volumeMounts"]}
@@ -123,8 +131,8 @@ def test_a_claim_that_holds_data_and_state_is_one_volume() -> None:
             assert mounts["/pvc/shared"] == {"name": "state", "mountPath": "/pvc/shared", "readOnly": True}, name
 
 
-def test_pods_of_an_earlier_version_can_read_the_job_file() -> None:
-    """A field that came later stands in it only where the job asks for it."""
+def test_builders_job_file_omits_defaults() -> None:
+    """The job file has no unset field, so that pods of an earlier version can read it."""
     written = next(body for body in example() if body["metadata"]["name"] == "qwen3-14b-job")["data"]["job.json"]
     assert "pendingDeadlineSeconds" in written and "activeDeadlineSeconds" not in written and "isolation" not in written
     wanted = AgenticRLJob.model_validate_json(written)
@@ -152,18 +160,18 @@ PATCH = {
         (["trainer"], {"limits": {"memory": "768Mi"}}, "demo-prepare", ("768Mi", "768Mi")),
     ],
 )
-def test_a_default_gives_way_to_what_a_patch_asks_for(
-    roles: list[str], given: dict, pod: str, memory: tuple[str, str]
-) -> None:
+def test_patch_resources_override_defaults(roles: list[str], given: dict, pod: str, memory: tuple[str, str]) -> None:
+    """A patch that contradicts a default limit or request adapts it."""
     patch = {"manager": "site", "roles": roles, "resources": given}
-    made = dict(templates(everything(manifest("g", runtimePatches=[patch]), "g0")))
-    found = made[pod]["spec"]["containers"][0]["resources"]
-    assert (found["requests"]["memory"], found["limits"]["memory"]) == memory
+    pods = dict(templates(all_objects(manifest("g", runtimePatches=[patch]), "g0")))
+    resources = pods[pod]["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == memory
 
 
-def test_a_patch_adds_and_never_takes_over() -> None:
-    plain = dict(templates(everything(manifest("g"), "g0")))
-    patched = dict(templates(everything(manifest("g", runtimePatches=[copy.deepcopy(PATCH)]), "g0")))
+def test_patch_never_replaces_values_of_the_builder() -> None:
+    """A patch adds entries; identity, security and addresses stay."""
+    plain = dict(templates(all_objects(manifest("g"), "g0")))
+    patched = dict(templates(all_objects(manifest("g", runtimePatches=[copy.deepcopy(PATCH)]), "g0")))
     spec, before = patched["demo-rollout"]["spec"], plain["demo-rollout"]["spec"]
     engine = spec["containers"][0]
     assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in engine["env"]
@@ -188,14 +196,16 @@ def test_a_patch_adds_and_never_takes_over() -> None:
         {"resources": {"limits": {"amd.com/gpu": "1"}}},
     ],
 )
-def test_a_patch_that_reaches_for_more_is_refused(bad: dict[str, Any]) -> None:
+def test_patch_forbidden_field_is_rejected(bad: dict[str, Any]) -> None:
+    """Fields outside the limits of runtimePatches are errors."""
     job, problems = check(manifest("g", runtimePatches=[copy.deepcopy(PATCH) | bad]))
     assert job is None and any("runtimePatches" in problem.field for problem in problems)
 
 
-def test_a_patch_tunes_libraries_and_nothing_else_that_is_set() -> None:
+def test_patch_overrides_only_tuning_variables() -> None:
+    """A patch overrides tuning variables, and no other variable of the builder."""
     example = {"accelerator": AMD, "trainer": {"gpusPerReplica": 8}}
-    plain = everything(manifest("g", **example), "g0")
+    plain = all_objects(manifest("g", **example), "g0")
     for name, template in templates(plain):
         role = template["metadata"]["labels"][names.ROLE_LABEL]
         for container in template["spec"]["containers"]:
@@ -207,12 +217,13 @@ def test_a_patch_tunes_libraries_and_nothing_else_that_is_set() -> None:
                     continue
                 assert job is not None, problems
                 if role == "trainer":
-                    patched = dict(templates(everything(manifest("g", **example, runtimePatches=[patch]), "g0")))
+                    patched = dict(templates(all_objects(manifest("g", **example, runtimePatches=[patch]), "g0")))
                     env = patched[name]["spec"]["containers"][0]["env"]
-                    assert [one["value"] for one in env if one["name"] == variable["name"]] == ["33"]
+                    assert [entry["value"] for entry in env if entry["name"] == variable["name"]] == ["33"]
 
 
-def test_patches_of_one_role_add_up() -> None:
+def test_patch_patches_of_one_role_add_up() -> None:
+    """Two patches of one role are both applied."""
     more = {
         "manager": "b",
         "roles": ["trainer"],
@@ -220,34 +231,37 @@ def test_patches_of_one_role_add_up() -> None:
         "nodeSelector": {"a": "1"},
     }
     data = manifest("g", runtimePatches=[copy.deepcopy(PATCH), more | {"env": PATCH["env"]}])
-    spec = dict(templates(everything(data, "g0")))["demo-g0-1"]["spec"]
+    spec = dict(templates(all_objects(data, "g0")))["demo-g0-1"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu", "a": "1"}
     assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
-    # Server-side apply refuses a list that says one name twice.
-    assert [one["name"] for one in spec["containers"][0]["env"]].count("HTTPS_PROXY") == 1
+    # Server-side apply rejects a list with a repeated name.
+    assert [entry["name"] for entry in spec["containers"][0]["env"]].count("HTTPS_PROXY") == 1
 
 
-def test_executors_take_placement_only() -> None:
+def test_patch_executors_accept_only_placement() -> None:
+    """Executors get nodeSelector, tolerations and pull secrets, and keep their sandbox."""
     patch = {key: PATCH[key] for key in ("manager", "nodeSelector", "tolerations", "imagePullSecrets")}
     data = manifest("g", runtimePatches=[patch | {"roles": ["executor"]}])
-    spec = dict(templates(everything(data, "g0")))["demo-executor"]["spec"]
+    spec = dict(templates(all_objects(data, "g0")))["demo-executor"]["spec"]
     assert spec["nodeSelector"] == {"pool": "gpu"} and spec["tolerations"]
     assert spec["runtimeClassName"] == "gvisor"
 
 
-def test_every_role_is_closed_to_all_but_its_flows() -> None:
+def test_network_policies_allow_only_the_flows() -> None:
+    """All traffic is denied except for the flows of the design."""
     policies = {body["metadata"]["name"]: body["spec"] for body in example() if body["kind"] == "NetworkPolicy"}
     closed = policies["qwen3-14b-deny"]
     assert closed["ingress"] == closed["egress"] == [] and closed["policyTypes"] == ["Ingress", "Egress"]
     assert policies["qwen3-14b-executor"]["egress"] == []
     allowed = policies["qwen3-14b-redis"]["ingress"]
-    assert [one["podSelector"]["matchLabels"][names.ROLE_LABEL] for rule in allowed for one in rule["from"]] == [
+    assert [peer["podSelector"]["matchLabels"][names.ROLE_LABEL] for rule in allowed for peer in rule["from"]] == [
         "judge"
     ]
 
 
 @pytest.mark.parametrize("variable", ["RSTAR2_WORKERS", "RSTAR2_GPU_GROUPS"])
-def test_a_wrong_setting_is_named(variable: str) -> None:
+def test_settings_invalid_variable_is_named(variable: str) -> None:
+    """An invalid environment variable is an error with its name."""
     with pytest.raises(ValueError, match=variable):
         OperatorSettings.from_env({variable: "many"})
 

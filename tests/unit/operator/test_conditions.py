@@ -41,8 +41,8 @@ def kstatus(obj: Body) -> str:
 
 def condition(cluster: SimulatedCluster, kind: str) -> Body:
     """Return a condition of the job."""
-    found: Body = next(each for each in cluster.job["status"]["conditions"] if each["type"] == kind)
-    return found
+    match: Body = next(each for each in cluster.job["status"]["conditions"] if each["type"] == kind)
+    return match
 
 
 def preparing() -> SimulatedCluster:

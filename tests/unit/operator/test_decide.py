@@ -10,14 +10,16 @@ from rstar2_train.api.contracts import Outcome
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
 
 
-def test_a_job_begins_with_its_storage_and_nothing_else_runs() -> None:
+def test_decide_new_job_only_prepares_its_storage() -> None:
+    """A new job runs the prepare Job, and nothing else."""
     cluster = SimulatedCluster(manifest())
     assert cluster.round().phase == "Preparing"
     assert cluster.running() == ["demo-prepare"]
     assert kinds(cluster, "Deployment") == []
 
 
-def test_each_stage_has_only_the_roles_that_it_needs() -> None:
+def test_decide_stage_has_only_the_roles_it_needs() -> None:
+    """SFT has no engines; GRPO has engines, judge and executors; a Filter stage has one pod."""
     cluster = at_first_stage("sgfe")
     assert cluster.running() == ["demo-s0-1"]
     assert kinds(cluster, "Deployment") == []
@@ -31,7 +33,8 @@ def test_each_stage_has_only_the_roles_that_it_needs() -> None:
     assert cluster.children["Job", "demo-f2-1"]["spec"]["completions"] == 1
 
 
-def test_a_stage_whose_driver_is_done_keeps_its_job_and_its_log() -> None:
+def test_decide_finished_stage_keeps_its_job() -> None:
+    """The Job of a finished stage, and so its log, stays while its pods terminate."""
     cluster = at_first_stage("sg")
     done = Outcome(stage="s0", attempt=1, outcome="completed", reason="StepsReached")
     cluster.patch_progress("outcome-s0.json", done.model_dump(mode="json"))  # its pods are still ending
@@ -39,7 +42,8 @@ def test_a_stage_whose_driver_is_done_keeps_its_job_and_its_log() -> None:
     assert ("Job", "demo-s0-1") in cluster.children and ("Job", "demo-g1-1") in cluster.children
 
 
-def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
+def test_decide_curriculum_succeeds_after_its_report() -> None:
+    """After the last stage the report runs, then the job succeeds without any role."""
     cluster = at_first_stage("sge")
     for stage in ("s0", "g1", "e2"):
         cluster.finish_stage(stage)
@@ -55,7 +59,8 @@ def test_the_whole_curriculum_ends_complete_with_a_report() -> None:
     assert cluster.created_jobs == ["demo-prepare", "demo-s0-1", "demo-g1-1", "demo-e2-1", "demo-report"]
 
 
-def test_a_report_that_hangs_does_not_hold_the_end_up() -> None:
+def test_finalize_hanging_report_does_not_delay_the_end() -> None:
+    """The job succeeds five minutes after the report was due."""
     cluster = at_first_stage("s")
     cluster.finish_stage("s0")
     cluster.round()
@@ -63,7 +68,8 @@ def test_a_report_that_hangs_does_not_hold_the_end_up() -> None:
     assert cluster.round().phase == "Succeeded"
 
 
-def test_nothing_is_written_when_nothing_changes() -> None:
+def test_decide_unchanged_job_writes_nothing() -> None:
+    """A round without a change writes no object and no status."""
     cluster = at_first_stage("g")
     before = cluster.writes
     cluster.now += 3600
@@ -72,7 +78,8 @@ def test_nothing_is_written_when_nothing_changes() -> None:
     assert cluster.writes == before
 
 
-def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
+def test_failure_policy_crash_restarts_after_backoff() -> None:
+    """A crash restarts the stage after a backoff, keeps the engines, and counts."""
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
     plan = cluster.round()
@@ -86,7 +93,8 @@ def test_a_crash_is_restarted_after_a_pause_and_counted() -> None:
     assert cluster.job["status"]["restartsCountedTowardsMax"] == 1
 
 
-def test_configuration_errors_fail_at_once_with_the_drivers_words() -> None:
+def test_failure_policy_configuration_error_fails_the_job() -> None:
+    """A configuration error fails the job without a restart, with the orchestrator's message."""
     cluster = at_first_stage("s")
     failed = Outcome(stage="s0", attempt=1, outcome="failed", reason="BadData", message="row 3 has no messages")
     cluster.finish_job("demo-s0-1", 78, outcome=failed)
@@ -98,7 +106,8 @@ def test_configuration_errors_fail_at_once_with_the_drivers_words() -> None:
     assert cluster.round().phase == "Failed"
 
 
-def test_restarts_end_at_the_maximum() -> None:
+def test_failure_policy_restarts_stop_at_the_maximum() -> None:
+    """After maxRestarts the next failure fails the job."""
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
     for attempt in (1, 2, 3):
         assert cluster.running() == [f"demo-g0-{attempt}"]
@@ -110,7 +119,8 @@ def test_restarts_end_at_the_maximum() -> None:
     assert "maxRestarts" in cluster.job["status"]["message"]
 
 
-def test_a_new_attempt_waits_for_the_last_pod_of_the_old_one() -> None:
+def test_decide_new_attempt_waits_for_old_pods() -> None:
+    """No attempt starts while a pod of the previous one may still run."""
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 1)
     cluster.pods["demo-g0-1-1"]["status"]["phase"] = "Running"  # on a node that does not answer
@@ -121,7 +131,8 @@ def test_a_new_attempt_waits_for_the_last_pod_of_the_old_one() -> None:
     assert "demo-g0-2" not in cluster.created_jobs
 
 
-def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
+def test_suspend_checkpoints_then_deletes_everything() -> None:
+    """The Job is deleted first; engines and judge stay until the checkpoint is written; then the job resumes."""
     cluster = at_first_stage("g")
     cluster.progress("g0", 1, 2)
     cluster.job["spec"]["suspend"] = True
@@ -139,7 +150,8 @@ def test_suspending_checkpoints_first_and_then_holds_nothing() -> None:
     assert cluster.job["status"]["restarts"] == 0
 
 
-def test_a_suspension_that_left_no_time_for_a_checkpoint_says_so() -> None:
+def test_suspend_killed_orchestrator_is_reported() -> None:
+    """A suspension without a checkpoint names spec.trainer.terminationGracePeriodSeconds."""
     cluster = at_first_stage("g")
     cluster.progress("g0", 1, 2)
     cluster.job["spec"]["suspend"] = True
@@ -149,7 +161,8 @@ def test_a_suspension_that_left_no_time_for_a_checkpoint_says_so() -> None:
     assert plan.phase == "Suspended" and "terminationGracePeriodSeconds" in plan.message
 
 
-def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() -> None:
+def test_failure_policy_drained_node_is_not_counted() -> None:
+    """An eviction restarts the stage and does not count towards maxRestarts."""
     cluster = at_first_stage("g")
     stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
@@ -164,7 +177,8 @@ def test_a_driver_that_was_stopped_by_a_drained_node_starts_again_uncounted() ->
 
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("code", [75, 137])
-def test_a_drained_node_counts_nothing_though_its_pod_is_gone_or_had_no_time(gone: bool, code: int) -> None:
+def test_failure_policy_drained_node_without_pod_or_checkpoint(gone: bool, code: int) -> None:
+    """A disruption is not counted even if its pod is deleted, or had no time for a checkpoint."""
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
     cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
     cluster.round()
@@ -178,7 +192,8 @@ def test_a_drained_node_counts_nothing_though_its_pod_is_gone_or_had_no_time(gon
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
 
 
-def test_a_drained_node_excuses_no_mistake_in_the_manifest() -> None:
+def test_failure_policy_drained_node_hides_no_wrong_config() -> None:
+    """A configuration error fails the job also after a disruption."""
     cluster = at_first_stage("g")
     cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
     cluster.finish_job("demo-g0-1", 78)
@@ -186,7 +201,8 @@ def test_a_drained_node_excuses_no_mistake_in_the_manifest() -> None:
     assert cluster.running() == ["demo-report"]
 
 
-def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_always_checkpoints() -> None:
+def test_failure_policy_lost_workers_fail_the_job() -> None:
+    """A worker pod that crashes in every attempt exhausts maxRestarts, even if each attempt wrote a checkpoint."""
     cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
     for attempt in (1, 2, 3):
         assert cluster.running() == [f"demo-g0-{attempt}"]
@@ -198,7 +214,8 @@ def test_a_worker_pod_that_dies_again_and_again_ends_the_job_though_its_driver_a
     assert "PodLost" in plan.message and cluster.job["status"]["restartsCountedTowardsMax"] == 2
 
 
-def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -> None:
+def test_pending_deadline_releases_all_pods_and_retries() -> None:
+    """After pendingDeadlineSeconds all pods are deleted, and a new attempt starts at status.nextRetryTime."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.pods["demo-g0-1-1"]["status"] = {
         "phase": "Pending",
@@ -207,9 +224,9 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     }  # fmt: skip
     plan = cluster.round()
     assert plan.phase == "Running" and plan.wake_at is not None
-    degraded = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
+    degraded = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
     assert degraded["status"] == "True" and "Insufficient amd.com/gpu" in degraded["message"]
-    training = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Training")
+    training = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Training")
     assert training["reason"] == "Unschedulable" and "Free or add nodes" in training["message"]
     cluster.now = plan.wake_at
     plan = cluster.round()
@@ -225,32 +242,34 @@ def test_a_job_that_cannot_be_scheduled_lets_go_of_everything_and_comes_back() -
     assert cluster.running() == ["demo-g0-2"]
 
 
-def test_many_pods_with_one_cause_do_not_hide_another() -> None:
+def test_degraded_many_equal_problems_hide_no_other() -> None:
+    """Degraded lists one problem of each role and reason before the others."""
     cluster = at_first_stage("g")
-    words = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
     image = {"waiting": {"reason": "ErrImagePull", "message": "no image"}}
     for number in range(40):
         name, labels = f"demo-executor-{number}", {"rstar2.dev/job": "demo", "rstar2.dev/role": "executor"}
-        pending = {"phase": "Pending", "conditions": [words]}
+        pending = {"phase": "Pending", "conditions": [unscheduled]}
         cluster.pods[name] = {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": pending}
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "containerStatuses": [{"name": "x", "state": image}]}
     cluster.round()
-    one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
-    assert one["reason"] == "Unschedulable"
-    lines = one["message"].splitlines()
+    condition = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    assert condition["reason"] == "Unschedulable"
+    lines = condition["message"].splitlines()
     assert len(lines) == 7 and "executor-0" in lines[0] and "no image" in lines[1] and lines[6] == "and 35 more"
 
 
 @pytest.mark.parametrize("driver", ["none", "waits"])
-def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(driver: str) -> None:
+def test_pending_deadline_applies_to_rejected_executors(driver: str) -> None:
+    """Executors that an admission rejects release the whole job, also if the orchestrator already waits."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     if driver == "waits":
         cluster.progress("g0", 1, 0, phase="Starting")
-    words = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
-    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": words}
+    error = 'pods "demo-executor-" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": error}
     cluster.children["Deployment", "demo-executor"]["status"] = {"conditions": [refused]}
     plan = cluster.reconcile()
-    judge = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "JudgeReady")
+    judge = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "JudgeReady")
     assert 'RuntimeClass "gvisor" not found' in judge["message"] and plan.wake_at is not None
     cluster.now = plan.wake_at
     plan = cluster.reconcile()
@@ -259,7 +278,8 @@ def test_a_job_whose_sandboxes_cannot_be_made_holds_no_accelerators_for_ever(dri
 
 
 @pytest.mark.parametrize("made", [0, 1])
-def test_a_job_whose_trainer_pods_a_quota_refuses_lets_go_of_its_engines(made: int) -> None:
+def test_pending_deadline_applies_to_rejected_trainers(made: int) -> None:
+    """Trainer pods that a quota rejects release the engines."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.children["Job", "demo-g0-1"]["status"] = {"active": made}
     cluster.pods = {name: pod for name, pod in cluster.pods.items() if name == "demo-g0-1-0" and made}
@@ -271,7 +291,8 @@ def test_a_job_whose_trainer_pods_a_quota_refuses_lets_go_of_its_engines(made: i
     assert kinds(cluster, "Deployment") == []
 
 
-def test_a_pod_that_cannot_end_is_told_with_its_node() -> None:
+def test_diagnostics_stuck_pod_names_its_node() -> None:
+    """A pod that outlives its grace period is reported with its node, once."""
     cluster = at_first_stage("g")
     pod = cluster.pods["demo-g0-1-1"]
     pod["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
@@ -281,27 +302,29 @@ def test_a_pod_that_cannot_end_is_told_with_its_node() -> None:
     assert when == cluster.now + STUCK_SECONDS
     cluster.now = when
     cluster.round()
-    told = degraded(cluster)
-    assert told is not None and told["reason"] == "PodStuckTerminating" and "taint nodes node-1 " in told["message"]
+    problem = degraded(cluster)
+    assert problem is not None and problem["reason"] == "PodStuckTerminating"
+    assert "taint nodes node-1 " in problem["message"]
     before = cluster.writes
     cluster.now += 3600
     cluster.round()
     assert cluster.writes == before and next_overdue_at(cluster.observed(), now=cluster.now) is None
 
 
-def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
+def test_diagnostics_silent_orchestrator_is_reported() -> None:
+    """An orchestrator without a report is a problem ten minutes after all its pods run."""
     cluster = at_first_stage("g")
     for name in ("demo-g0-1-0", "demo-g0-1-1"):
-        begun = {"running": {"startedAt": timestamp(cluster.now)}}
-        cluster.pods[name]["status"]["containerStatuses"] = [{"name": "x", "state": begun}]
+        running = {"running": {"startedAt": timestamp(cluster.now)}}
+        cluster.pods[name]["status"]["containerStatuses"] = [{"name": "x", "state": running}]
     cluster.round()
     when = next_overdue_at(cluster.observed(), now=cluster.now)
     assert when == cluster.now + SILENT_SECONDS and degraded(cluster) is None
     cluster.now = when
     cluster.round()
-    told = degraded(cluster)
-    assert told is not None and told["reason"] == "DriverNotReporting"
-    assert "kubectl logs -l batch.kubernetes.io/job-name=demo-g0-1 " in told["message"]
+    problem = degraded(cluster)
+    assert problem is not None and problem["reason"] == "DriverNotReporting"
+    assert "kubectl logs -l batch.kubernetes.io/job-name=demo-g0-1 " in problem["message"]
     cluster.progress("g0", 1, 0, phase="Starting")
     cluster.round()
     assert degraded(cluster) is None and next_overdue_at(cluster.observed(), now=cluster.now) is None
@@ -309,11 +332,12 @@ def test_a_driver_that_does_not_report_while_all_its_pods_run_is_told() -> None:
 
 def degraded(cluster: SimulatedCluster) -> dict[str, str] | None:
     """The condition, when it is true."""
-    one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
-    return one if one["status"] == "True" else None
+    condition = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    return condition if condition["status"] == "True" else None
 
 
-def test_pods_replaced_while_training_release_nothing() -> None:
+def test_pending_deadline_ignores_replaced_pods() -> None:
+    """A pod that is replaced during training does not release the job."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.progress("g0", 1, 2)
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
@@ -321,7 +345,8 @@ def test_pods_replaced_while_training_release_nothing() -> None:
     assert cluster.round().phase == "Running"
 
 
-def test_a_driver_that_starts_where_something_of_each_role_serves_is_let_go_on() -> None:
+def test_pending_deadline_ignores_a_started_attempt() -> None:
+    """A starting orchestrator with a ready pod of each role is not released."""
     cluster = at_first_stage("g", pendingDeadlineSeconds=60)
     cluster.progress("g0", 1, 0, phase="Starting")
     cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending"}
@@ -329,7 +354,8 @@ def test_a_driver_that_starts_where_something_of_each_role_serves_is_let_go_on()
     assert cluster.round().phase == "Running"
 
 
-def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported() -> None:
+def test_active_deadline_ignores_the_report() -> None:
+    """The deadline does not fail a job whose stages have all succeeded in time."""
     cluster = at_first_stage("s", activeDeadlineSeconds=600)
     cluster.finish_stage("s0")
     plan = cluster.round()
@@ -340,7 +366,8 @@ def test_a_job_whose_stages_are_done_in_time_does_not_fail_while_it_is_reported(
     assert cluster.round().phase == "Succeeded"
 
 
-def test_the_active_deadline_fails_the_job() -> None:
+def test_active_deadline_fails_the_job() -> None:
+    """A job that is active for longer than activeDeadlineSeconds fails."""
     cluster = at_first_stage("g", activeDeadlineSeconds=600)
     plan = cluster.plan()
     assert plan.wake_at is not None
@@ -351,7 +378,8 @@ def test_the_active_deadline_fails_the_job() -> None:
     assert (plan.phase, plan.reason) == ("Failed", "DeadlineExceeded")
 
 
-def test_the_active_deadline_stands_still_while_the_job_is_suspended() -> None:
+def test_active_deadline_stops_during_suspension() -> None:
+    """A suspended job has no deadline; after a resume the time starts again."""
     cluster = at_first_stage("g", activeDeadlineSeconds=600)
     cluster.job["spec"]["suspend"] = True
     cluster.pods.clear()
@@ -366,7 +394,8 @@ def test_the_active_deadline_stands_still_while_the_job_is_suspended() -> None:
     assert cluster.round().reason == "DeadlineExceeded"
 
 
-def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
+def test_ttl_after_finished_deletes_the_job() -> None:
+    """A finished job is deleted after ttlSecondsAfterFinished."""
     cluster = at_first_stage("s", ttlSecondsAfterFinished=100)
     cluster.finish_stage("s0")
     cluster.round()
@@ -377,7 +406,8 @@ def test_a_finished_job_goes_when_its_time_to_live_is_over() -> None:
     assert cluster.plan().delete
 
 
-def test_wrong_data_is_told_by_the_preparation() -> None:
+def test_decide_failed_preparation_fails_the_job() -> None:
+    """Faulty data fails the job with the message of the prepare Job."""
     cluster = SimulatedCluster(manifest())
     cluster.round()
     failed = Outcome(

@@ -1,4 +1,4 @@
-"""What the policy does when something is lost, unreadable or refused, and wherever the operator dies."""
+"""The policy if objects are lost, invalid or rejected, and if the operator is killed after any write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.support.simulated_cluster import SECRET, SimulatedCluster, at_first_s
 
 
 @pytest.mark.parametrize("lost", ["status", "progress"])
-def test_what_is_lost_of_status_or_progress_is_known_from_the_rest(lost: str) -> None:
+def test_decide_lost_status_or_progress_changes_nothing(lost: str) -> None:
+    """Status and progress ConfigMap replace each other: the loss of one starts no attempt again."""
     cluster = at_first_stage("sg")
     cluster.finish_stage("s0")
     cluster.round()
@@ -26,7 +27,8 @@ def test_what_is_lost_of_status_or_progress_is_known_from_the_rest(lost: str) ->
 
 
 @pytest.mark.parametrize("known_by", ["status", "attempt"])
-def test_deleting_the_finished_preparation_stops_nothing(known_by: str) -> None:
+def test_decide_deleted_prepare_job_changes_nothing(known_by: str) -> None:
+    """The deletion of the finished prepare Job does not prepare again."""
     cluster = at_first_stage("g")
     del cluster.children["Job", "demo-prepare"]
     if known_by == "attempt":
@@ -34,7 +36,7 @@ def test_deleting_the_finished_preparation_stops_nothing(known_by: str) -> None:
     cluster.round()
     assert cluster.running() == ["demo-g0-1"] and kinds(cluster, "Job") == ["demo-g0-1"]
     assert kinds(cluster, "Deployment") != []
-    storage = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "StorageReady")
+    storage = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "StorageReady")
     assert (storage["status"], storage["reason"]) == ("True", "Prepared")
     cluster.finish_stage("g0")
     cluster.round()
@@ -42,36 +44,39 @@ def test_deleting_the_finished_preparation_stops_nothing(known_by: str) -> None:
 
 
 def degraded(cluster: SimulatedCluster) -> str:
-    one = next(one for one in cluster.job["status"]["conditions"] if one["type"] == "Degraded")
-    return str(one["message"]) if one["status"] == "True" else ""
+    condition = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    return str(condition["message"]) if condition["status"] == "True" else ""
 
 
-def test_what_a_newer_trainer_tells_besides_is_left_aside() -> None:
+def test_progress_unknown_fields_are_ignored() -> None:
+    """The operator ignores fields that a newer orchestrator adds."""
     cluster = at_first_stage("s")
     checkpoint = {"path": "stages/s0/checkpoints/2", "step": 2, "bytes": 7}
-    told = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4, "new": 1}
-    cluster.patch_progress("progress.json", {**told, "checkpoint": checkpoint})
+    report = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4, "new": 1}
+    cluster.patch_progress("progress.json", {**report, "checkpoint": checkpoint})
     cluster.round()
     assert cluster.job["status"]["step"] == 2 and degraded(cluster) == ""
 
 
-def test_an_attempt_without_metrics_yet_keeps_those_of_the_last_one() -> None:
+def test_progress_without_metrics_keeps_the_last_ones() -> None:
+    """An attempt without metrics keeps those of the last one, and never writes an empty map."""
     cluster = at_first_stage("s")
-    told = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4}
-    cluster.patch_progress("progress.json", {**told, "metrics": {"loss": 0.5}})
+    report = {"stage": "s0", "attempt": 1, "phase": "Training", "step": 2, "totalSteps": 4}
+    cluster.patch_progress("progress.json", {**report, "metrics": {"loss": 0.5}})
     cluster.round()
     cluster.patch_progress(
-        "progress.json", told
+        "progress.json", report
     )  # server-side apply would make null of an empty map, which the schema refuses
     cluster.round()
     assert cluster.job["status"]["stages"][0]["metrics"] == {"loss": "0.5"}
     fresh = at_first_stage("s")
-    fresh.patch_progress("progress.json", told)
+    fresh.patch_progress("progress.json", report)
     fresh.round()
     assert "metrics" not in fresh.job["status"]["stages"][0]
 
 
-def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> None:
+def test_diagnostics_start_error_is_reported_during_retries() -> None:
+    """An image without the entrypoint is a problem while its Job retries, and none afterwards."""
     cluster = SimulatedCluster(manifest("s"))
     cluster.round()
     labels = {**names.labels("demo", "prepare"), "batch.kubernetes.io/job-name": "demo-prepare"}
@@ -85,7 +90,8 @@ def test_an_image_that_cannot_be_started_is_told_while_its_job_tries_on() -> Non
     assert degraded(cluster) == ""
 
 
-def test_an_image_that_is_tried_again_and_again_is_one_trouble() -> None:
+def test_diagnostics_image_pull_retries_are_one_problem() -> None:
+    """The two alternating reasons of the kubelet are one problem."""
     cluster = SimulatedCluster(manifest("s"))
     cluster.round()
     pod = {"kind": "Pod", "metadata": {"name": "one", "labels": names.labels("demo", "prepare")}}
@@ -96,7 +102,8 @@ def test_an_image_that_is_tried_again_and_again_is_one_trouble() -> None:
         assert degraded(cluster).startswith("Pod/one: ImagePullBackOff: no such image. Check the image name")
 
 
-def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
+def test_progress_invalid_report_is_reported() -> None:
+    """An invalid report is a problem with its key and advice; the job continues."""
     cluster = at_first_stage("s")
     data = cluster.children["ConfigMap", "demo-progress"].setdefault("data", {})
     data |= {"progress.json": '{"stage": "s0', "prepare.json": "[]", "outcome-s0.json": '{"reason": "Later"}'}
@@ -108,7 +115,18 @@ def test_a_progress_that_cannot_be_read_is_told_and_blinds_nobody() -> None:
     assert cluster.round().phase == "Succeeded"
 
 
-def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
+def test_progress_of_a_newer_contract_names_both_versions() -> None:
+    """A report of a newer contract is a problem that names both versions; the job continues."""
+    cluster = at_first_stage("s")
+    cluster.patch_progress("progress.json", {"contractVersion": 2, "stage": "s0", "attempt": 1})
+    assert cluster.round().phase == "Running"
+    assert "progress.json cannot be read: contractVersion is 2, but this process reads versions up to 1" in degraded(
+        cluster
+    )
+
+
+def test_failure_policy_rejected_attempt_is_not_counted() -> None:
+    """A rejected attempt is reported and does not count; the operator retries."""
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
     cluster.rejected_kinds = {"Job"}
@@ -126,7 +144,8 @@ def test_what_the_api_server_refuses_is_told_and_counts_nothing() -> None:
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restarts"] == 1
 
 
-def test_no_pod_runs_without_what_protects_it() -> None:
+def test_decide_rejected_policy_blocks_pods() -> None:
+    """No pod is created while a NetworkPolicy is rejected."""
     cluster = SimulatedCluster(manifest("g"))
     cluster.rejected_kinds = {"NetworkPolicy"}
     cluster.round()
@@ -134,7 +153,8 @@ def test_no_pod_runs_without_what_protects_it() -> None:
     assert "NetworkPolicy/demo-deny: ApplyRejected" in degraded(cluster)
 
 
-def test_a_report_that_is_refused_does_not_hold_the_end_up() -> None:
+def test_finalize_rejected_report_does_not_delay_the_end() -> None:
+    """A rejected report Job delays the end by five minutes at most."""
     cluster = at_first_stage("s")
     cluster.finish_stage("s0")
     cluster.rejected_kinds = {"Job"}
@@ -144,16 +164,17 @@ def test_a_report_that_is_refused_does_not_hold_the_end_up() -> None:
 
 
 def assert_same_passwords(cluster: SimulatedCluster) -> None:
-    """Whatever may run was started with the Secret that is there."""
+    """Every object with pods was created with the current Secret."""
     if SECRET not in cluster.children:
         return
-    there = cluster.children[SECRET]["metadata"]["uid"]
+    current = cluster.children[SECRET]["metadata"]["uid"]
     for (kind, name), child in cluster.children.items():
         if kind in ("Deployment", "StatefulSet") or (kind == "Job" and name[5] in "sge" and not child.get("status")):
-            assert cluster.secret_uids[kind, name] == there, name
+            assert cluster.secret_uids[kind, name] == current, name
 
 
-def test_a_lost_secret_is_made_again_when_nothing_holds_its_passwords_any_more() -> None:
+def test_shared_secret_lost_is_recreated_after_its_consumers() -> None:
+    """A lost Secret is created again when no pod uses the old passwords; the restart does not count."""
     cluster = at_first_stage("g")
     del cluster.children[SECRET]
     plan = cluster.reconcile()
@@ -195,8 +216,10 @@ ACTIONS = st.lists(
 
 @given(ACTIONS)
 @settings(max_examples=20, deadline=None)
-def test_whatever_happens_and_wherever_the_operator_dies(actions: list[tuple[str, int | None]]) -> None:
-    """Killed after any write: no attempt twice, never two at once, and in the end the job is complete."""
+def test_decide_any_events_and_crashes_end_in_success(actions: list[tuple[str, int | None]]) -> None:
+    """With any order of events, and the operator killed after any write, no attempt starts twice and the job
+    succeeds.
+    """
     cluster = SimulatedCluster(manifest("sge", failurePolicy={"maxRestarts": 1000}))
     for action, dies_after in actions:
         stage_jobs = [name for name in cluster.running() if name[5] in "sge"]

@@ -1,4 +1,4 @@
-"""What differs from what was applied, and what only looks so."""
+"""Drift: fields that differ from the applied ones, and differences that do not count."""
 
 from __future__ import annotations
 
@@ -34,24 +34,27 @@ def everything() -> dict[tuple[str, str], Body]:
 
 
 def normalised(value: Any, key: str = "") -> Any:
-    """As an API server gives it back: empty values left out, amounts in their shortest form, defaults filled in."""
+    """Return a value as an API server does: without empty values, with canonical quantities and with defaults."""
     if isinstance(value, dict):
-        kept = {name: normalised(one, name) for name, one in value.items()}
-        kept = {name: one for name, one in kept.items() if one not in ([], "", None, False, 0) or key == "matchLabels"}
+        kept = {name: normalised(entry, name) for name, entry in value.items()}
+        kept = {
+            name: entry for name, entry in kept.items() if entry not in ([], "", None, False, 0) or key == "matchLabels"
+        }
         if "containerPort" in kept:
             kept["protocol"] = "TCP"
         if "containers" in kept:
             kept |= {"dnsPolicy": kept.get("dnsPolicy", "ClusterFirst"), "schedulerName": "default-scheduler"}
         return kept
     if isinstance(value, list):
-        return [normalised(one) for one in value]
+        return [normalised(entry) for entry in value]
     return {"1000m": "1", "500m": "0.5", "1024Mi": "1Gi"}.get(value, value) if isinstance(value, str) else value
 
 
-def test_what_the_api_server_fills_in_is_no_difference() -> None:
+def test_drift_ignores_defaults_and_notation() -> None:
+    """Defaults and another notation of quantities are not drift."""
     made = everything()
-    there = {which: normalised(body) for which, body in made.items()}
-    assert drifted(made.values(), ObservedJob(job=manifest("g"), children=there)) == []
+    live = {which: normalised(body) for which, body in made.items()}
+    assert drifted(made.values(), ObservedJob(job=manifest("g"), children=live)) == []
     assert {kind for kind, _ in made} >= KINDS
 
 
@@ -95,32 +98,35 @@ def no_selector(body: Body) -> None:
         ("Service", "demo-redis", no_selector),
     ],
 )
-def test_what_somebody_changes_is_seen(kind: str, name: str, change: Callable[[Body], None]) -> None:
+def test_drift_changed_field_is_found(kind: str, name: str, change: Callable[[Body], None]) -> None:
+    """A changed field of the operator is drift, also an additional rule or right."""
     made = everything()
-    there = {which: normalised(copy.deepcopy(body)) for which, body in made.items()}
-    change(there[kind, name])
-    found = drifted(made.values(), ObservedJob(job=manifest("g"), children=there))
-    assert [(body["kind"], body["metadata"]["name"]) for body in found] == [(kind, name)]
+    live = {which: normalised(copy.deepcopy(body)) for which, body in made.items()}
+    change(live[kind, name])
+    result = drifted(made.values(), ObservedJob(job=manifest("g"), children=live))
+    assert [(body["kind"], body["metadata"]["name"]) for body in result] == [(kind, name)]
 
 
-def test_what_others_add_beside_is_theirs() -> None:
+def test_drift_ignores_additions_of_others() -> None:
+    """Labels, replicas, annotations and sidecars of other clients are not drift."""
     body = everything()["Deployment", "demo-judge"]
-    there = copy.deepcopy(body)
-    there["metadata"]["labels"]["team"] = "a"
-    there["spec"]["replicas"] = 7  # an autoscaler
-    template = there["spec"]["template"]
+    live = copy.deepcopy(body)
+    live["metadata"]["labels"]["team"] = "a"
+    live["spec"]["replicas"] = 7  # an autoscaler
+    template = live["spec"]["template"]
     template["metadata"]["annotations"] = {"kubectl.kubernetes.io/restartedAt": "now"}
     template["spec"]["containers"].insert(0, {"name": "sidecar", "image": "mesh"})
-    assert as_applied(there, body)
+    assert as_applied(live, body)
     assert names.HASH in body["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("1", 1), ("1000m", "1"), ("0.5Gi", "512Mi"), ("1e3", "1k"), ("1500m", "1.5")]
+    ("first", "second"), [("1", 1), ("1000m", "1"), ("0.5Gi", "512Mi"), ("1e3", "1k"), ("1500m", "1.5")]
 )
-def test_amounts_are_compared_by_what_they_are_worth(one: Any, other: Any) -> None:
+def test_drift_compares_quantities_by_value(first: Any, second: Any) -> None:
+    """Two notations of one quantity are equal."""
     body = everything()["Deployment", "demo-judge"]
-    there = copy.deepcopy(body)
-    for which, amount in ((body, one), (there, other)):
+    live = copy.deepcopy(body)
+    for which, amount in ((body, first), (live, second)):
         which["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = amount
-    assert as_applied(there, body)
+    assert as_applied(live, body)

@@ -1,4 +1,4 @@
-"""The Lease when it is deleted by hand, which a cluster shows only by chance of timing: one replica leads, not two."""
+"""The Lease if it is deleted manually, or if requests hang: at any time there is at most one leader."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ def replica(api: Api, name: str) -> LeaderLease:
     return LeaderLease(api, namespace="n", name="l", identity=name)  # type: ignore[arg-type]
 
 
-async def test_a_standby_leaves_a_deleted_lease_to_its_holder(api: Api) -> None:
+async def test_lease_deleted_is_recreated_by_its_leader(api: Api) -> None:
+    """A standby does not acquire a deleted Lease while its leader runs."""
     leader, standby = replica(api, "a"), replica(api, "b")
     await leader.acquire()
     waits = asyncio.create_task(standby.acquire())
-    await asyncio.sleep(0.05)  # it has seen who holds it
+    await asyncio.sleep(0.05)  # it has seen the holder
     api.kept = None
     await asyncio.sleep(0.05)
     assert not waits.done() and api.kept is None
@@ -70,7 +71,8 @@ async def test_a_standby_leaves_a_deleted_lease_to_its_holder(api: Api) -> None:
     holds.cancel()
 
 
-async def test_a_standby_takes_a_deleted_lease_whose_holder_is_gone(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lease_deleted_without_leader_goes_to_the_standby(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby acquires a deleted Lease after its duration."""
     await replica(api, "a").acquire()
     standby = replica(api, "b")
     waits = asyncio.create_task(standby.acquire())
@@ -82,9 +84,8 @@ async def test_a_standby_takes_a_deleted_lease_whose_holder_is_gone(api: Api, mo
     assert api.holder() == "b"
 
 
-async def test_a_leader_whose_requests_hang_ends_before_another_may_begin(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lease_hanging_requests_end_leadership_in_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader whose renewals hang stops before the Lease is stale."""
     leader = replica(api, "a")
     await leader.acquire()
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
@@ -98,7 +99,8 @@ async def test_a_leader_whose_requests_hang_ends_before_another_may_begin(
         await leader.hold()
 
 
-async def test_a_leader_ends_as_soon_as_another_holds_it(api: Api) -> None:
+async def test_lease_of_another_holder_ends_leadership_immediately(api: Api) -> None:
+    """A leader stops as soon as it sees another holder."""
     leader = replica(api, "a")
     await leader.acquire()
     api.kept = None

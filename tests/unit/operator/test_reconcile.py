@@ -1,4 +1,4 @@
-"""A round of the operator when the API server says no, or when somebody else has touched what is the operator's."""
+"""A round of the operator if the API server rejects a request, or if another client changed an object."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_reconcile_drift_is_corrected_once_per_minute(monkeypatch: pytest.
     assert operator.api.requests == [("apply", "NetworkPolicy", "demo-executor")]
     operator.api.edit("NetworkPolicy", "demo-executor", spec=policy | {"egress": [{}]})
     await operator.run()
-    assert len(operator.api.requests) == 1, "whoever does it again waits"
+    assert len(operator.api.requests) == 1
     monkeypatch.setattr(drift, "CORRECTION_SECONDS", 0.0)
     operator.api.edit("ConfigMap", "demo-progress")
     await operator.run()
@@ -229,5 +229,5 @@ async def test_reconcile_normalised_object_is_left_alone(monkeypatch: pytest.Mon
     await operator.start_stage("g0")
     operator.api.edit("ConfigMap", "demo-progress")
     await operator.run()
-    wrote = [what for what in operator.api.requests if what[1] == "Deployment"]
+    wrote = [request for request in operator.api.requests if request[1] == "Deployment"]
     assert len(wrote) == len(set(wrote)) == 3

@@ -1,4 +1,4 @@
-"""Nothing is decided before the watches have told everything that is there; what they miss later is noticed."""
+"""The cache is complete before the first decision; objects that a watch misses later are detected."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ KEY = ("team", "demo")
 
 
 class Api:
-    """What the API server lists."""
+    """A fake API server that lists names by kind."""
 
-    def __init__(self, **there: list[str]) -> None:
-        self.there = there
-        self.asked: list[str] = []
+    def __init__(self, **existing: list[str]) -> None:
+        self.existing = existing
+        self.requests: list[str] = []
 
     async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[dict[str, Any]]:
         assert selector == ("" if kind == "AgenticRLJob" else names.SELECTOR)
-        self.asked.append(kind)
-        return [body(name)["metadata"] for name in self.there.get(kind, [])]
+        self.requests.append(kind)
+        return [body(name)["metadata"] for name in self.existing.get(kind, [])]
 
 
 def body(name: str, job: str = "demo", uid: str = "") -> dict:
@@ -31,23 +31,23 @@ def body(name: str, job: str = "demo", uid: str = "") -> dict:
     return {"metadata": meta | {"creationTimestamp": "2026-11-22T08:00:00Z"}}
 
 
-def sync(api: Api, store: WatchCache, *namespaces: str) -> Resync:
-    return Resync(api, store, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
+def sync(api: Api, cache: WatchCache, *namespaces: str) -> Resync:
+    return Resync(api, cache, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
 
 
-async def begun(api: Api, store: WatchCache) -> asyncio.Task[None]:
-    task = asyncio.create_task(sync(api, store).wait_until_complete())
+async def started_sync(api: Api, cache: WatchCache) -> asyncio.Task[None]:
+    task = asyncio.create_task(sync(api, cache).wait_until_complete())
     await asyncio.sleep(0.05)
     return task
 
 
 def full() -> tuple[Api, WatchCache]:
-    """A job with a pod, as the watches told it."""
-    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
-    store.record_job(body("demo"), gone=False)
-    store.record_child("Job", body("demo-prepare"), gone=False)
-    store.record_child("Pod", body("demo-prepare-x"), gone=False)
-    return api, store
+    """Return a job with a pod, in the API server and in the cache."""
+    api, cache = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
+    cache.record_job(body("demo"), gone=False)
+    cache.record_child("Job", body("demo-prepare"), gone=False)
+    cache.record_child("Pod", body("demo-prepare-x"), gone=False)
+    return api, cache
 
 
 async def queued(queue: WorkQueue) -> tuple[str, str] | None:
@@ -58,105 +58,117 @@ async def queued(queue: WorkQueue) -> tuple[str, str] | None:
         return None
 
 
-async def test_it_waits_for_each_kind() -> None:
-    api, store = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
-    task = await begun(api, store)
+async def test_resync_waits_until_each_kind_is_cached() -> None:
+    """No job is reconciled before all its children are cached; otherwise it would be prepared again."""
+    api, cache = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
+    task = await started_sync(api, cache)
     assert not task.done()
-    store.record_job(body("demo"), gone=False)
-    store.record_child("Pod", body("demo-prepare-x"), gone=False)
+    cache.record_job(body("demo"), gone=False)
+    cache.record_child("Pod", body("demo-prepare-x"), gone=False)
     await asyncio.sleep(0.5)
-    assert not task.done(), "the Job that prepares has not been seen: the job would be prepared again"
-    store.record_child("Job", body("demo-prepare"), gone=False)
+    assert not task.done()
+    cache.record_child("Job", body("demo-prepare"), gone=False)
     await asyncio.wait_for(task, 2)
-    assert set(api.asked) == {"AgenticRLJob", "Job", "Pod"}
+    assert set(api.requests) == {"AgenticRLJob", "Job", "Pod"}
 
 
-async def test_what_is_deleted_meanwhile_is_not_waited_for() -> None:
-    api, store = Api(Job=["gone-unseen", "gone-seen"]), WatchCache()
-    task = await begun(api, store)
-    store.record_child("Job", body("gone-seen", job="other"), gone=False)
-    store.record_job(body("other"), gone=True)
-    api.there["Job"] = ["gone-seen"]
+async def test_resync_does_not_wait_for_deleted_objects() -> None:
+    """An object that is deleted during the initial sync need not be delivered."""
+    api, cache = Api(Job=["gone-unseen", "gone-seen"]), WatchCache()
+    task = await started_sync(api, cache)
+    cache.record_child("Job", body("gone-seen", job="other"), gone=False)
+    cache.record_job(body("other"), gone=True)
+    api.existing["Job"] = ["gone-seen"]
     await asyncio.wait_for(task, 2)
 
 
-async def test_nothing_there_is_nothing_to_wait_for() -> None:
+async def test_resync_empty_cluster_is_complete() -> None:
+    """Without objects the cache is complete immediately."""
     await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").wait_until_complete(), 1)
 
 
-async def test_what_went_unseen_is_forgotten_and_its_job_looked_at() -> None:
-    api, store = full()
+async def test_resync_missed_deletion_updates_the_cache() -> None:
+    """A deletion that no watch reported is removed from the cache, and its job is queued."""
+    api, cache = full()
     queue: WorkQueue = WorkQueue()
-    assert await sync(api, store).compare(queue) == "" and await queued(queue) is None
-    api.there["Pod"] = []
-    await sync(api, store).compare(queue)
-    seen = store.observed(KEY)
-    assert seen is not None and seen.pods == () and ("Job", "demo-prepare") in seen.children
+    assert await sync(api, cache).compare(queue) == "" and await queued(queue) is None
+    api.existing["Pod"] = []
+    await sync(api, cache).compare(queue)
+    snapshot = cache.observed(KEY)
+    assert snapshot is not None and snapshot.pods == () and ("Job", "demo-prepare") in snapshot.children
     assert await queued(queue) == KEY
-    api.there["AgenticRLJob"] = []
-    await sync(api, store).compare(queue)
-    assert store.observed(KEY) is None and store.jobs() == []
+    api.existing["AgenticRLJob"] = []
+    await sync(api, cache).compare(queue)
+    assert cache.observed(KEY) is None and cache.jobs() == []
 
 
-async def test_what_is_made_while_the_list_is_on_its_way_stays() -> None:
-    api, store = full()
+async def test_resync_object_created_during_the_list_stays() -> None:
+    """An object that is created while the list is in flight is not removed."""
+    api, cache = full()
     queue: WorkQueue = WorkQueue()
     listed = api.list_metadata
 
     async def slowly(kind: str, namespace: str, *, selector: str) -> list[dict[str, Any]]:
-        there = await listed(kind, namespace, selector=selector)
+        result = await listed(kind, namespace, selector=selector)
         if kind == "Pod":
-            store.record_child("Pod", body("demo-prepare-x", uid="another"), gone=False)
-            store.record_child("Pod", body("demo-prepare-y"), gone=False)
-        return there
+            cache.record_child("Pod", body("demo-prepare-x", uid="another"), gone=False)
+            cache.record_child("Pod", body("demo-prepare-y"), gone=False)
+        return result
 
-    api.there["Pod"] = []
+    api.existing["Pod"] = []
     api.list_metadata = slowly  # type: ignore[method-assign]
-    await sync(api, store).compare(queue)
-    seen = store.observed(KEY)
-    assert seen is not None and [pod["metadata"]["name"] for pod in seen.pods] == ["demo-prepare-x", "demo-prepare-y"]
+    await sync(api, cache).compare(queue)
+    snapshot = cache.observed(KEY)
+    assert snapshot is not None and [pod["metadata"]["name"] for pod in snapshot.pods] == [
+        "demo-prepare-x",
+        "demo-prepare-y",
+    ]
 
 
-async def test_a_watch_that_tells_nothing_is_found_out_by_the_second_look() -> None:
-    api, store = full()
+async def test_resync_stale_watch_is_named_by_the_second_comparison() -> None:
+    """An object that two comparisons list and no watch delivers names a stale watch."""
+    api, cache = full()
     queue: WorkQueue = WorkQueue()
-    one = sync(api, store)
-    api.there["Pod"].append("demo-a-1-0-z")
-    assert await one.compare(queue) == ""
-    assert await one.compare(queue) == "Pod team/demo-a-1-0-z"
-    store.record_child("Pod", body("demo-a-1-0-z"), gone=False)
-    assert await one.compare(queue) == ""
+    resync = sync(api, cache)
+    api.existing["Pod"].append("demo-a-1-0-z")
+    assert await resync.compare(queue) == ""
+    assert await resync.compare(queue) == "Pod team/demo-a-1-0-z"
+    cache.record_child("Pod", body("demo-a-1-0-z"), gone=False)
+    assert await resync.compare(queue) == ""
 
 
-async def test_what_a_deleted_job_has_left_is_nobodys() -> None:
-    api, store = full()
-    one = sync(api, store)
-    store.record_job(body("demo"), gone=True)
-    api.there["AgenticRLJob"] = []
-    assert [await one.compare(WorkQueue()) for _ in range(2)] == ["", ""]
+async def test_resync_ignores_objects_of_deleted_jobs() -> None:
+    """Objects without a job prove no stale watch."""
+    api, cache = full()
+    resync = sync(api, cache)
+    cache.record_job(body("demo"), gone=True)
+    api.existing["AgenticRLJob"] = []
+    assert [await resync.compare(WorkQueue()) for _ in range(2)] == ["", ""]
 
 
-async def test_a_claim_that_an_earlier_job_of_the_name_has_left_is_no_sign_of_a_deaf_watch() -> None:
-    api, store = full()
+async def test_resync_ignores_claims_of_earlier_jobs() -> None:
+    """A retained claim of an earlier job of the name proves no stale watch."""
+    api, cache = full()
     again = body("demo")
     again["metadata"]["creationTimestamp"] = "2026-11-22T09:00:00Z"
-    store.record_job(body("demo"), gone=True)
-    store.record_job(again, gone=False)
-    api.there["Job"] = ["demo-state"]
-    one = sync(api, store)
-    assert [await one.compare(WorkQueue()) for _ in range(2)] == ["", ""]
+    cache.record_job(body("demo"), gone=True)
+    cache.record_job(again, gone=False)
+    api.existing["Job"] = ["demo-state"]
+    resync = sync(api, cache)
+    assert [await resync.compare(WorkQueue()) for _ in range(2)] == ["", ""]
 
 
-async def test_an_evicted_pod_is_remembered_when_it_is_gone() -> None:
-    _, store = full()
+async def test_cache_keeps_disruptions_of_deleted_pods() -> None:
+    """The eviction of a pod stays known after its deletion, and ends with the job."""
+    _, cache = full()
     evicted = body("demo-a-1-1-z")
     evicted["metadata"]["labels"][names.OF_JOB_LABEL] = "demo-a-1"
     evicted["status"] = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    store.record_child("Pod", evicted, gone=True)
-    seen = store.observed(KEY)
-    assert seen is not None and seen.disrupted == {"demo-a-1"}
-    store.record_job(body("demo"), gone=True)
-    store.record_child("Pod", evicted, gone=True)
-    store.record_job(body("demo", uid="another"), gone=False)
-    seen = store.observed(KEY)
-    assert seen is not None and not seen.disrupted, "the deleted job's"
+    cache.record_child("Pod", evicted, gone=True)
+    snapshot = cache.observed(KEY)
+    assert snapshot is not None and snapshot.disrupted == {"demo-a-1"}
+    cache.record_job(body("demo"), gone=True)
+    cache.record_child("Pod", evicted, gone=True)
+    cache.record_job(body("demo", uid="another"), gone=False)
+    snapshot = cache.observed(KEY)
+    assert snapshot is not None and not snapshot.disrupted

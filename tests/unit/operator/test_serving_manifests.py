@@ -1,4 +1,4 @@
-"""The objects that serve a job's model: the example, what every one of them must be, and what a user is told."""
+"""The objects that serve a job's model: the example, the properties of every object, and the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = Path("examples/qwen3-14b.yaml")
 FILE = Path("examples/serve.yaml")
 
 
-def wanted(data: dict[str, Any] | None = None) -> ServingRequest:
+def serving_request(data: dict[str, Any] | None = None) -> ServingRequest:
     job = load(data or read_manifest(ROOT / EXAMPLE))
     return ServingRequest(job, last_trained(job), OperatorSettings())
 
@@ -32,18 +32,20 @@ def wanted(data: dict[str, Any] | None = None) -> ServingRequest:
 def pods(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Role -> pod spec."""
     templates = [body["spec"]["template"] for body in made if "template" in body.get("spec", {})]
-    return {one["metadata"]["labels"][names.ROLE_LABEL]: one["spec"] for one in templates}
+    return {template["metadata"]["labels"][names.ROLE_LABEL]: template["spec"] for template in templates}
 
 
-def test_the_example_is_up_to_date_and_holds_no_secret() -> None:
+def test_serving_example_is_current_without_secret_data() -> None:
+    """examples/serve.yaml equals the output, and its Secret is empty."""
     text = (ROOT / FILE).read_text(encoding="utf-8")
-    assert text == render(wanted(), file=EXAMPLE, out=FILE), f"{FILE}: run `make crds`"
+    assert text == render(serving_request(), file=EXAMPLE, out=FILE), f"{FILE}: run `make crds`"
     (secret,) = [body for body in yaml.safe_load_all(text) if body["kind"] == "Secret"]
     assert not {"data", "stringData"} & set(secret)
 
 
-def test_every_pod_is_restricted_and_has_no_token() -> None:
-    made = pods(serving(wanted()))
+def test_serving_pods_are_restricted_without_token() -> None:
+    """Every pod is restricted and has no account token."""
+    made = pods(serving(serving_request()))
     assert set(made) == {"endpoint", "rollout", "judge", "executor", "redis"}
     for role, spec in made.items():
         assert spec["securityContext"]["runAsNonRoot"] and spec["automountServiceAccountToken"] is False, role
@@ -54,12 +56,15 @@ def test_every_pod_is_restricted_and_has_no_token() -> None:
     assert made["executor"]["runtimeClassName"] == "gvisor"
 
 
-def test_the_jobs_claim_is_read_by_engine_and_endpoint_alone() -> None:
-    made = serving(wanted())
+def test_serving_only_engine_and_endpoint_mount_the_claim() -> None:
+    """Engine and endpoint mount the job's claim read-only; no other pod has a claim."""
+    made = serving(serving_request())
     assert not any(body["kind"] == "PersistentVolumeClaim" for body in made)
     for role, spec in pods(made).items():
         claims = [
-            one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"] if "persistentVolumeClaim" in one
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in spec["volumes"]
+            if "persistentVolumeClaim" in volume
         ]
         assert claims == (["qwen3-14b-state"] if role in ("rollout", "endpoint") else []), role
         for container in spec["containers"]:
@@ -67,10 +72,11 @@ def test_the_jobs_claim_is_read_by_engine_and_endpoint_alone() -> None:
             assert all(mount["readOnly"] for mount in mounts) and len(mounts) == len(claims), role
 
 
-def test_a_chat_templates_claim_is_mounted_too() -> None:
+def test_serving_chat_template_claim_is_mounted() -> None:
+    """The claim of a chat template is mounted in engine and endpoint."""
     data = read_manifest(ROOT / EXAMPLE)
     data["spec"]["model"]["chatTemplate"] = "pvc://texts/template.jinja"
-    made = serving(wanted(data))
+    made = serving(serving_request(data))
     for role in ("rollout", "endpoint"):
         assert "/pvc/texts" in [mount["mountPath"] for mount in pods(made)[role]["containers"][0]["volumeMounts"]]
     assert engine_job(made).spec.rollout.engine_args["chat-template"] == "/pvc/texts/template.jinja"
@@ -81,8 +87,9 @@ def engine_job(made: list[dict[str, Any]]) -> AgenticRLJob:
     return AgenticRLJob.model_validate_json(config["data"]["job.json"])
 
 
-def test_engine_and_endpoint_are_told_of_the_same_model() -> None:
-    made = serving(wanted())
+def test_serving_engine_and_endpoint_use_the_same_model() -> None:
+    """Engine and endpoint have the same model path, and the endpoint the URLs of the Services."""
+    made = serving(serving_request())
     engine, endpoint = (pods(made)[role]["containers"][0]["command"] for role in ("rollout", "endpoint"))
     model = "/state/qwen3-14b/stages/rl-hard/model"
     assert engine[engine.index("--model") + 1] == model
@@ -96,23 +103,27 @@ def test_engine_and_endpoint_are_told_of_the_same_model() -> None:
     assert engine_job(made).spec.rollout.engine_args == {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
 
 
-def test_the_secret_holds_what_the_pods_ask_it_for() -> None:
-    one = wanted()
-    secret = serving_secret(one)
-    asked = set()
-    for spec in pods(serving(one)).values():
+def test_serving_secret_has_every_key_of_the_pods() -> None:
+    """The Secret has exactly the keys that pods reference, with new values for every call."""
+    request = serving_request()
+    secret = serving_secret(request)
+    keys = set()
+    for spec in pods(serving(request)).values():
         for container in spec["containers"]:
             refs = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"] if "valueFrom" in variable]
             assert {ref["name"] for ref in refs} <= {secret["metadata"]["name"]}
-            asked |= {ref["key"] for ref in refs}
-        asked |= {item["key"] for volume in spec["volumes"] if "secret" in volume for item in volume["secret"]["items"]}
-    assert asked == set(secret["data"])
+            keys |= {ref["key"] for ref in refs}
+        keys |= {item["key"] for volume in spec["volumes"] if "secret" in volume for item in volume["secret"]["items"]}
+    assert keys == set(secret["data"])
     assert all(len(base64.b64decode(value)) >= 32 for value in secret["data"].values())
-    assert secret["data"] != serving_secret(one)["data"]
+    assert secret["data"] != serving_secret(request)["data"]
 
 
-def test_only_the_flows_that_an_answer_needs_are_open() -> None:
-    policies = {body["metadata"]["name"]: body["spec"] for body in serving(wanted()) if body["kind"] == "NetworkPolicy"}
+def test_serving_network_allows_only_the_flows() -> None:
+    """Only endpoint to engine and judge, and judge to Redis and executors, are allowed."""
+    policies = {
+        body["metadata"]["name"]: body["spec"] for body in serving(serving_request()) if body["kind"] == "NetworkPolicy"
+    }
     out, into = set(), set()
     for name, spec in policies.items():
         own = name.removeprefix("serve-qwen3-14b-")
@@ -128,8 +139,8 @@ def test_only_the_flows_that_an_answer_needs_are_open() -> None:
             ("judge", "executor", names.EXECUTOR_PORT),
         }
     )
-    names_may_be_asked = {name for name, spec in policies.items() if any("to" not in rule for rule in spec["egress"])}
-    assert names_may_be_asked == {"serve-qwen3-14b-endpoint", "serve-qwen3-14b-judge"}
+    with_dns = {name for name, spec in policies.items() if any("to" not in rule for rule in spec["egress"])}
+    assert with_dns == {"serve-qwen3-14b-endpoint", "serve-qwen3-14b-judge"}
     closed = policies["serve-qwen3-14b-deny"]
     assert closed["ingress"] == closed["egress"] == [] and closed["policyTypes"] == ["Ingress", "Egress"]
 
@@ -139,33 +150,36 @@ def role(peer: dict[str, Any]) -> str:
 
 
 def port(rule: dict[str, Any]) -> int:
-    (one,) = rule["ports"]
-    return one["port"]
+    (entry,) = rule["ports"]
+    return entry["port"]
 
 
-def test_the_operator_takes_none_of_it_for_its_own() -> None:
-    """It watches its own label, and knows what an event is about by the beginning of a name."""
-    for body in serving(wanted()):
+def test_serving_objects_are_ignored_by_the_operator() -> None:
+    """No object has the operator's label, or a name that the operator would match with the job."""
+    for body in serving(serving_request()):
         assert body["metadata"]["labels"][names.MANAGED_BY] != names.FIELD_MANAGER
         assert not body["metadata"]["name"].startswith("qwen3-14b-")
 
 
-def test_a_job_with_the_longest_name_can_be_served() -> None:
+def test_serving_longest_job_name_fits() -> None:
+    """Names of all objects fit for a job name of maximum length."""
     data = manifest("sg")
     data["metadata"]["name"] = "n" * 40
-    made = serving(wanted(data))
+    made = serving(serving_request(data))
     (file,) = [body for body in made if body["kind"] == "ConfigMap"]
     assert AgenticRLJob.model_validate_json(file["data"]["job.json"]).metadata.name == "n" * 40
     assert max(len(body["metadata"]["name"]) for body in made) <= 63
 
 
-def test_patches_of_the_engines_reach_the_endpoint() -> None:
+def test_serving_engine_patches_apply_to_the_endpoint() -> None:
+    """Patches of role rollout apply to engine and endpoint."""
     patch = {"manager": "site", "roles": ["rollout"], "imagePullSecrets": [{"name": "registry"}]}
-    made = pods(serving(wanted(manifest("sg", runtimePatches=[patch]))))
+    made = pods(serving(serving_request(manifest("sg", runtimePatches=[patch]))))
     assert [role for role, spec in made.items() if "imagePullSecrets" in spec] == ["rollout", "endpoint"]
 
 
-def test_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_serving_command_options_and_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The command writes the requested stage, executors and namespace, and reports stages without a model."""
     data = manifest("sgf")
     data["metadata"]["namespace"] = "lab"
     file, out = tmp_path / "job.yaml", tmp_path / "out.yaml"
@@ -181,7 +195,7 @@ def test_what_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert executors["spec"]["replicas"] == 7
     assert "/state/demo/stages/s0/model" in pods(made)["rollout"]["containers"][0]["command"]
     assert main([str(file), "--stage", "f2"]) == 1
-    assert "no stage 'f2' of demo trains a model; these do: s0, g1" in capsys.readouterr().err
+    assert "stage 'f2' of demo trains no model; training stages: s0, g1" in capsys.readouterr().err
     file.write_text(yaml.safe_dump(manifest("e")))
     assert main([str(file)]) == 1
-    assert "there is none to serve" in capsys.readouterr().err
+    assert "there is no model to serve" in capsys.readouterr().err
