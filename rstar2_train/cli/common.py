@@ -1,4 +1,4 @@
-"""What the subcommands share: how they add their parser, print errors and tables."""
+"""Helpers of the subcommands: they add a parser, print errors and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rstar2 eval` and `rstar2 filter` share: options, progress bar, errors and exit codes."""
+"""Common parts of `rstar2 eval` and `rstar2 filter`: options, progress bar, errors and exit codes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class CompletionEnd:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all requests of the endpoint share."""
+    """The objects that all requests of the endpoint share."""
 
     model: ServingModel
     chat_format: ChatFormat

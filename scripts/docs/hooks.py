@@ -18,7 +18,7 @@ from scripts.docs import repository
 
 log = logging.getLogger("mkdocs.hooks.rstar2")
 _SHIM, _OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "vendor/iframe-worker.js"
-"""What the theme loads for its search when the site is opened from the disk, and our copy of it."""
+"""The script that the theme loads for its search in a site on the disk, and the copy in this project."""
 _LONG_CODE = re.compile(r"(?<=<code>)(?<!<span></span><code>)[^<\n]{30,}(?=</code>)")
 """Code in a text, not a block of code."""
 _BREAKS = re.compile(r"::|[/_.](?=\w)")

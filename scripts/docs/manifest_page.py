@@ -32,7 +32,7 @@ SAME_AS = {"spec.stages[].grpo": "spec.grpo"}
 """Section -> section with the same fields, which are not repeated."""
 NBSP = "\N{NO-BREAK SPACE}"
 _DEFAULT = re.compile(r" Default: \S+\.$")
-"""What the CRD adds to the description of a field of spec.grpo; here it has a column."""
+"""The default in the CRD's description of a field of spec.grpo; the page has a column for it."""
 HEAD = """\
 # Manifest reference
 
@@ -215,7 +215,7 @@ def _default(path: str, node: Schema, required: bool) -> str:
 
 
 def _effective_default(path: str) -> Any:
-    """Fields of spec.grpo have no default in the schema: a stage overrides only what it sets."""
+    """Fields of spec.grpo have no default in the schema: a stage overrides only the fields that it sets."""
     fields = {str(field.alias): field.default for field in GRPOSettings.model_fields.values()}
     value = fields.get(path.removeprefix("spec.grpo.")) if path.startswith("spec.grpo.") else None
     return None if path == "spec.grpo.steps" else value if isinstance(value, int | float | str) else None

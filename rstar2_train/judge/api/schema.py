@@ -155,7 +155,7 @@ class ErrorResponse(ApiMessage):
     """The reason why a request failed."""
 
     detail: str
-    """What happened, and what to do."""
+    """The cause and the fix."""
 
 
 def _error(description: str) -> dict[str, Any]:

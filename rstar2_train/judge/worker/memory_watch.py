@@ -30,7 +30,7 @@ LANE_BYTES = 128 << 20
 
 @dataclass(slots=True)
 class MemoryAccount:
-    """What the watch knows about one sandbox. All values in bytes."""
+    """The state of the watch for one sandbox. All values in bytes."""
 
     fresh_bytes: int = 0
     """Memory held when its last lane opened."""

@@ -86,7 +86,7 @@ class SamplingPlan:
     prompts: dict[str, list[int]]
     """Token ids by problem id."""
     settings: dict[str, Any]
-    """What the samples depend on, except the prompts."""
+    """The settings that determine the samples, except the prompts."""
     state: JobState
     """Folder of the samples and of the children's files."""
     note: str

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run the subcommand, which imports only what it needs."""
+    """Run the subcommand, which imports only its own modules."""
     if args.command == "prepare":
         from rstar2_train.launch.pod.prepare import prepare
 

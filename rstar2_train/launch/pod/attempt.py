@@ -101,7 +101,7 @@ class _TrainerPod:
     # -- index 0 ----------------------------------------------------------------------------------------------------
 
     async def run_head(self) -> int:
-        """Run index 0: the orchestrator and what it needs."""
+        """Run index 0: the orchestrator and its background tasks."""
         error = acquire_attempt(self._folder.attempt_file, self._attempt)
         if error:
             return self._fail(ExitCode.RETRYABLE, error)

@@ -125,7 +125,7 @@ async def test_eval_killed_resumes_with_missing_samples(engine: Engine, proxy: E
     proxy.holding.clear()
     proxy.requests.clear()
     output = await finish(await evaluate(engine, proxy.url, tmp_path))
-    assert f"{len(early)} of {len(everything)} samples are there already" in output
+    assert f"Resuming: {len(early)} of {len(everything)} samples already done" in output
     assert sorted(proxy.requests) == sorted(turn for turn in TURNS.values() if turn[1] in HELD)
     assert sorted(saved(tmp_path, FILES)) == sorted(everything)
     assert running(tmp_path) == []
@@ -219,7 +219,7 @@ async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
     assert "punctuation:no_comma" in (tmp_path / "out" / "evaluation.html").read_text()
 
     printed = await finish(await evaluate(engine, engine.url, tmp_path, benchmark="ifeval.jsonl"))
-    assert f"{2 * SAMPLES} of {2 * SAMPLES} samples are there already" in printed
+    assert f"Resuming: {2 * SAMPLES} of {2 * SAMPLES} samples already done" in printed
     again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     assert again.problems == result.problems
 

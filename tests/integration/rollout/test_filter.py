@@ -102,7 +102,7 @@ async def test_filter_command_equals_the_filter_stage(
         assert sorted(first + proxy.requests) == requests, (
             "the command sent the stage's requests, with its seeds, each once"
         )
-        assert "8 of 16 samples are there already" in output
+        assert "Resuming: 8 of 16 samples already done" in output
         assert (tmp_path / "kept.jsonl").read_bytes() == by_stage
         assert sorted(saved(tmp_path, FILES)) == sorted({turn[:2] for turn in TURNS.values()})
         report = FilterReport.model_validate_json((tmp_path / "kept.report.json").read_text())

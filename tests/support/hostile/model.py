@@ -37,7 +37,7 @@ class Hostile:
 
     name: str
     description: str
-    """What it tries, as the predicate of a sentence."""
+    """The attempted attack, as the predicate of a sentence."""
     code: str
     status: tuple[str, ...] = ANY_END
     """Allowed statuses."""

@@ -1,4 +1,4 @@
-"""What the documentation names exists: files, symbols, anchors, and the manifests that it shows are valid."""
+"""Files, symbols and anchors that the documentation names exist, and its manifests are valid."""
 
 from __future__ import annotations
 
