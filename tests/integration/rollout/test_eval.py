@@ -113,7 +113,8 @@ async def test_eval_killed_resumes_with_missing_samples(engine: Engine, proxy: E
     early = {(problem, sample) for problem, sample in everything if sample not in HELD}
 
     output = await finish(await evaluate(engine, proxy.url, tmp_path, "--model", "unknown"), code=1)
-    assert "serves policy, not 'unknown': give --model NAME" in output
+    assert "serves policy, not '" in output and "'unknown'" in output
+    assert "pass one of these names with --model" in output
     assert not (tmp_path / "state").exists()
 
     proxy.holding.set()

@@ -120,6 +120,6 @@ async def test_filter_command_equals_the_filter_stage(
         before = (tmp_path / "kept.jsonl").read_bytes()
         write_sums(tmp_path, golds=GOLD[:1])  # only the problem that is always solved
         output = await finish(await start_filter(engine, judge_stack, proxy, file), code=1)
-        assert "every problem was solved 3 times or more, and nothing was written: give harder problems" in output
+        assert "every problem has 3 or more correct samples, so no file was written" in output
         assert proxy.requests == [] and (tmp_path / "kept.jsonl").read_bytes() == before
         assert running(tmp_path) == []
