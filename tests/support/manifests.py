@@ -88,7 +88,12 @@ FINE: list[tuple[str, object]] = [
 
 FAULTS: list[tuple[str, object, str, str | None]] = [
     ("spec.model.source", "s3://bucket/model", "spec.model.source is 's3://bucket/model': allowed: pvc://CLAIM", None),
-    ("spec.stages.0.sft.data", "pvc://", "spec.stages[0].sft.data is 'pvc://': after pvc:// comes the name", None),
+    (
+        "spec.stages.0.sft.data",
+        "pvc://",
+        "spec.stages[0].sft.data is 'pvc://': must name a PersistentVolumeClaim",
+        None,
+    ),
     (
         "spec.stages.1.grpo.keepPerPrompt",
         64,

@@ -20,8 +20,8 @@ MESSAGES: list[Contract] = [
 @pytest.fixture(params=MESSAGES, ids=lambda message: type(message).__name__)
 def message(request: pytest.FixtureRequest) -> Contract:
     """Return one message of each contract."""
-    found: Contract = request.param
-    return found
+    message: Contract = request.param
+    return message
 
 
 def read(message: Contract, **changes: Any) -> Contract:
@@ -42,7 +42,7 @@ def test_contract_newer_writer_adds_fields_is_read(message: Contract) -> None:
 
 
 def test_contract_older_writer_is_read(message: Contract) -> None:
-    """A reader accepts a message of an older version, and one without a version."""
+    """A reader accepts a message of an older version, and a message without a version."""
     assert read(message, contractVersion=CONTRACT_VERSION - 1) == message
     older = {key: value for key, value in message.model_dump(mode="json").items() if key != "contractVersion"}
     assert type(message).model_validate_json(json.dumps(older | {"apiVersion": "rstar2.dev/v1alpha1"})) == message

@@ -1,4 +1,4 @@
-"""The CRD in crds/ is the one that the models make, small enough, structural and bounded; what it says of status."""
+"""The CRD: current, small, structural, bounded, with the defaults of the models; and the schema of the status."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -34,18 +34,21 @@ def status() -> dict:
     return root()["properties"]["status"]
 
 
-def test_no_drift() -> None:
+def test_crd_files_are_current() -> None:
+    """crds/ and the chart's copy are what `make crds` writes."""
     for path, text in ((CRD_FILE, render_crd()), (TEMPLATE, render_template())):
         current = path.read_text() == text  # not inside the assert: pytest would print both
         assert current, f"{path}: run `make crds`"
 
 
-def test_small() -> None:
+def test_crd_is_below_100_kb() -> None:
+    """The CRD has fewer than 100,000 bytes."""
     assert len(render_crd().encode()) < 100_000
 
 
 @pytest.mark.parametrize("tree", [spec, status])
-def test_structural_and_bounded(tree: Callable[[], dict]) -> None:
+def test_crd_schema_is_structural_and_bounded(tree: Callable[[], dict]) -> None:
+    """Every node has a type, and every list, string and map a limit."""
     for path, node in nodes(tree()):
         assert "$ref" not in node, path
         amount, free = "x-kubernetes-int-or-string" in node, "x-kubernetes-preserve-unknown-fields" in node
@@ -61,20 +64,22 @@ def test_structural_and_bounded(tree: Callable[[], dict]) -> None:
 
 
 @pytest.mark.parametrize("tree", [spec, status])
-def test_every_field_is_described(tree: Callable[[], dict]) -> None:
+def test_crd_every_field_has_a_description(tree: Callable[[], dict]) -> None:
+    """`kubectl explain` has a text for every field."""
     for path, node in nodes(tree()):
         if path and not path.endswith("[]"):
             assert node.get("description"), path
 
 
-def test_grpo_defaults_are_told() -> None:
+def test_crd_grpo_defaults_are_in_descriptions() -> None:
+    """GRPO fields have their default in the description, and none in the schema."""
     field = spec()["properties"]["grpo"]["properties"]["clipHigh"]
     assert field["description"].endswith("Default: 0.28.")
     assert "default" not in field
 
 
-def test_defaults_say_what_the_models_say() -> None:
-    """What the API server fills in is what pydantic would: else a job would mean something else in a cluster."""
+def test_crd_defaults_equal_those_of_the_models() -> None:
+    """A job with the defaults of the API server equals a job with those of the models."""
     filled = fill({"stages": GOOD["spec"]["stages"], "model": GOOD["spec"]["model"]}, spec())
     assert filled["rollout"]["replicas"] == 1  # /scale needs it to be there
     assert filled["storage"] == {"accessModes": ["ReadWriteMany"], "reclaimPolicy": "Retain"}
@@ -86,25 +91,27 @@ def test_defaults_say_what_the_models_say() -> None:
 
 
 def fill(value: dict, schema: dict) -> dict:
-    """Defaulting as the API server does it."""
+    """Return a value with defaults, as the API server adds them."""
     if isinstance(value, list):
-        return [fill(one, schema["items"]) for one in value]
+        return [fill(entry, schema["items"]) for entry in value]
     if not isinstance(value, dict) or "properties" not in schema:
         return value
     fields = schema["properties"]
     defaults = {name: copy.deepcopy(field["default"]) for name, field in fields.items() if "default" in field}
-    return {name: fill(one, fields[name]) for name, one in (defaults | value).items()}
+    return {name: fill(entry, fields[name]) for name, entry in (defaults | value).items()}
 
 
-def test_every_rule_stands_in_the_schema_with_a_message() -> None:
-    found = [entry for _, node in nodes(root()) for entry in node.get("x-kubernetes-validations", ())]
-    assert len(found) == len(RULES)
-    for entry in found:
+def test_crd_has_every_rule_with_a_message() -> None:
+    """Every CEL rule is in the schema, with a one-line message."""
+    entries = [entry for _, node in nodes(root()) for entry in node.get("x-kubernetes-validations", ())]
+    assert len(entries) == len(RULES)
+    for entry in entries:
         assert len(entry["message"]) < 2048
         assert "\n" not in entry["message"]
 
 
-def test_status_is_what_a_person_and_a_script_need() -> None:
+def test_crd_status_has_columns_scale_and_list_keys() -> None:
+    """Printed columns and /scale refer to status fields; status lists are maps."""
     fields = status()["properties"]
     for name, key in (("conditions", "type"), ("stages", "name"), ("roles", "name")):
         assert fields[name]["x-kubernetes-list-type"] == "map"
@@ -112,8 +119,8 @@ def test_status_is_what_a_person_and_a_script_need() -> None:
         assert key in fields[name]["items"]["required"]
     version = build_crd()["spec"]["versions"][0]
     for column in version["additionalPrinterColumns"]:
-        where = column["jsonPath"].split("[")[0].removeprefix(".status.")
-        assert where in fields or where == ".metadata.creationTimestamp", column
+        field = column["jsonPath"].split("[")[0].removeprefix(".status.")
+        assert field in fields or field == ".metadata.creationTimestamp", column
     assert [c["name"] for c in version["additionalPrinterColumns"] if not c.get("priority")] == [
         *("Phase", "Stage", "Step", "Reward", "Progress", "Restarts", "Age"),
     ]
@@ -122,7 +129,8 @@ def test_status_is_what_a_person_and_a_script_need() -> None:
     assert scale["labelSelectorPath"].removeprefix(".status.") in fields
 
 
-def test_status_model_refuses_what_the_schema_refuses() -> None:
+def test_crd_status_model_rejects_invalid_statuses() -> None:
+    """The model of the status has the bounds of the schema."""
     JobStatus.model_validate({"phase": "Running", "stages": [{"name": "rl", "metrics": {"reward": "0.5"}}]})
     for bad in ({"progressPercentage": 101}, {"stages": [{"name": "rl", "metrics": {"loss": 0.5}}]}, {"x": 1}):
         with pytest.raises(ValidationError):

@@ -1,4 +1,4 @@
-"""The failure policy, case by case."""
+"""The failure policy that the operator and `rstar2 run` share."""
 
 import pytest
 
@@ -21,18 +21,20 @@ def outcome(kind: str, reason: str, *, retryable: bool = False) -> Outcome:
         (78, outcome("failed", "BadData"), 0, "FailJob", False),
         (70, outcome("failed", "Defect"), 0, "RestartStage", True),
         (-9, None, 0, "RestartStage", True),
-        (0, None, 0, "RestartStage", True),  # said done, left no outcome
+        (0, None, 0, "RestartStage", True),  # exit code 0 without an outcome
         (-9, None, 2, "FailJob", False),
     ],
 )
-def test_default_policy(code, ended, restarts, action, counts) -> None:
+def test_failure_policy_default_by_exit_code_and_outcome(code, ended, restarts, action, counts) -> None:
+    """Without rules the exit code and the outcome determine the action."""
     decision = after_attempt(
         exit_code=code, outcome=ended, policy=FailurePolicy(max_restarts=2), counted_restarts=restarts
     )
     assert (decision.action, decision.counts) == (action, counts)
 
 
-def test_rules_come_first_and_in_order() -> None:
+def test_failure_policy_first_matching_rule_decides() -> None:
+    """Rules precede the default, and the first match decides."""
     policy = FailurePolicy(
         max_restarts=0,
         rules=[

@@ -1,4 +1,4 @@
-"""The YAML loader reads scalars as kubectl does."""
+"""The YAML loader: scalars as kubectl reads them, and errors with their place."""
 
 import pytest
 import yaml
@@ -29,50 +29,57 @@ from rstar2_train.api.loader import ManifestError, dump_yaml, parse_yaml, read_m
         ("08", 8.0),
     ],
 )
-def test_scalars(text: str, value: object) -> None:
+def test_loader_scalars_are_read_as_by_kubectl(text: str, value: object) -> None:
+    """Every scalar has the type that kubectl gives it."""
     parsed = parse_yaml(f"a: {text}")["a"]
     assert parsed == value
     assert type(parsed) is type(value)
 
 
-def test_repeated_key_names_its_line() -> None:
-    with pytest.raises(ManifestError, match="line 3: the key 'a' stands twice"):
+def test_loader_duplicate_key_names_its_line() -> None:
+    """A duplicate key is an error with its line."""
+    with pytest.raises(ManifestError, match="line 3: duplicate key 'a'"):
         parse_yaml("a: 1\nb: 2\na: 3\n")
 
 
-def test_broken_yaml_names_its_line() -> None:
+def test_loader_invalid_yaml_names_its_line() -> None:
+    """Invalid YAML is an error with its line."""
     with pytest.raises(ManifestError, match=r"f\.yaml: line 2"):
         parse_yaml("a: [1,\nb: }", source="f.yaml")
 
 
-def test_picks_the_job_among_documents() -> None:
+def test_loader_several_documents_need_one_job() -> None:
+    """Of several documents the only job is returned; two jobs are an error."""
     text = "kind: ConfigMap\n---\nkind: AgenticRLJob\nmetadata: {name: x}\n"
     assert parse_yaml(text)["metadata"] == {"name": "x"}
-    with pytest.raises(ManifestError, match="found 2"):
+    with pytest.raises(ManifestError, match="contains 2"):
         parse_yaml("kind: AgenticRLJob\n---\nkind: AgenticRLJob\n")
 
 
-def test_missing_file_folder_and_binary(tmp_path) -> None:
+def test_loader_unreadable_files_name_the_cause(tmp_path) -> None:
+    """A missing file, a directory, a binary file and a list have their own messages."""
     with pytest.raises(ManifestError, match="no such file"):
         read_manifest(tmp_path / "x.yaml")
-    with pytest.raises(ManifestError, match="is a folder"):
+    with pytest.raises(ManifestError, match="is a directory"):
         read_manifest(tmp_path)
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ManifestError, match="not a text file"):
         read_manifest(tmp_path / "b.yaml")
     (tmp_path / "l.yaml").write_text("- a\n")
-    with pytest.raises(ManifestError, match="holds a list"):
+    with pytest.raises(ManifestError, match="contains a list"):
         read_manifest(tmp_path / "l.yaml")
 
 
 @pytest.mark.parametrize("text", ["a: 1\nname: {{ job }}\n", "a: 1\n? [x, y]\n: 2\n"])
-def test_a_template_that_was_not_filled_in_names_its_line(text: str) -> None:
-    with pytest.raises(ManifestError, match="line 2: a field's name is a word"):
+def test_loader_unfilled_template_names_its_line(text: str) -> None:
+    """A template without its values is an error with its line."""
+    with pytest.raises(ManifestError, match="line 2: a field name must be a string"):
         parse_yaml(text)
 
 
-def test_what_is_nested_too_deep_is_said_in_a_line() -> None:
-    with pytest.raises(ManifestError, match=r"^manifest: nested too deep$"):
+def test_loader_deep_nesting_is_one_line() -> None:
+    """YAML that is nested too deeply is an error of one line."""
+    with pytest.raises(ManifestError, match=r"^manifest: nested too deeply$"):
         parse_yaml("[" * 5000)
 
 
@@ -84,7 +91,8 @@ def test_what_is_nested_too_deep_is_said_in_a_line() -> None:
         *(5e-6, 1e22, 3, True, None),
     ],
 )
-def test_what_is_written_reads_back_with_either_reader(value: object) -> None:
+def test_loader_dump_reads_back_with_both_readers(value: object) -> None:
+    """Dumped values read back unchanged with this loader and with PyYAML."""
     shared = {"k": value}
     documents = [{"a": shared, "b": [shared]}]
     for text in (dump_yaml(documents), dump_yaml(documents, block=False)):

@@ -1,4 +1,4 @@
-"""Where the sources of a manifest lie inside the pods of a cluster."""
+"""Paths of a manifest's sources inside the pods of a cluster."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def job(**changes: Any) -> AgenticRLJob:
     return AgenticRLJob.model_validate({"metadata": {"name": "tiny"}, "spec": spec | changes})
 
 
-def test_every_source_becomes_a_path_and_claims_are_told() -> None:
-    given = job(validation={"data": "pvc://team-data/report.jsonl"}, grpo={"data": "generated://tiny/rl.jsonl"})
-    found, claims = resolved_sources(given, STATE)
-    assert {source.field: source.value for source in sources(found)} == {
+def test_sources_every_scheme_becomes_a_path() -> None:
+    """Every source of a job becomes a path in the pods; the claims of the paths are returned, sorted."""
+    original = job(validation={"data": "pvc://team-data/report.jsonl"}, grpo={"data": "generated://tiny/rl.jsonl"})
+    resolved, claims = resolved_sources(original, STATE)
+    assert {source.field: source.value for source in sources(resolved)} == {
         "spec.model.source": "/state/tiny/generated/tiny-seed-7/base",
         "spec.validation.data": "/pvc/team-data/report.jsonl",
         "spec.grpo.data": "/state/tiny/generated/tiny-seed-7/rl.jsonl",
@@ -45,10 +46,11 @@ def test_every_source_becomes_a_path_and_claims_are_told() -> None:
         "spec.stages[3].evaluate.benchmarks[0].data": "/state/tiny/datasets/o--n@v1/test/a.parquet",
     }
     assert claims == ("more", "team-data")
-    assert given.spec.model.source == "generated://tiny/base"  # the original is untouched
+    assert original.spec.model.source == "generated://tiny/base"
 
 
-def test_what_is_located_is_located_again_to_the_same() -> None:
+def test_sources_resolved_job_stays_unchanged() -> None:
+    """A resolved job resolves to itself."""
     once, _ = resolved_sources(job(), STATE)
     assert resolved_sources(once, STATE) == (once, ())
 
@@ -64,28 +66,30 @@ def test_what_is_located_is_located_again_to_the_same() -> None:
         ("/models/base", "/models/base"),
     ],
 )
-def test_models(value: str, path: str) -> None:
+def test_sources_model_value_gives_its_path(value: str, path: str) -> None:
+    """Each form of a model source has its path."""
     assert resolved_sources(job(model={"source": value}), STATE)[0].spec.model.source == path
 
 
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        ("models/base", "beginning with '/'"),
-        ("~/base", "beginning with '/'"),
+        ("models/base", "absolute path inside the image"),
+        ("~/base", "absolute path inside the image"),
         ("s3://bucket/x", "allowed: pvc://CLAIM/PATH"),
         ("hf://Qwen3", "allowed: a model, hf://OWNER/NAME"),
         ("hf://a/b/file.jsonl", "hf://datasets/OWNER/NAME"),
         ("hf://datasets/a/b", "hf://datasets/OWNER/NAME[@REVISION]/FILE"),
-        ("hf://datasets/a/b/../../c", "'..' is not allowed"),
-        ("pvc://Models/base", "the name of a PersistentVolumeClaim"),
-        ("pvc:///base", "the name of a PersistentVolumeClaim"),
-        ("pvc://models/../../etc", "'..' is not allowed"),
+        ("hf://datasets/a/b/../../c", "must not contain '..'"),
+        ("pvc://Models/base", "must name a PersistentVolumeClaim"),
+        ("pvc:///base", "must name a PersistentVolumeClaim"),
+        ("pvc://models/../../etc", "must not contain '..'"),
         ("generated://tiny", "generated://NAME/FILE"),
         ("generated://../x", "generated://NAME/FILE"),
     ],
 )
-def test_what_cannot_be_located_says_what_is_allowed(value: str, advice: str) -> None:
+def test_sources_invalid_value_names_the_allowed_form(value: str, advice: str) -> None:
+    """A value without a path is an error with the field, the value and the allowed form."""
     with pytest.raises(InvalidJob) as caught:
         resolved_sources(job(model={"source": value}, validation={"data": value}), STATE)
     lines = str(caught.value).splitlines()
@@ -93,7 +97,8 @@ def test_what_cannot_be_located_says_what_is_allowed(value: str, advice: str) ->
     assert all(repr(value) in line and advice in line for line in lines)
 
 
-def test_a_hub_source_keeps_its_parts() -> None:
-    found = split_hub("hf://datasets/BytedTsinghua-SIA/DAPO-Math-17k/data/dapo.parquet")
-    assert found == HubSource("BytedTsinghua-SIA/DAPO-Math-17k", "dataset", None, "data/dapo.parquet")
-    assert found.folder(PurePosixPath("/s")) == PurePosixPath("/s/datasets/BytedTsinghua-SIA--DAPO-Math-17k")
+def test_sources_hub_value_has_repository_and_file() -> None:
+    """A hf:// value is split into kind, repository, revision and file."""
+    source = split_hub("hf://datasets/BytedTsinghua-SIA/DAPO-Math-17k/data/dapo.parquet")
+    assert source == HubSource("BytedTsinghua-SIA/DAPO-Math-17k", "dataset", None, "data/dapo.parquet")
+    assert source.folder(PurePosixPath("/s")) == PurePosixPath("/s/datasets/BytedTsinghua-SIA--DAPO-Math-17k")

@@ -1,4 +1,4 @@
-"""Every problem of a manifest is found in one pass, with its field and what is allowed."""
+"""Validation: every issue of a manifest in one pass, with field, value and what is allowed."""
 
 from pathlib import Path
 
@@ -16,9 +16,10 @@ def problems(data: dict) -> list[str]:
     return [str(problem) for problem in check(data)[1]]
 
 
-def test_good_has_no_problem() -> None:
-    job, found = check(GOOD)
-    assert found == []
+def test_validation_valid_job_has_no_issue() -> None:
+    """The valid manifest has neither errors nor warnings."""
+    job, issues = check(GOOD)
+    assert issues == []
     assert job is not None
     assert job.stage("rl").grpo.steps == 3
     with pytest.raises(KeyError, match="no stage 'nope'"):
@@ -26,20 +27,25 @@ def test_good_has_no_problem() -> None:
 
 
 @pytest.mark.parametrize(("path", "value"), FINE)
-def test_good_stays_good(path: str, value: object) -> None:
-    job, found = check(changed(path, value))
-    assert job is not None, found
-    assert [problem for problem in found if not problem.warning] == []
+def test_validation_valid_changes_have_no_error(path: str, value: object) -> None:
+    """Every valid change of it has no error."""
+    job, issues = check(changed(path, value))
+    assert job is not None, issues
+    assert [problem for problem in issues if not problem.warning] == []
 
 
-def test_the_vendor_names_its_resource() -> None:
+def test_validation_default_accelerator_is_amd() -> None:
+    """Without spec.accelerator a job requests amd.com/gpu."""
     assert load(GOOD).spec.accelerator.resource == "amd.com/gpu"
 
 
 @pytest.mark.parametrize(("path", "value", "expected", "_online"), FAULTS)
-def test_each_error(path: str, value: object, expected: str, _online: str | None) -> None:
-    found = problems(changed(path, value))
-    assert any(expected in problem and problem.startswith("error:") for problem in found), found
+def test_validation_fault_names_field_value_and_rule(
+    path: str, value: object, expected: str, _online: str | None
+) -> None:
+    """Each fault is an error with field, value and rule."""
+    issues = problems(changed(path, value))
+    assert any(expected in problem and problem.startswith("error:") for problem in issues), issues
     with pytest.raises(InvalidJob):
         load(changed(path, value))
 
@@ -53,13 +59,15 @@ def test_each_error(path: str, value: object, expected: str, _online: str | None
         ("spec.validation", None, "nothing measures the model"),
     ],
 )
-def test_each_warning(path: str, value: object, expected: str) -> None:
-    job, found = check(changed(path, value))
+def test_validation_probable_mistake_is_a_warning(path: str, value: object, expected: str) -> None:
+    """Each probable mistake is a warning, and the job is valid."""
+    job, issues = check(changed(path, value))
     assert job is not None
-    assert any(expected in str(problem) and problem.warning for problem in found), found
+    assert any(expected in str(problem) and problem.warning for problem in issues), issues
 
 
-def test_all_problems_in_one_pass() -> None:
+def test_validation_reports_all_errors_in_one_pass() -> None:
+    """All errors of a manifest are reported together."""
     data = changed("spec.grpo.clipLow", -1)
     data["spec"]["stages"][1]["grpo"]["keepPerPrompt"] = 64
     data["spec"]["nonsense"] = 1
@@ -67,7 +75,7 @@ def test_all_problems_in_one_pass() -> None:
     data["spec"]["stages"][0]["type"] = "PPO"
     del data["spec"]["stages"][2]["name"]
     data["metadata"]["name"] = "Upper"
-    found = problems(data)
+    issues = problems(data)
     for expected in (
         "clipLow",
         "keepPerPrompt",
@@ -77,15 +85,17 @@ def test_all_problems_in_one_pass() -> None:
         "stages[2].name",
         "metadata.name",
     ):
-        assert any(expected in problem for problem in found), (expected, found)
+        assert any(expected in problem for problem in issues), (expected, issues)
 
 
-def test_a_jobs_name_begins_with_a_letter_as_those_of_its_services_must() -> None:
-    (found,) = problems(changed("metadata.name", "4b-run"))
-    assert "metadata.name" in found and "the first character is a letter" in found
+def test_validation_job_name_starts_with_a_letter() -> None:
+    """The name of a job starts with a letter, as the names of its Services must."""
+    (issue,) = problems(changed("metadata.name", "4b-run"))
+    assert "metadata.name" in issue and "the first character is a letter" in issue
 
 
-def test_stage_settings_lie_over_job_defaults() -> None:
+def test_resolve_grpo_stage_overrides_job_overrides_default() -> None:
+    """A GRPO value comes from the stage, else from spec.grpo, else from the defaults."""
     settings = resolve_grpo(
         GRPODefaults(prompts_per_step=8, clip_high=0.3),
         GRPODefaults(steps=5, clip_high=0.4, resample=ResampleSpec(mode="Uniform")),
@@ -95,13 +105,36 @@ def test_stage_settings_lie_over_job_defaults() -> None:
 
 
 @pytest.mark.parametrize(("own", "others"), [({"data": "a"}, {"data_from": "f"}), ({"data_from": "f"}, {"data": "a"})])
-def test_a_stage_that_names_its_problems_takes_none_from_the_defaults(own: dict, others: dict) -> None:
+def test_resolve_grpo_data_of_a_stage_replaces_both_fields(own: dict, others: dict) -> None:
+    """A stage with data or dataFrom inherits neither of them."""
     settings = resolve_grpo(GRPODefaults(**others), GRPODefaults(**own))
     assert {"data": settings.data, "data_from": settings.data_from} == {"data": None, "data_from": None, **own}
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
-def test_examples_are_valid(path: Path) -> None:
-    job, found = check(read_manifest(path))
-    assert job is not None, found
-    assert found == []
+def test_validation_examples_have_no_issue(path: Path) -> None:
+    """Every manifest of examples/ is valid without warnings."""
+    job, issues = check(read_manifest(path))
+    assert job is not None, issues
+    assert issues == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "replacement"),
+    [
+        ("spec.deadlines", {"pendingSeconds": 60}, "spec.pendingDeadlineSeconds or spec.activeDeadlineSeconds"),
+        ("spec.judge.executors", 2, "spec.executor.replicas"),
+        ("spec.stages.0.trainerReplicas", 2, "trainer.replicas"),
+        ("spec.secretRefs.registryPrefix", "mirror", "spec.registryPrefix"),
+    ],
+)
+def test_validation_renamed_field_names_its_replacement(path: str, value: object, replacement: str) -> None:
+    """The error of a renamed field has the path of the field that replaces it."""
+    (issue,) = problems(changed(path, value))
+    assert issue.endswith(f"unknown field; did you mean {replacement}?")
+
+
+def test_validation_wrong_vendor_has_one_error() -> None:
+    """A wrong vendor hides the rules that depend on it."""
+    (issue,) = problems(changed("spec.accelerator", {"vendor": "amd"}))
+    assert issue == "error: spec.accelerator.vendor is 'amd': allowed: 'AMD', 'NVIDIA' or 'None'"
