@@ -191,7 +191,8 @@ class Supervisor:
         for name, running in self._running.items():
             alive = running.process.returncode is None
             state = ("ready" if running.ready else "starting") if alive else "restarting"
-            states[name] = state + (f" ({len(running.restarts)} restarts)" if running.restarts else "")
+            restarts = len(running.restarts)
+            states[name] = state + (f" ({restarts} restart{'s' if restarts > 1 else ''})" if restarts else "")
         return states
 
     async def stop(self, *names: str) -> None:

@@ -73,7 +73,7 @@ async def test_killed_child_is_restarted_with_a_message(tmp_path: Path) -> None:
     await children.start(Child("a", SLEEP))
     first = json.loads((tmp_path / "children.json").read_text())[0]["pid"]
     os.kill(first, signal.SIGKILL)
-    await until(lambda: children.health().get("a") == "ready (1 restarts)")
+    await until(lambda: children.health().get("a") == "ready (1 restart)")
     second = json.loads((tmp_path / "children.json").read_text())[-1]["pid"]
     assert second != first
     assert messages == ["a was killed by SIGKILL; restarting it", "a is ready again"]
