@@ -7,7 +7,7 @@ the same time, and an engine takes minutes to load its model; hence the waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
@@ -49,16 +49,17 @@ async def find_model(
     url: str,
     *,
     token: str,
-    names: Collection[str],
+    names: Sequence[str],
     accept_only: bool,
     advice: str,
     notify: Callable[[str], None] | None = None,
 ) -> ServedModel:
     """Return the model that the engine at `url` serves under a name in `names`, or has loaded from a folder in `names`.
 
-    `accept_only`: if it serves exactly one model, accept that one. `advice`: end of the message if no model matches.
-    `notify`: wait for an engine that does not answer yet, and call this once. Raises ExternalServiceRejected for a
-    wrong token, a server other than vLLM, other models, and, without `notify`, an engine that does not answer.
+    `accept_only`: if it serves exactly one model, accept that one. `advice`: end of the message if no model matches;
+    the message also has the first of `names`. `notify`: wait for an engine that does not answer yet, and call this
+    once. Raises ExternalServiceRejected for a wrong token, a server other than vLLM, other models, and, without
+    `notify`, an engine that does not answer.
     """
     models = await _list_models(url, token=token, notify=notify)
     if accept_only and len(models) == 1:
@@ -67,7 +68,7 @@ async def find_model(
         if model.name in names or model.root in names:
             return model
     served = ", ".join(model.name for model in models) or "no model"
-    wanted = f", not {' or '.join(map(repr, sorted(names)))}" if names else ""
+    wanted = f", not {names[0]!r}" if names else ""
     raise ExternalServiceRejected(f"--endpoint {url} serves {served}{wanted}: {advice}")
 
 

@@ -98,7 +98,7 @@ class _ServingStack:
             served = await find_model(
                 external.engine,
                 token=external.engine_token,
-                names={str(model.folder)},
+                names=[str(model.folder)],
                 accept_only=True,
                 advice="pass the URL of an engine that serves this model",
                 notify=self._notify,

@@ -43,7 +43,7 @@ def resolve_model(
     `name`: a folder; with an endpoint, the name or folder of a served model, or empty if it serves only one.
     """
     if services.engine:
-        names = {name, str(Path(name).expanduser().resolve())} if name else set()
+        names = [name, str(Path(name).expanduser().resolve())] if name else []
         served = asyncio.run(
             external.find_model(
                 services.engine,

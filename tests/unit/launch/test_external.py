@@ -45,7 +45,7 @@ def models(**roots: str) -> dict[str, Any]:
     return {"data": [{"id": name, "root": root, "max_model_len": 100} for name, root in roots.items()]}
 
 
-async def find(answer: Any, *, names: set[str], accept_only: bool) -> ServedModel:
+async def find(answer: Any, *, names: list[str], accept_only: bool) -> ServedModel:
     async with serving("/v1/models", iter([answer]), *free_ports(1)) as url:
         return await find_model(url, token="", names=names, accept_only=accept_only, advice="pass another")
 
@@ -53,24 +53,24 @@ async def find(answer: Any, *, names: set[str], accept_only: bool) -> ServedMode
 async def test_find_model_accepts_the_only_model() -> None:
     """With `accept_only`, a single model is accepted under any name; without it, only under one of the names."""
     only = models(policy="/state/other")
-    assert (await find(only, names={FOLDER}, accept_only=True)).name == "policy"
+    assert (await find(only, names=[FOLDER], accept_only=True)).name == "policy"
     with pytest.raises(ExternalServiceRejected, match="serves policy, not '/models/mine': pass another"):
-        await find(only, names={FOLDER}, accept_only=False)
+        await find(only, names=[FOLDER], accept_only=False)
 
 
 async def test_find_model_selects_by_name_or_folder() -> None:
     """Of several models, the one with a matching name or folder is returned."""
     several = models(other="/models/other", mine=FOLDER)
-    assert (await find(several, names={FOLDER}, accept_only=True)).name == "mine"
-    assert (await find(several, names={"other"}, accept_only=False)).name == "other"
+    assert (await find(several, names=[FOLDER], accept_only=True)).name == "mine"
+    assert (await find(several, names=["other"], accept_only=False)).name == "other"
     with pytest.raises(ExternalServiceRejected, match="serves other, mine: pass another"):
-        await find(several, names=set(), accept_only=True)
+        await find(several, names=[], accept_only=True)
 
 
 async def test_find_model_other_server_is_rejected() -> None:
     """A server whose models have no max_model_len is not a vLLM server."""
     with pytest.raises(ExternalServiceRejected, match="use a vLLM server"):
-        await find({"data": [{"id": "policy"}]}, names=set(), accept_only=True)
+        await find({"data": [{"id": "policy"}]}, names=[], accept_only=True)
 
 
 async def test_find_model_waits_with_one_message() -> None:
@@ -78,7 +78,7 @@ async def test_find_model_waits_with_one_message() -> None:
     (port,) = free_ports(1)
     url, messages = f"http://127.0.0.1:{port}", list[str]()
     finding = asyncio.create_task(
-        find_model(url, token="", names={FOLDER}, accept_only=True, advice="", notify=messages.append)
+        find_model(url, token="", names=[FOLDER], accept_only=True, advice="", notify=messages.append)
     )
     while not messages:
         await asyncio.sleep(0.01)
@@ -92,7 +92,7 @@ async def test_find_model_without_notify_does_not_wait() -> None:
     """Without `notify`, an engine that does not answer is an error that names its URL."""
     (port,) = free_ports(1)
     with pytest.raises(ExternalServiceRejected, match=f"--endpoint http://127.0.0.1:{port}: "):
-        await find_model(f"http://127.0.0.1:{port}", token="", names=set(), accept_only=True, advice="")
+        await find_model(f"http://127.0.0.1:{port}", token="", names=[], accept_only=True, advice="")
 
 
 async def test_check_judge_waits_for_a_ready_sandbox() -> None:
