@@ -1,1 +1,15 @@
-"""The rStar2 operator: reconciles AgenticRLJobs into the pods, services and claims that train them."""
+"""The rStar2 operator: reconciles AgenticRLJobs into the pods, services and claims that train them.
+
+    API server ──> watch.py ──> cache.py ──observed.py──> decide/ ──Plan──> builders/ ──> apply.py ──> API server
+                   resync.py       │                        │                  drift.py
+                                   v                        └──> status_writer.py ──> status and Events
+                                workqueue.py ──> reconcile.py: one job, one reconciliation at a time
+
+- `main.py`: start-up, leader election, shutdown; `lease.py`: the Lease; `settings.py`: site settings.
+- `watch.py`: kopf's handlers, which fill the cache; `resync.py`: the initial list and lost events.
+- `cache.py`: the observed objects of all jobs; `observed.py`: the objects of one job as `decide/` reads them.
+- `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.
+- `reconcile.py`: cache to plan to writes; `apply.py`: server-side apply and deletion; `drift.py`: changes by others.
+- `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.
+- `workqueue.py`: keys with deduplication and backoff; `serving_manifests.py`: objects of `rstar2 serve` on a cluster.
+"""

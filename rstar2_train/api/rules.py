@@ -37,7 +37,7 @@ RESERVED_ENGINE_ARGS = frozenset(
 
 
 def _repeated_entries(job: AgenticRLJob) -> Iterator[Issue]:
-    """What the API server checks by x-kubernetes-list-type: repeated entries of sets and keys of maps."""
+    """Yield the repeated entries of sets and keys of maps, as the API server does by x-kubernetes-list-type."""
     yield from _repeated(job.spec, "spec")
 
 

@@ -128,7 +128,7 @@ def _from_pydantic(error: ErrorDetails) -> Issue:
 
 
 def _hint(location: list[Any]) -> str:
-    """What to write instead of an unknown field."""
+    """Return the known field that an unknown one probably means, as a question."""
     path = ".".join(str(part) for part in location if not isinstance(part, int))
     if path in _RENAMED:
         return f"did you mean {_RENAMED[path]}?"

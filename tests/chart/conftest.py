@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.setup import CannotSetUp
+from scripts.setup import SetupFailed
 from tests.kube_node.binaries import BINARIES, PROMTOOL, Binary, ensure_binary
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
@@ -22,37 +22,37 @@ class Objects(list[dict]):
     """Rendered objects."""
 
     def kinds(self) -> list[str]:
-        """Their kinds, sorted."""
-        return sorted(one["kind"] for one in self)
+        """Return their kinds, sorted."""
+        return sorted(obj["kind"] for obj in self)
 
-    def one(self, kind: str, name: str, namespace: str | None = None) -> dict:
-        """The only object of that kind and name."""
-        (found,) = (
-            one
-            for one in self
-            if (one["kind"], one["metadata"]["name"]) == (kind, name)
-            and namespace in (None, one["metadata"].get("namespace"))
+    def single(self, kind: str, name: str, namespace: str | None = None) -> dict:
+        """Return the only object of that kind and name."""
+        (match,) = (
+            obj
+            for obj in self
+            if (obj["kind"], obj["metadata"]["name"]) == (kind, name)
+            and namespace in (None, obj["metadata"].get("namespace"))
         )
-        return found
+        return match
 
 
 def tool(binary: Binary) -> str:
-    """The path of a binary; skips where it cannot be built."""
+    """Return the path of a binary; skip the test where it cannot be built."""
     try:
         return ensure_binary(binary)
-    except CannotSetUp as problem:
+    except SetupFailed as problem:
         pytest.skip(str(problem))
 
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    """helm."""
+    """Return the path of helm."""
     return tool(next(binary for binary in BINARIES if binary.name == "helm"))
 
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    """promtool."""
+    """Return the path of promtool."""
     return tool(PROMTOOL)
 
 
@@ -60,13 +60,13 @@ Templated = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def settings(values: Iterable[str]) -> list[str]:
-    """Arguments for helm from `name=value` texts; values that are lists of objects are JSON."""
+    """Return the arguments of helm for `name=value` texts; values that are lists of objects are JSON."""
     return [word for value in values for word in ("--set-json" if "=[" in value else "--set", value)]
 
 
 @pytest.fixture(scope="session")
 def templated(helm: str) -> Templated:
-    """`helm template` with --set arguments; the finished process."""
+    """Return a function that runs `helm template` with --set arguments."""
 
     def run(*values: str, release: str = "rstar2") -> subprocess.CompletedProcess[str]:
         command = [helm, "template", release, str(CHART), "--namespace", "site", "--kube-version", "1.34.0"]
@@ -77,11 +77,11 @@ def templated(helm: str) -> Templated:
 
 @pytest.fixture(scope="session")
 def rendered(templated: Templated) -> Callable[..., Objects]:
-    """The objects of the chart with some values."""
+    """Return a function that renders the objects of the chart with the given values."""
 
     def run(*values: str, release: str = "rstar2") -> Objects:
         done = templated(*values, release=release)
         assert done.returncode == 0, done.stderr
-        return Objects(one for one in yaml.safe_load_all(done.stdout) if one)
+        return Objects(obj for obj in yaml.safe_load_all(done.stdout) if obj)
 
     return run

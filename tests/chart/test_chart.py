@@ -1,4 +1,4 @@
-"""The chart, rendered by helm with its switches on and off: which objects, and whether they are what they should be."""
+"""The chart, rendered by helm with its switches on and off: its objects, their rights, values and notes."""
 
 from __future__ import annotations
 
@@ -54,75 +54,82 @@ OPERATOR = "rstar2-operator"
 
 
 def pods(objects: Objects) -> list[dict]:
-    return [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    return [obj["spec"]["template"]["spec"] for obj in objects if obj["kind"] == "Deployment"]
 
 
 def env_of(objects: Objects) -> dict[str, str]:
-    containers = objects.one("Deployment", OPERATOR)["spec"]["template"]["spec"]["containers"]
-    return {one["name"]: one.get("value", "") for one in containers[0]["env"]}
+    containers = objects.single("Deployment", OPERATOR)["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value", "") for entry in containers[0]["env"]}
 
 
 @pytest.mark.parametrize("values", [(), ALL_ON, ALL_OFF], ids=["default", "on", "off"])
-def test_lint(helm: str, values: tuple[str, ...]) -> None:
+def test_chart_with_any_switches_passes_strict_lint(helm: str, values: tuple[str, ...]) -> None:
+    """`helm lint --strict` accepts the defaults, all switches on, and all switches off."""
     command = [helm, "lint", "--strict", str(CHART), *settings(values)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_default_is_definition_and_operator(rendered: Render) -> None:
+def test_chart_by_default_has_definition_and_operator(rendered: Render) -> None:
+    """The defaults install the CRD, the rights and two replicas of the operator, of which one may be drained."""
     objects = rendered()
     assert objects.kinds() == [
         *("ClusterRole", "ClusterRole", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Deployment"),
         *("PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"),
     ]
-    assert objects.one("Deployment", OPERATOR)["spec"]["replicas"] == 2
-    assert objects.one("PodDisruptionBudget", OPERATOR)["spec"]["maxUnavailable"] == 1
+    assert objects.single("Deployment", OPERATOR)["spec"]["replicas"] == 2
+    assert objects.single("PodDisruptionBudget", OPERATOR)["spec"]["maxUnavailable"] == 1
 
 
-def test_everything_on(rendered: Render) -> None:
+def test_chart_with_all_on_renders_optional_objects(rendered: Render) -> None:
+    """Every switch adds its objects, and the site's values arrive in the operator's pod."""
     objects = rendered(*ALL_ON)
     assert set(objects.kinds()) >= {
         *("RuntimeClass", "PersistentVolumeClaim", "Secret", "ConfigMap"),
         *("ServiceMonitor", "PrometheusRule"),
     }
-    sandbox = objects.one("RuntimeClass", "gvisor")
+    sandbox = objects.single("RuntimeClass", "gvisor")
     assert (sandbox["handler"], sandbox["scheduling"]) == ("runsc", {"nodeSelector": {"sandbox": "yes"}})
-    pod = objects.one("Deployment", OPERATOR)["spec"]["template"]["spec"]
+    pod = objects.single("Deployment", OPERATOR)["spec"]["template"]["spec"]
     assert pod["priorityClassName"] == "high"
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
     assert env_of(objects)["HTTPS_PROXY"] == "http://proxy:3128"
 
 
-def test_everything_off(rendered: Render) -> None:
+def test_chart_with_all_off_renders_operator_alone(rendered: Render) -> None:
+    """With all switches off, the Deployment and its Service stay, and the pod uses the named account."""
     objects = rendered(*ALL_OFF)
     assert objects.kinds() == ["Deployment", "Service"]
     assert pods(objects)[0]["serviceAccountName"] == "mine"
 
 
-def test_the_definition_outlives_the_release_unless_told_otherwise(rendered: Render) -> None:
+def test_crd_after_uninstall_is_kept_unless_disabled(rendered: Render) -> None:
+    """crds.keep decides whether `helm uninstall` keeps the CRD, and with it all jobs."""
     name = "agenticrljobs.rstar2.dev"
-    kept = rendered().one("CustomResourceDefinition", name)["metadata"]
+    kept = rendered().single("CustomResourceDefinition", name)["metadata"]
     assert kept["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert "annotations" not in rendered("crds.keep=false").one("CustomResourceDefinition", name)["metadata"]
+    assert "annotations" not in rendered("crds.keep=false").single("CustomResourceDefinition", name)["metadata"]
 
 
-def test_objects_carry_their_release(rendered: Render) -> None:
+def test_objects_of_a_second_release_have_its_name(rendered: Render) -> None:
+    """Two releases do not share an object, and a Service selects the pods of its own release."""
     objects = rendered(*ALL_ON, release="blue")
-    for one in objects:
-        if one["kind"] == "CustomResourceDefinition":
+    for obj in objects:
+        if obj["kind"] == "CustomResourceDefinition":
             continue
-        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "blue", one["metadata"]
-        assert one["metadata"]["name"].startswith(("blue-rstar2", "site-blue-rstar2", "gvisor")), one["metadata"]
+        assert obj["metadata"]["labels"]["app.kubernetes.io/instance"] == "blue", obj["metadata"]
+        assert obj["metadata"]["name"].startswith(("blue-rstar2", "site-blue-rstar2", "gvisor")), obj["metadata"]
     for kind in ("Deployment", "Service"):
-        assert objects.one(kind, "blue-rstar2-operator")["metadata"]["namespace"] == "site"
-    selector = objects.one("Service", "blue-rstar2-operator")["spec"]["selector"]
-    labels = objects.one("Deployment", "blue-rstar2-operator")["spec"]["template"]["metadata"]["labels"]
+        assert objects.single(kind, "blue-rstar2-operator")["metadata"]["namespace"] == "site"
+    selector = objects.single("Service", "blue-rstar2-operator")["spec"]["selector"]
+    labels = objects.single("Deployment", "blue-rstar2-operator")["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
-    assert names.MANAGED_BY not in selector  # the operator's own pods must not look like a job's
+    assert names.MANAGED_BY not in selector  # the operator's own pods must not match a job's selector
 
 
-def test_the_operator_reads_every_setting(rendered: Render) -> None:
+def test_operator_env_matches_its_settings(rendered: Render) -> None:
+    """The chart sets exactly the variables that OperatorSettings reads, and the defaults of both agree."""
     env = {name: value for name, value in env_of(rendered(*ALL_ON)).items() if name.startswith(PREFIX)}
     fields = {PREFIX + name.upper() for name in OperatorSettings.__dataclass_fields__}
     assert set(env) == fields
@@ -139,6 +146,7 @@ def test_the_operator_reads_every_setting(rendered: Render) -> None:
 
 @pytest.mark.parametrize("values", [(), ALL_ON], ids=["default", "on"])
 def test_pods_pass_the_restricted_level(rendered: Render, values: tuple[str, ...]) -> None:
+    """All pods meet the restricted Pod Security Standard, with a read-only root file system and a memory limit."""
     for pod in pods(rendered(*values)):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] != 0
@@ -159,7 +167,7 @@ def test_pods_pass_the_restricted_level(rendered: Render, values: tuple[str, ...
 
 
 def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of rules without resourceNames."""
+    """Return (group, resource, verb) of the rules without resourceNames."""
     return {
         (group, resource, verb)
         for rule in rules
@@ -171,29 +179,30 @@ def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
 
 
 def needed() -> set[tuple[str, str, str]]:
-    """What the operator's own tables say that it asks of the API server."""
-    asked = {(group, plural, verb) for group, _, plural in CHILDREN for verb in ("list", "watch")}
-    asked |= {("", "events", verb) for verb in ("list", "watch")}
+    """Return the (group, resource, verb) of all requests that the tables of the operator name."""
+    requests = {(group, plural, verb) for group, _, plural in CHILDREN for verb in ("list", "watch")}
+    requests |= {("", "events", verb) for verb in ("list", "watch")}
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
         if kind in ("Lease", "Pod"):
-            continue  # the Lease has a Role of its own; pods are only looked at
+            continue  # the Lease has a Role of its own; pods are only read
         if kind == "AgenticRLJob":
-            asked |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
-            asked |= {(group, f"{plural}/status", "patch")}
+            requests |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
+            requests |= {(group, f"{plural}/status", "patch")}
         elif kind in ("Event", "Secret"):
-            asked.add((group, plural, "create"))
+            requests.add((group, plural, "create"))
         else:
-            asked |= {(group, plural, verb) for verb in ("get", "create")}
+            requests |= {(group, plural, verb) for verb in ("get", "create")}
             if kind not in CREATE_ONLY:
-                asked.add((group, plural, "patch"))
-            if kind in {*PRUNED, "Job"}:  # the others go with their owner
-                asked.add((group, plural, "delete"))
-    return asked
+                requests.add((group, plural, "patch"))
+            if kind in {*PRUNED, "Job"}:  # garbage collection deletes the others with their owner
+                requests.add((group, plural, "delete"))
+    return requests
 
 
-def test_rights_cover_what_the_operator_does(rendered: Render) -> None:
-    rules = rendered().one("ClusterRole", "site-rstar2-operator")["rules"]
+def test_rights_cover_the_requests_of_the_operator(rendered: Render) -> None:
+    """The ClusterRole allows each request that the operator sends, and little else."""
+    rules = rendered().single("ClusterRole", "site-rstar2-operator")["rules"]
     assert needed() - allowed(rules) == set()
     beyond = allowed(rules) - needed()
     assert {(group, resource) for group, resource, _ in beyond} <= {
@@ -202,33 +211,35 @@ def test_rights_cover_what_the_operator_does(rendered: Render) -> None:
     }
 
 
-def test_rights_are_no_more_than_that(rendered: Render) -> None:
+def test_rights_have_no_wildcard_and_no_secret_reads(rendered: Render) -> None:
+    """No rule has a wildcard or an escalating verb, and Secrets can only be created."""
     objects = rendered(*ALL_ON)
-    for one in objects:
-        for rule in one.get("rules") or ():
+    for obj in objects:
+        for rule in obj.get("rules") or ():
             assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
             if "secrets" in rule["resources"]:
                 assert rule["verbs"] == ["create"]
 
 
-def test_it_holds_what_it_grants(rendered: Render) -> None:
-    """RBAC lets nobody make a Role with rights that he does not have himself."""
+def test_rights_include_those_granted_to_jobs(rendered: Render) -> None:
+    """RBAC rejects a Role with rights that its creator does not have."""
     job = load(read_manifest(CHART.parents[1] / "examples" / "tiny.yaml"))
-    (role,) = (one for one in access(build_context(job, OperatorSettings())) if one["kind"] == "Role")
+    (role,) = (obj for obj in access(build_context(job, OperatorSettings())) if obj["kind"] == "Role")
     grants = allowed([{key: value for key, value in rule.items() if key != "resourceNames"} for rule in role["rules"]])
     assert grants
-    assert grants <= allowed(rendered().one("ClusterRole", "site-rstar2-operator")["rules"])
+    assert grants <= allowed(rendered().single("ClusterRole", "site-rstar2-operator")["rules"])
 
 
-def test_named_namespaces_get_rights_and_the_cluster_none(rendered: Render) -> None:
+def test_rights_with_namespaces_are_no_cluster_rights(rendered: Render) -> None:
+    """watchNamespaces replaces the cluster-wide binding by a Role in each namespace."""
     objects = rendered(*ALL_ON)
-    assert not [one for one in objects if one["kind"] == "ClusterRoleBinding"]
+    assert "ClusterRoleBinding" not in objects.kinds()
     for namespace in ("team-a", "team-b"):
-        assert needed() <= allowed(objects.one("Role", OPERATOR, namespace)["rules"])
-        binding = objects.one("RoleBinding", OPERATOR, namespace)
+        assert needed() <= allowed(objects.single("Role", OPERATOR, namespace)["rules"])
+        binding = objects.single("RoleBinding", OPERATOR, namespace)
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": OPERATOR, "namespace": "site"}]
-    lease = objects.one("Role", f"{OPERATOR}-lease", "site")["rules"]
+    lease = objects.single("Role", f"{OPERATOR}-lease", "site")["rules"]
     assert lease[1]["resourceNames"] == [env_of(objects)["RSTAR2_LEASE_NAME"]]
 
 
@@ -236,7 +247,7 @@ def test_named_namespaces_get_rights_and_the_cluster_none(rendered: Render) -> N
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "name"),
     [
         ("replicas=3", "replicas"),
         ("operator.replicas=0", "operator"),
@@ -251,36 +262,42 @@ def test_named_namespaces_get_rights_and_the_cluster_none(rendered: Render) -> N
         ("mlflow.resources.requests.cpu=much", "cpu"),
     ],
 )
-def test_the_schema_names_a_wrong_value(templated: Templated, value: str, said: str) -> None:
+def test_schema_with_wrong_value_names_the_field(templated: Templated, value: str, name: str) -> None:
+    """values.schema.json rejects a wrong value, and the message names the field."""
     done = templated(value)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
-    assert said in done.stderr
+    assert name in done.stderr
 
 
-def test_large_group_ids_are_whole_numbers(rendered: Render) -> None:
+def test_gpu_groups_above_a_million_stay_integers(rendered: Render) -> None:
+    """Helm parses numbers as floats; the rendered group id has no exponent."""
     for value in ("operator.gpuGroups={44,1234567}", "operator.gpuGroups=[44,1234567]"):  # the second as JSON: floats
         assert env_of(rendered(value))["RSTAR2_GPU_GROUPS"] == "44,1234567"
 
 
 @pytest.mark.parametrize("name", ["image.tag", "mlflow.image.tag"])
-def test_a_tag_of_digits_alone_is_refused_in_words(templated: Templated, name: str) -> None:
+def test_tag_of_digits_alone_is_rejected_with_advice(templated: Templated, name: str) -> None:
+    """The message names the value and asks for quotes."""
     done = templated(f"{name}=20261122", "mlflow.enabled=true")
     assert f"{name}: is read as a number; quote it in a values file, or give it as --set-string" in done.stderr
 
 
-def test_a_variable_of_the_charts_own_is_refused_in_words(templated: Templated) -> None:
+def test_env_that_the_chart_sets_is_rejected(templated: Templated) -> None:
+    """operator.env cannot replace a variable that another value sets."""
     done = templated('operator.env=[{"name":"RSTAR2_WORKERS","value":"9"}]')
     assert "operator.env: RSTAR2_WORKERS is set by the chart, from its other values" in done.stderr
 
 
-def test_an_account_that_is_not_made_must_be_named(templated: Templated) -> None:
+def test_account_without_create_needs_a_name(templated: Templated) -> None:
+    """serviceAccount.create=false without a name is rejected."""
     done = templated("serviceAccount.create=false")
     assert "serviceAccount.name: name the account" in done.stderr
 
 
-def test_notes_say_the_next_three_commands(helm: str, tmp_path: Path) -> None:
-    # helm shows notes only at an installation, which needs a cluster: so they become an object of a copied chart.
+def test_notes_list_the_next_three_commands(helm: str, tmp_path: Path) -> None:
+    # helm prints notes only at an installation, which needs a cluster: here they become an object of a copied chart.
+    """The notes fit the values: namespace, passwords of MLflow, the RuntimeClass."""
     chart = shutil.copytree(CHART, tmp_path / "rstar2")
     text = (chart / "templates" / "NOTES.txt").read_text()
     show = '{{- define "notes" -}}' + text + '{{- end }}\nkind: Notes\ntext: {{ include "notes" . | toJson }}\n'
@@ -305,22 +322,25 @@ def test_notes_say_the_next_three_commands(helm: str, tmp_path: Path) -> None:
     assert "runtimeClass.create" not in everything
 
 
-def test_one_version() -> None:
+def test_app_version_is_the_version_of_the_package() -> None:
+    """appVersion, and with it the default images, follows rstar2_train.__version__."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == rstar2_train.__version__
 
 
-def test_documented_values_are_values(templated: Templated) -> None:
+def test_documented_set_options_render(templated: Templated) -> None:
+    """Each `--set` of README and docs names an existing value; together they replace all public images."""
     root = CHART.parents[1]
     texts = [path.read_text() for path in (root / "README.md", *root.glob("docs/*.md"), *root.glob("images/*.md"))]
-    found = {value for text in texts for value in re.findall(r"--set '?([^\s`']+)", text)}
-    assert {value.partition("=")[0] for value in found} >= {"image.repository", "image.tag", "jobImages.judge"}
-    done = templated(*(value.replace("$REGISTRY", "registry.example.org/rstar2") for value in found))
+    options = {value for text in texts for value in re.findall(r"--set '?([^\s`']+)", text)}
+    assert {value.partition("=")[0] for value in options} >= {"image.repository", "image.tag", "jobImages.judge"}
+    done = templated(*(value.replace("$REGISTRY", "registry.example.org/rstar2") for value in options))
     assert done.returncode == 0, done.stderr
     assert "ghcr.io" not in done.stdout
 
 
-def test_the_test_cluster_pulls_nothing(rendered: Render) -> None:
+def test_images_of_the_test_cluster_are_local(rendered: Render) -> None:
+    """With the values of the cluster tests, no image comes from a registry."""
     objects = rendered(*project_images.values())
     named = [value for name, value in env_of(objects).items() if name.endswith("_IMAGE")]
     named += [container["image"] for pod in pods(objects) for container in pod["containers"]]

@@ -1,4 +1,4 @@
-"""Alerts, scraping and the dashboard: promtool takes the rules and sees them fire, and every metric named exists."""
+"""Alerts, scraping and the dashboard: promtool checks and fires the rules, and every named metric exists."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def metrics_named(text: str) -> set[str]:
     return set(re.findall(r"\brstar2_(?:operator|job)_[a-z_]+", text))
 
 
-def metrics_made() -> set[str]:
-    """Names of all series that the operator's metrics can have."""
+def existing_metrics() -> set[str]:
+    """Return the names of all series that the operator's metrics can have."""
     suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-    return {one.name + suffix for one in Metrics().registry.collect() for suffix in suffixes[one.type]}
+    return {metric.name + suffix for metric in Metrics().registry.collect() for suffix in suffixes[metric.type]}
 
 
-def test_alerts_fire_when_they_should(rendered: Render, promtool: str, tmp_path: Path) -> None:
-    rule = rendered(*ON).one("PrometheusRule", OPERATOR)
+def test_alerts_fire_in_their_cases(rendered: Render, promtool: str, tmp_path: Path) -> None:
+    """promtool accepts the rules, and each alert fires in its case of alerts.yaml and not otherwise."""
+    rule = rendered(*ON).single("PrometheusRule", OPERATOR)
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
     (tmp_path / "alerts.yaml").write_text(CASES.read_text())
     for command in (["check", "rules", "--lint=all", "--lint-fatal", "rules.yaml"], ["test", "rules", "alerts.yaml"]):
@@ -47,26 +48,28 @@ def test_alerts_fire_when_they_should(rendered: Render, promtool: str, tmp_path:
     assert tested == {rule["alert"] for group in rule["spec"]["groups"] for rule in group["rules"]}
 
 
-def test_what_is_scraped(rendered: Render) -> None:
+def test_service_monitor_selects_the_operator_service(rendered: Render) -> None:
+    """The ServiceMonitor selects the Service of the operator, by an existing port."""
     objects = rendered(*ON)
-    monitor = objects.one("ServiceMonitor", OPERATOR)
+    monitor = objects.single("ServiceMonitor", OPERATOR)
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    service = objects.one("Service", OPERATOR)
+    service = objects.single("Service", OPERATOR)
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     assert endpoint["honorLabels"] is True
 
 
-def test_the_dashboard_shows_what_there_is(rendered: Render) -> None:
-    config = rendered(*ON).one("ConfigMap", "rstar2-dashboard")
+def test_dashboard_panels_use_existing_metrics(rendered: Render) -> None:
+    """Each expression names a metric of the operator, and no panel covers another."""
+    config = rendered(*ON).single("ConfigMap", "rstar2-dashboard")
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     dashboard = json.loads(config["data"]["rstar2.json"])
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) >= len(dashboard["panels"]) >= 6
     named = metrics_named(" ".join(expressions))
-    assert named <= metrics_made()
-    assert metrics_named((CHART / "files/rules.yaml").read_text()) <= metrics_made()
+    assert named <= existing_metrics()
+    assert metrics_named((CHART / "files/rules.yaml").read_text()) <= existing_metrics()
     taken = set()
     for panel in dashboard["panels"]:
         at = panel["gridPos"]
@@ -76,5 +79,6 @@ def test_the_dashboard_shows_what_there_is(rendered: Render) -> None:
         taken |= cells
 
 
-def test_off_is_off(rendered: Render) -> None:
+def test_monitoring_by_default_adds_no_object(rendered: Render) -> None:
+    """Monitoring is off by default."""
     assert not {"ServiceMonitor", "PrometheusRule", "ConfigMap"} & set(rendered().kinds())

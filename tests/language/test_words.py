@@ -7,10 +7,9 @@ import ast
 import pytest
 
 from tests.language import sources, words
-from tests.language.pending import pending
 
 
-@pytest.mark.parametrize("path", [path for path in sources.texts() if path not in pending("words")])
+@pytest.mark.parametrize("path", sources.texts())
 def test_text_uses_standard_words(path: str) -> None:
     """The messages name the place, the phrase and the words to use; CONTRIBUTING.md has the style guide."""
     assert [str(place) for place in words.places(path)] == []

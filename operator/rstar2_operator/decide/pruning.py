@@ -27,7 +27,7 @@ def prunable(observed: ObservedJob, bodies: Iterable[Any]) -> list[tuple[str, Ob
 
 
 def prunable_when_suspended(observed: ObservedJob) -> list[tuple[str, Object]]:
-    """Return (kind, object) to delete of a suspended job with an invalid spec: Jobs first, then what they need."""
+    """Return (kind, object) to delete of a suspended job with an invalid spec: Jobs first, then the other objects."""
     objects = prunable(observed, ())
     jobs = [(kind, child) for kind, child in objects if kind == "Job"]
     trainers = (pod for pod in observed.pods if names.STAGE_LABEL in labels(pod))
