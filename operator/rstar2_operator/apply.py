@@ -140,12 +140,17 @@ async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
         return None
 
 
-async def delete(client: KubeClient, kind: str, child: Object) -> None:
-    """Delete one object and its dependents; pods get SIGTERM and their grace period."""
+async def delete(client: KubeClient, kind: str, child: Object) -> Object | None:
+    """Delete one object and its dependents; pods get SIGTERM and their grace period.
+
+    Return the object if it remains until its finalizers are removed; None if it is gone.
+    """
     meta = child["metadata"]
     log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
     try:
-        await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"])
+        answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"])
     except ApiException as error:
         if error.status not in (404, 409):  # it is deleted already, or another object has its name
             raise
+        return None
+    return answer if answer.get("kind") == kind else None

@@ -17,7 +17,7 @@ from rstar2_operator.apply import NameConflict, apply, changed, delete, is_missi
 from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
-from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
@@ -59,7 +59,7 @@ class Reconciler:
         self._client = client
         self._settings = settings
         self._metrics = metrics
-        self._status_writer = StatusWriter(client, instance=settings.identity)
+        self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._corrections = DriftCorrections()
         self._with_secret: dict[Key, str] = {}
         """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
@@ -100,7 +100,7 @@ class Reconciler:
             job, observed = context.job, await self._with_secret_checked(key, context, observed)
             plan = decide(job, observed, now=now)
             if plan.delete:
-                await delete(self._client, "AgenticRLJob", observed.job)
+                await self._delete_one(JOB, observed.job)
                 return False
             rejected, correct_in = await self._carry_out(key, context, plan, observed)
             observed_now = self._cache.observed(key) or observed
@@ -175,10 +175,17 @@ class Reconciler:
         rejected = []
         for kind, child in children:
             try:
-                await delete(self._client, kind, child)
+                await self._delete_one(kind, child)
             except ApiException as error:
                 rejected.append(self._rejected(key, kind, child, error))
         return rejected
+
+    async def _delete_one(self, kind: str, obj: Object) -> None:
+        remaining = await delete(self._client, kind, obj)
+        if remaining is None:
+            self._cache.record_deletion(kind, obj)
+        else:
+            self._cache.record_write(kind, remaining)
 
     async def _apply(self, key: Key, body: dict[str, Any], observed: ObservedJob) -> None:
         if body["kind"] == "Secret":
@@ -190,7 +197,7 @@ class Reconciler:
             self._with_secret[key] = observed.job["metadata"]["uid"]
         elif (live := await apply(self._client, body, observed)) is not None:
             # The next round must see the object even if its watch event comes later.
-            self._cache.record_child(body["kind"], live, gone=False)
+            self._cache.record_write(body["kind"], live)
             self._corrections.record(key, body, live)
             self._metrics.applied(body["kind"])
 

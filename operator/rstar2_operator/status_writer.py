@@ -16,7 +16,7 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key
+from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import KubeClient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import JobEvent, events
@@ -74,8 +74,9 @@ def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
 class StatusWriter:
     """Writes statuses and Events of all jobs."""
 
-    def __init__(self, client: KubeClient, *, instance: str) -> None:
+    def __init__(self, client: KubeClient, cache: WatchCache, *, instance: str) -> None:
         self._client = client
+        self._cache = cache
         self._instance = instance
         self._written: dict[Key, float] = {}
         """Job -> time of the last write of its status."""
@@ -85,7 +86,10 @@ class StatusWriter:
         """Digest of an Event -> time at which it was created."""
 
     async def write(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
-        """Write the status if it has changed. Return the seconds until a delayed write is due."""
+        """Write the status if it has changed. Return the seconds until a delayed write is due.
+
+        The cache has the written status immediately: the next round reads the timers of this one from it.
+        """
         old = job.get("status") or {}
         wait = self._wait(key, old, status)
         if wait is None or wait > 0:
@@ -97,7 +101,7 @@ class StatusWriter:
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
-        await self._client.apply(body, subresource="status")
+        self._cache.record_write(JOB, await self._client.apply(body, subresource="status"))
         self._written[key] = time.monotonic()
         self._worse_since.pop(key, None)
         for event in events(old, status):

@@ -14,7 +14,7 @@ from typing import Any
 import kopf
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.cache import Key, WatchCache, plain
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils.dns import join_address
@@ -50,11 +50,11 @@ def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegist
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=handlers)
     async def job(event: Mapping[str, Any], **_: Any) -> None:
-        enqueue(cache.record_job(_plain(event), gone=_gone(event)))
+        enqueue(cache.record_job(plain(event["object"]), gone=_gone(event)))
 
     def child(kind: str) -> Any:
         async def handler(event: Mapping[str, Any], **_: Any) -> None:
-            enqueue(cache.record_child(kind, _plain(event), gone=_gone(event)))
+            enqueue(cache.record_child(kind, plain(event["object"]), gone=_gone(event)))
 
         return handler
 
@@ -64,7 +64,8 @@ def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegist
     @kopf.on.event("", "v1", "events", registry=handlers)
     async def warning(event: Mapping[str, Any], **_: Any) -> None:
         if not _gone(event):
-            enqueue(cache.record_warning(_plain(event)))
+            for key in cache.record_warning(plain(event["object"])):
+                queue.add(key)
 
     return handlers
 
@@ -98,13 +99,6 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
         result.watching.label_selectors[group, version, plural] = names.SELECTOR
     result.watching.field_selectors["", "v1", "events"] = "type=Warning"
     return result
-
-
-def _plain(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The object without managedFields, which is large and unused here."""
-    body = dict(event["object"])
-    body["metadata"] = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    return body
 
 
 def _gone(event: Mapping[str, Any]) -> bool:

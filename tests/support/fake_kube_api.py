@@ -45,6 +45,9 @@ class FakeKubeApi:
         self.requests: list[tuple[str, str, str]] = []
         """(verb, kind, name) of every request that is not a read."""
         self.events: list[Body] = []
+        self.late_kinds: set[str] = set()
+        """Kinds whose watch events are held back until `deliver`."""
+        self._late: list[tuple[Body, bool]] = []
         self._count = 0
 
     def put(self, body: Body) -> Body:
@@ -71,12 +74,21 @@ class FakeKubeApi:
 
     def _notify(self, body: Body, *, gone: bool = False) -> None:
         body = copy.deepcopy(body)
-        if body["kind"] == "AgenticRLJob":
+        if body["kind"] in self.late_kinds:
+            self._late.append((body, gone))
+        elif body["kind"] == "AgenticRLJob":
             self.queue.add(self.store.record_job(body, gone=gone))
         elif body["kind"] != "Secret":
             key = self.store.record_child(body["kind"], body, gone=gone)
             if key is not None:
                 self.queue.add(key)
+
+    def deliver(self) -> None:
+        """Deliver the watch events that were held back, in order."""
+        events, self._late, kinds, self.late_kinds = self._late, [], self.late_kinds, set()
+        for body, gone in events:
+            self._notify(body, gone=gone)
+        self.late_kinds = kinds
 
     # -- client.Client ----------------------------------------------------------------------------------------------
 
@@ -110,12 +122,13 @@ class FakeKubeApi:
             raise api_error(409, "AlreadyExists", f"{name} already exists")
         return body if dry_run else self.put(body)
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> Body:
         """Replace Client.delete."""
         self.requests.append(("delete", kind, name))
         if self.objects.get((kind, name), {}).get("metadata", {}).get("uid") != uid:
             raise api_error(404, "NotFound", name)
         self.drop(kind, name)
+        return {"kind": "Status"}
 
 
 class Operator:

@@ -11,6 +11,11 @@ from rstar2_operator import drift, names, status_writer
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import manifest
 
+UNSCHEDULED = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}],
+}
+
 
 @pytest.fixture(autouse=True)
 def write_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +109,44 @@ async def test_reconcile_recreated_job_waits_for_old_objects() -> None:
             operator.api.drop(kind, name)
     await operator.until(lambda: ("Job", "demo-prepare") in operator.api.objects)
     assert operator.names("Secret") == ["demo-secrets"] and operator.condition("Degraded")["status"] == "False"
+
+
+async def test_reconcile_late_watch_keeps_the_release() -> None:
+    """A released job stays released while the watch of jobs is late: the operator knows its own status."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.change(pendingDeadlineSeconds=1)
+    pod = {"kind": "Pod", "metadata": {"name": "demo-g0-1-0", "labels": names.labels("demo", "trainer")}}
+    operator.api.put({**pod, "status": UNSCHEDULED})
+    operator.api.late_kinds = {"AgenticRLJob"}
+    await operator.until(lambda: operator.status.get("nextRetryTime") is not None)
+    operator.api.drop("Pod", "demo-g0-1-0")
+    for _ in range(3):
+        operator.api.edit("ConfigMap", "demo-progress")
+        await operator.run()
+    assert operator.names("Job") == ["demo-prepare"] and operator.condition("PodsScheduled")["status"] == "False"
+    timeouts = [event for event in operator.api.events if event["reason"] == "SchedulingTimeout"]
+    assert len(timeouts) == 1
+    operator.api.deliver()
+    await operator.run()
+    assert operator.names("Job") == ["demo-prepare"]
+
+
+async def test_reconcile_recreated_job_inherits_no_success() -> None:
+    """If the deletion of a job was missed, its outcomes do not count for the job that replaces it."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    done = '{"stage": "g0", "attempt": 1, "outcome": "completed", "reason": "StepsReached"}'
+    operator.api.late_kinds = {"AgenticRLJob"}
+    operator.api.drop("AgenticRLJob", "demo")
+    operator.api.late_kinds, operator.api._late = set(), []  # the watch was down: the event is lost
+    operator.api.edit("ConfigMap", "demo-progress", data={"outcome-g0.json": done})
+    again = manifest("g")
+    again["metadata"]["uid"] = "uid-again"
+    operator.api.put(again)
+    await operator.run()
+    assert operator.status["phase"] == "Preparing" and operator.status["stages"][0]["phase"] == "Pending"
+    assert "belongs to an earlier job of this name" in operator.condition("Degraded")["message"]
 
 
 async def test_reconcile_retained_claim_is_reused() -> None:

@@ -27,7 +27,12 @@ class Api:
 
 
 def body(name: str, job: str = "demo", uid: str = "") -> dict:
-    meta: dict[str, Any] = {"namespace": "team", "name": name, "uid": uid or name, "labels": {names.JOB_LABEL: job}}
+    meta: dict[str, Any] = {
+        "namespace": "team",
+        "name": name,
+        "uid": uid or name,
+        "labels": names.labels(job, "trainer"),
+    }
     return {"metadata": meta | {"creationTimestamp": "2026-11-22T08:00:00Z"}}
 
 
@@ -148,12 +153,10 @@ async def test_resync_ignores_objects_of_deleted_jobs() -> None:
 
 async def test_resync_ignores_claims_of_earlier_jobs() -> None:
     """A retained claim of an earlier job of the name proves no stale watch."""
-    api, cache = full()
+    api, cache = Api(AgenticRLJob=["demo"], Job=["demo-state"]), WatchCache()
     again = body("demo")
     again["metadata"]["creationTimestamp"] = "2026-11-22T09:00:00Z"
-    cache.record_job(body("demo"), gone=True)
     cache.record_job(again, gone=False)
-    api.existing["Job"] = ["demo-state"]
     resync = sync(api, cache)
     assert [await resync.compare(WorkQueue()) for _ in range(2)] == ["", ""]
 

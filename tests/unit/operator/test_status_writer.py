@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator import status_writer
+from rstar2_operator.cache import WatchCache
 from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, StatusWriter
 
 KEY = ("team", "demo")
@@ -23,9 +24,10 @@ class FakeClient:
         self.statuses: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
-    async def apply(self, body: dict[str, Any], *, subresource: str) -> None:
+    async def apply(self, body: dict[str, Any], *, subresource: str) -> dict[str, Any]:
         assert subresource == "status"
         self.statuses.append(body["status"])
+        return body
 
     async def create(self, body: dict[str, Any]) -> None:
         assert body["kind"] == "Event"
@@ -51,7 +53,7 @@ class Job:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.client = FakeClient()
-        self.writer = StatusWriter(self.client, instance="test")  # type: ignore[arg-type]
+        self.writer = StatusWriter(self.client, WatchCache(), instance="test")  # type: ignore[arg-type]
 
     async def write(self, *conditions: dict[str, str], **fields: Any) -> float | None:
         """Return the result of `write` for a status with these conditions and fields."""

@@ -1,0 +1,116 @@
+"""The watch cache: events that are late, repeated, lost or about another object of the same name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.cache import WatchCache
+from rstar2_operator.observed import ObservedJob
+
+KEY = ("team", "demo")
+
+
+def job(version: int, uid: str = "job-1", name: str = "demo", **status: Any) -> dict[str, Any]:
+    meta = {"namespace": "team", "name": name, "uid": uid, "resourceVersion": str(version)}
+    return {"kind": "AgenticRLJob", "metadata": meta, "status": status}
+
+
+def child(version: int, uid: str = "child-1", *, name: str = "demo-progress", owner: str = "job-1") -> dict[str, Any]:
+    meta = {"namespace": "team", "name": name, "uid": uid, "resourceVersion": str(version)}
+    meta |= {"labels": names.labels("demo", "trainer"), "ownerReferences": [{"controller": True, "uid": owner}]}
+    return {"kind": "ConfigMap", "metadata": meta}
+
+
+def snapshot(cache: WatchCache) -> ObservedJob:
+    observed = cache.observed(KEY)
+    assert observed is not None
+    return observed
+
+
+def test_cache_older_event_does_not_replace_a_write() -> None:
+    """The response to a write is newer than the events that were sent before it."""
+    cache = WatchCache()
+    cache.record_job(job(1, phase="Running"), gone=False)
+    cache.record_write(
+        "AgenticRLJob", job(3, phase="Pending") | {"metadata": job(3)["metadata"] | {"managedFields": []}}
+    )
+    cache.record_job(job(2, phase="Running"), gone=False)
+    assert snapshot(cache).status == {"phase": "Pending"} and "managedFields" not in snapshot(cache).job["metadata"]
+    cache.record_job(job(4, phase="Preparing"), gone=False)
+    assert snapshot(cache).status == {"phase": "Preparing"}
+
+
+def test_cache_late_response_does_not_revive_an_object() -> None:
+    """An object whose deletion was delivered or carried out stays deleted."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_child("ConfigMap", child(5), gone=True)
+    cache.record_write("ConfigMap", child(4))
+    assert snapshot(cache).children == {}
+    cache.record_child("ConfigMap", child(6, "child-2"), gone=False)
+    cache.record_deletion("ConfigMap", child(6, "child-2"))
+    cache.record_child("ConfigMap", child(7, "child-2"), gone=False)
+    assert snapshot(cache).children == {}
+    cache.record_job(job(8), gone=True)
+    cache.record_write("AgenticRLJob", job(7))
+    assert cache.observed(KEY) is None
+
+
+def test_cache_object_with_restored_label_returns() -> None:
+    """A watch reports a lost label as a deletion; the object returns when the label does."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_child("ConfigMap", child(2), gone=False)
+    cache.record_child("ConfigMap", child(3), gone=True)
+    cache.record_child("ConfigMap", child(4), gone=False)
+    assert len(snapshot(cache).children) == 1
+
+
+def test_cache_late_deletion_leaves_the_new_object() -> None:
+    """The deletion of an object does not remove the next one of its name."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_child("ConfigMap", child(2), gone=False)
+    cache.record_job(job(5, "job-2"), gone=False)
+    cache.record_child("ConfigMap", child(6, "child-2", owner="job-2"), gone=False)
+    cache.record_child("ConfigMap", child(4), gone=True)
+    cache.record_job(job(3), gone=True)
+    observed = snapshot(cache)
+    assert observed.job["metadata"]["uid"] == "job-2"
+    assert [each["metadata"]["uid"] for each in observed.children.values()] == ["child-2"]
+
+
+def test_cache_children_of_another_job_uid_are_excluded() -> None:
+    """A recreated job does not see the objects of the deleted job of its name."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_child("ConfigMap", child(2), gone=False)
+    cache.record_job(job(3, "job-2"), gone=False)
+    assert snapshot(cache).children == {}
+
+
+def test_cache_pods_of_a_deleted_job_stay_until_deleted() -> None:
+    """A recreated job sees the pods of the deleted job, which may still hold accelerators."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_child("Pod", child(2, "pod-1"), gone=False)
+    cache.record_job(job(3), gone=True)
+    cache.record_job(job(4, "job-2"), gone=False)
+    assert len(snapshot(cache).pods) == 1
+    cache.record_child("Pod", child(5, "pod-1"), gone=True)
+    assert snapshot(cache).pods == ()
+
+
+def test_cache_warning_belongs_to_the_job_of_its_object() -> None:
+    """Job `demo` gets the events of its Deployment demo-rollout, though a job demo-rollout exists."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    cache.record_job(job(2, "job-2", "demo-rollout"), gone=False)
+    about = {"namespace": "team", "name": "demo-rollout", "kind": "ReplicaSet", "uid": "unknown"}
+    assert cache.record_warning({"involvedObject": about}) == [KEY]
+    about["name"] = "demo-rollout-judge"
+    assert cache.record_warning({"involvedObject": about}) == [KEY, ("team", "demo-rollout")]
+    cache.record_child("Deployment", child(3, "engines", name="demo-rollout-judge"), gone=False)
+    assert cache.record_warning({"involvedObject": about | {"uid": "engines"}}) == [KEY]
+    assert len(snapshot(cache).warnings) == 3
