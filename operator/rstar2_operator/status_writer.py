@@ -2,7 +2,7 @@
 
 A changed status is written immediately if a person or a program waits for the change; after SETTLE_SECONDS if there is
 a new problem; at most every HOLD_SECONDS if only figures changed; at most every COUNTS_SECONDS if only pod counts
-changed.
+changed, or new pods received a node.
 """
 
 from __future__ import annotations
@@ -67,8 +67,17 @@ def changed_conditions(old: Object, new: dict[str, Any]) -> set[tuple[str, str]]
 
 
 def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
-    """Whether anything but the pod counts of roles changed. Pure."""
-    return as_json({**old, "roles": None}) != as_json({**new, "roles": None})
+    """Whether anything but pod counts changed: those of the roles, and whether new pods already have a node. Pure."""
+    return as_json(_without_counts(old)) != as_json(_without_counts(new))
+
+
+def _without_counts(status: Object) -> Object:
+    conditions = [
+        each
+        for each in status.get("conditions") or ()
+        if each["type"] != "PodsScheduled" or each["reason"] not in ("Pending", "Scheduled")
+    ]
+    return {**status, "roles": None, "conditions": conditions}
 
 
 class StatusWriter:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rstar2_train.api.state_dir import JobState
 from tests.cluster import jobs, mlflow_server, operator_release
@@ -221,7 +222,7 @@ def assert_few_writes_at_start(run: JobRun, *, since: float) -> None:
     statuses = operator_release.statuses(run.cluster, run.namespace)
     starting = next(count for count, status in enumerate(statuses, start=1) if is_true(status, "Training"))
     print(f"starting the job: {own.total()} writes of {len(own)} objects, {starting} of status")
-    assert starting <= 3, statuses[:starting]
+    assert starting <= 3, "\n\n".join(yaml.safe_dump(status) for status in statuses[:starting])
 
 
 def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:

@@ -136,6 +136,15 @@ async def test_writer_figures_wait_and_counts_wait_longer(job: Job) -> None:
     assert len(job.client.statuses) == 2
 
 
+async def test_writer_pods_with_a_node_wait_as_counts_do(job: Job) -> None:
+    """Pods that receive a node shortly after their creation need no write of their own."""
+    pending = {"type": "PodsScheduled", "status": "False", "reason": "Pending", "message": "Waiting for a node: a."}
+    await job.write(WELL, pending)
+    scheduled = {**pending, "status": "True", "reason": "Scheduled", "message": ""}
+    assert await job.write(WELL, scheduled) == COUNTS_SECONDS
+    assert await job.write(WELL, {**scheduled, "status": "False", "reason": "NoPods"}) == HOLD_SECONDS
+
+
 async def test_writer_event_note_is_cut_to_1024_bytes(job: Job) -> None:
     """The API server counts bytes, not characters."""
     await job.write(WELL, phase="Failed", message="x" + "é" * 1000)
