@@ -3,7 +3,7 @@
     __main__            parses the command line, runs the stage, writes the outcome, exits with its code
       |
       v
-    stages/{sft,grpo,filter,evaluate}     the loop of each stage type
+    stages/{sft,grpo,filter,evaluate}     the loop of each stage type; the steps of GRPO: pipeline
       |            |             |
       |            |             +--> validation        measures a model on the held-out set
       |            +--> rollout_session ---> inference (engines), judge, rollout (agent loop)
@@ -16,6 +16,7 @@ Modules:
 - `trainer_session`  ranks and checkpoints of the attempt
 - `rollout_session`  engines and judge of the attempt
 - `initial_policy`   the model and the optimiser that a stage starts from
+- `pipeline`         the steps of a GRPO stage: generator, trainer, publisher
 - `selection`        from scored rollouts to training sequences: Resample-on-Correct and advantages
 - `triggers`         when a GRPO stage finishes before its last step
 - `validation`       a validation run and the run of an Evaluate stage

@@ -91,17 +91,31 @@ class RolloutSession:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
 
     async def sample_groups(
-        self, problems: Sequence[Problem], *, samples: int, sampling: Sampling, seed: tuple[int | str, ...]
+        self,
+        problems: Sequence[Problem],
+        *,
+        samples: int,
+        sampling: Sampling,
+        seed: tuple[int | str, ...],
+        on_group: Callable[[list[Trajectory]], None] = lambda _: None,
     ) -> list[list[Trajectory]]:
         """Return `samples` scored trajectories per problem, in the order of `problems`.
 
-        Raises SuspendRequested on a stop request, StageFailed when too many rollouts are lost.
+        `on_group`: called with each group, in the order of sample numbers, when its last trajectory is scored. Raises
+        SuspendRequested on a stop request, StageFailed when too many rollouts are lost, and any error of `on_group`.
         """
         count = self._progress_counter(0, len(problems) * samples, every=samples)
         context = self._rollout_context(sampling, seed)
-        groups = await self._unless_stopped(
-            collect_groups(problems, samples=samples, context=context, on_done=lambda _: count())
-        )
+        unfinished: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
+
+        def on_done(trajectory: Trajectory) -> None:
+            group = unfinished[trajectory.prompt_id]
+            group.append(trajectory)
+            if len(group) == samples:
+                on_group(sorted(unfinished.pop(trajectory.prompt_id), key=lambda member: member.sample))
+            count()
+
+        groups = await self._unless_stopped(collect_groups(problems, samples=samples, context=context, on_done=on_done))
         _check_lost([trajectory for group in groups for trajectory in group])
         return groups
 

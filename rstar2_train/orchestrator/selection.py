@@ -1,4 +1,4 @@
-"""Turns the rollouts of a step into a training batch: Resample-on-Correct, then advantages. Pure.
+"""Turns the rollouts of a group into training sequences: Resample-on-Correct, then advantages. Pure.
 
 Marks each trajectory with its selection (kept or dropped, and the reason), so that the step's Parquet file is complete.
 """
@@ -6,7 +6,6 @@ Marks each trajectory with its selection (kept or dropped, and the reason), so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
@@ -16,37 +15,28 @@ from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.trainer.types import TrainSequence
 
 
-@dataclass(frozen=True)
-class TrainingBatch:
-    """The training sequences of one step."""
+def select_group(
+    group: Sequence[Trajectory], *, settings: GRPOSettings, seed: int, step: int
+) -> list[TrainSequence] | None:
+    """Mark the trajectories of one group in place; return its training sequences (paper §2.2.3, eq. 7).
 
-    groups: list[list[TrainSequence]]
-    """The groups whose rewards differ, each with its kept rollouts."""
-    lost: int
-    """Number of rollouts lost to infrastructure."""
-
-
-def select_rollouts(
-    groups: Sequence[Sequence[Trajectory]], *, settings: GRPOSettings, seed: int, step: int
-) -> TrainingBatch:
-    """Mark the trajectories in place and return the training sequences (paper §2.2.3, eq. 7)."""
-    trained = []
-    for group in groups:
-        selection = resample(
-            [_stats(trajectory) for trajectory in group],
-            keep=settings.keep_per_prompt,
-            mode=settings.resample.mode,
-            min_per_class=settings.resample.min_per_class,
-            seed=(seed, step, group[0].prompt_id),
-        )
-        for index, trajectory in enumerate(group):
-            trajectory.kept = selection.trainable and index in selection.kept
-            trajectory.kept_reason = selection.reasons[index]
-        if selection.trainable:
-            kept = [group[index] for index in selection.kept]
-            advantages = group_advantages([trajectory.reward for trajectory in kept])
-            trained.append([_sequence(t, advantage) for t, advantage in zip(kept, advantages, strict=True)])
-    return TrainingBatch(trained, sum(trajectory.failed for group in groups for trajectory in group))
+    Return None for a group whose kept rewards are equal: it has no advantage.
+    """
+    selection = resample(
+        [_stats(trajectory) for trajectory in group],
+        keep=settings.keep_per_prompt,
+        mode=settings.resample.mode,
+        min_per_class=settings.resample.min_per_class,
+        seed=(seed, step, group[0].prompt_id),
+    )
+    for index, trajectory in enumerate(group):
+        trajectory.kept = selection.trainable and index in selection.kept
+        trajectory.kept_reason = selection.reasons[index]
+    if not selection.trainable:
+        return None
+    kept = [group[index] for index in selection.kept]
+    advantages = group_advantages([trajectory.reward for trajectory in kept])
+    return [_sequence(trajectory, advantage) for trajectory, advantage in zip(kept, advantages, strict=True)]
 
 
 def regroup_stored(

@@ -57,14 +57,19 @@ def write(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
     Takes the trajectories one batch at a time.
     """
+    rows = map(to_row, trajectories)
+    write_tables(path, itertools.takewhile(lambda table: table.num_rows, (_group(rows) for _ in itertools.count())))
+
+
+def write_tables(path: Path, row_groups: Iterable[pa.Table]) -> None:
+    """Write a complete file or none, as `write` does, from tables with the columns of `SCHEMA`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    rows = map(to_row, trajectories)
     try:
         with temporary.open("wb") as file:
             with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-                while (group := _group(rows)).num_rows:
-                    writer.write_table(group)
+                for table in row_groups:
+                    writer.write_table(table)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -16,6 +16,7 @@ from rstar2_train.api.contracts import Outcome, StageFailed, write_model
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.stages import grpo
+from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer import checkpoint
@@ -46,10 +47,20 @@ class FakeRollouts:
     async def push_folder(self, folder: Path, version: str) -> None:
         self.pushed.append(version)
 
-    async def sample_groups(self, problems: Sequence[Problem], *, samples: int, **_: object) -> list[list[Trajectory]]:
+    async def sample_groups(
+        self,
+        problems: Sequence[Problem],
+        *,
+        samples: int,
+        on_group: Callable[[list[Trajectory]], None],
+        **_: object,
+    ) -> list[list[Trajectory]]:
         if self._before_sample is not None:
             await self._before_sample()
-        return [[rollout(problem, sample) for sample in range(samples)] for problem in problems]
+        groups = [[rollout(problem, sample) for sample in range(samples)] for problem in problems]
+        for group in groups:
+            on_group(group)
+        return groups
 
 
 class CharacterFormat:
@@ -201,3 +212,35 @@ async def test_grpo_warms_up_only_a_fresh_optimizer(stage: Callable[..., StageCo
         events = map(json.loads, journal_file(ctx.state.root).read_text().splitlines())
         values = [event["values"] for event in events if event["kind"] == "metrics" and event["run"] == ctx.stage.name]
         assert [step["trainer/lr"] for step in values if "trainer/lr" in step] == expected
+
+
+async def test_grpo_restart_samples_only_missing_groups(stage: Callable[..., StageContext]) -> None:
+    """An attempt that dies inside a batch keeps its complete groups; the next attempt samples the others."""
+
+    class DyingRollouts(FakeRollouts):
+        async def sample_groups(
+            self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
+        ) -> list[list[Trajectory]]:
+            on_group([rollout(problems[0], sample) for sample in range(more["samples"])])
+            raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
+
+    class RecordingRollouts(FakeRollouts):
+        sampled: ClassVar[list[list[str]]] = []
+
+        async def sample_groups(self, problems: Sequence[Problem], **more: Any) -> list[list[Trajectory]]:
+            self.sampled.append([problem.id for problem in problems])
+            return await super().sample_groups(problems, **more)
+
+    ctx = stage()
+    with pytest.raises(StageFailed, match="all engines are unreachable"):
+        await run(ctx, DyingRollouts())
+    log = ctx.folder.trajectories / "step-000001.groups"
+    assert log.exists()
+
+    ctx = stage(attempt=2)
+    assert (await run(ctx, RecordingRollouts())).outcome == "completed"
+    assert [len(ids) for ids in RecordingRollouts.sampled] == [1, 2, 2, 2]
+    rows = trajectory_store.read(ctx.folder.trajectories / "step-000001.parquet")
+    assert sorted((row.sample, row.kept) for row in rows) == [(0, True), (0, True), (1, True), (1, True)]
+    assert len({row.prompt_id for row in rows}) == 2
+    assert not log.exists()

@@ -1,0 +1,178 @@
+"""The generator: samples the batches of a GRPO stage, and streams each complete group to the disk.
+
+Batch s (from 0) is trained on by version s. It starts when the engines serve version s - maxStaleness. Engines never
+return to an older version, so each of its tokens is at most `maxStaleness` versions old when it is trained on. No
+rollout is discarded for its age.
+
+A complete group is scored, selected and appended to the log of its batch. When the last group finishes, the log becomes
+the Parquet file of the step. A restarted attempt uses the stored groups and samples only the missing ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.data.problems import Problem
+from rstar2_train.data.sampler import PromptSampler
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.pipeline.group_log import GroupLog
+from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
+from rstar2_train.orchestrator.rollout_session import RolloutSession
+from rstar2_train.orchestrator.selection import regroup_stored, select_group
+from rstar2_train.rollout import trajectory_store
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.trainer.types import TrainSequence
+
+log = logging.getLogger(__name__)
+
+Group = list[Trajectory]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rollouts of one step; stored on disk."""
+
+    step: int
+    """Number of the step, from 0."""
+    groups: list[Group]
+    """All rollouts, one list per prompt, in the order of the step's prompts."""
+    trained: list[list[TrainSequence]]
+    """The kept rollouts of the groups whose rewards differ."""
+    seconds: float
+    """Seconds from the start of the batch to its last group."""
+
+
+BatchQueue = asyncio.Queue[asyncio.Future[Batch]]
+"""Batches in step order; each becomes complete in the queue, or has its error."""
+
+
+class Generator:
+    """Fills the queue with the batches of a stage, from a first step to the last."""
+
+    def __init__(
+        self,
+        ctx: StageContext,
+        settings: GRPOSettings,
+        rollouts: RolloutSession,
+        problems: Sequence[Problem],
+        served: ServedVersion,
+    ) -> None:
+        self._ctx = ctx
+        self._settings = settings
+        self._rollouts = rollouts
+        self._problems = problems
+        self._served = served
+        self._order = PromptSampler(len(problems), settings.prompts_per_step, ctx.seed, ctx.stage.name)
+
+    @contextlib.asynccontextmanager
+    async def batches(self, first: int) -> AsyncIterator[BatchQueue]:
+        """Sample the batches from step `first` in the background; on exit stop the rollouts of those not yet used."""
+        queue: BatchQueue = asyncio.Queue(maxsize=1)
+        started: list[asyncio.Future[Batch]] = []
+        filling = asyncio.create_task(self._fill(queue, started, first))
+        try:
+            yield queue
+        finally:
+            tasks: list[asyncio.Future[Any]] = [filling, *started]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fill(self, queue: BatchQueue, started: list[asyncio.Future[Batch]], first: int) -> None:
+        """Start each batch when its version is served. An error ends the queue as its last entry."""
+        try:
+            for step in range(first, self._settings.steps):
+                await self._served.wait_for(step)
+                started.append(asyncio.create_task(self._batch(step)))
+                await queue.put(started[-1])
+        except Exception as error:
+            failed: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            await queue.put(failed)
+
+    async def _batch(self, step: int) -> Batch:
+        """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them."""
+        started = time.monotonic()
+        problems = [self._problems[index] for index in self._order.at(step)]
+        groups = await self._stored(step, problems)
+        if groups is None:
+            return await self._sample(step, problems, started)
+        selected = [self._select(group, step) for group in groups]
+        return Batch(step, groups, [group for group in selected if group], time.monotonic() - started)
+
+    async def _stored(self, step: int, problems: Sequence[Problem]) -> list[Group] | None:
+        """Return the groups of a complete stored batch, or None."""
+        file = trajectory_store.step_path(self._ctx.folder.trajectories, step + 1)
+        stored = await asyncio.to_thread(trajectory_store.read, file) if file.exists() else []
+        if not stored:
+            return None
+        groups = regroup_stored(stored, problems=problems, rollouts_per_prompt=self._settings.rollouts_per_prompt)
+        if groups is None:
+            log.warning("step %d: the stored rollouts have other settings or data; sampling again", step + 1)
+        else:
+            log.info("step %d: using the stored rollouts; repeating only the update", step + 1)
+        return groups
+
+    async def _sample(self, step: int, problems: Sequence[Problem], started: float) -> Batch:
+        """Sample and store the groups that the log of the batch lacks."""
+        ctx, settings = self._ctx, self._settings
+        group_log = GroupLog(trajectory_store.step_path(ctx.folder.trajectories, step + 1))
+        groups: dict[str, Group] = {}
+        selected: dict[str, list[TrainSequence] | None] = {}
+        writes: list[asyncio.Future[None]] = []
+
+        def accept(group: Group) -> None:
+            ctx.check_current()
+            groups[group[0].prompt_id] = group
+            selected[group[0].prompt_id] = self._select(group, step)
+            previous = writes[-1] if writes else None
+            writes.append(asyncio.create_task(_append(group_log, group, after=previous)))
+
+        for group in await asyncio.to_thread(group_log.read):
+            if self._usable(group, problems):
+                groups[group[0].prompt_id] = group
+                selected[group[0].prompt_id] = self._select(group, step)
+        missing = [problem for problem in problems if problem.id not in groups]
+        if groups:
+            log.info("step %d: %d groups are stored; sampling the other %d", step + 1, len(groups), len(missing))
+        try:
+            if missing:
+                await self._rollouts.sample_groups(
+                    missing,
+                    samples=settings.rollouts_per_prompt,
+                    sampling=settings.sampling,
+                    seed=(ctx.seed, step),
+                    on_group=accept,
+                )
+        finally:
+            await asyncio.gather(*writes)
+        seconds = time.monotonic() - started
+        ctx.check_current()
+        await asyncio.to_thread(group_log.seal, [problem.id for problem in problems])
+        trained = [selected[problem.id] for problem in problems]
+        return Batch(step, [groups[problem.id] for problem in problems], [group for group in trained if group], seconds)
+
+    def _select(self, group: Group, step: int) -> list[TrainSequence] | None:
+        return select_group(group, settings=self._settings, seed=self._ctx.seed, step=step)
+
+    def _usable(self, group: Group, problems: Sequence[Problem]) -> bool:
+        """Return whether a stored group belongs to the batch. One with a lost rollout is sampled again."""
+        return (
+            any(problem.id == group[0].prompt_id for problem in problems)
+            and len(group) == self._settings.rollouts_per_prompt
+            and not any(trajectory.failed for trajectory in group)
+        )
+
+
+async def _append(group_log: GroupLog, group: Group, *, after: asyncio.Future[None] | None) -> None:
+    """Append a group to the log in a thread, after the group before it."""
+    if after is not None:
+        await asyncio.wait({after})
+    await asyncio.to_thread(group_log.append, group)
