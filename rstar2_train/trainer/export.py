@@ -35,7 +35,7 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         source: the model folder from which it was loaded.
         target: an existing folder, not yet visible to readers.
     """
-    dtype = _stored_dtype(source)
+    dtype = stored_dtype(source)
     files = _plan({name: shard.numel() * dtype.itemsize for name, shard in named_shards(policy).items()})
     shards = named_shards(policy)
     for file, names in files.items():
@@ -54,7 +54,8 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         (target / INDEX).write_text(json.dumps(index, indent=1))
 
 
-def _stored_dtype(source: Path) -> torch.dtype:
+def stored_dtype(source: Path) -> torch.dtype:
+    """Return the dtype of a model folder's weights, from its config.json. Raises ValueError for another kind."""
     config = json.loads((source / "config.json").read_text())
     dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "float32", None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:

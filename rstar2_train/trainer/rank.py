@@ -15,10 +15,12 @@ import torch.distributed as dist
 
 from rstar2_train.trainer import device, export, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
-from rstar2_train.trainer.model import Policy, load_policy
+from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
+from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
+from rstar2_train.weights.shard_file import FileSummary
 
 
 class TrainerRank:
@@ -32,6 +34,7 @@ class TrainerRank:
         self.policy: Policy | None = None
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
+        self.writer: ShardWriter | None = None
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -126,6 +129,25 @@ class TrainerRank:
             export.copy_companions(model_dir, folder)
         export.write_weights(policy, model_dir, folder)
 
+    def start_versions(self, model_dir: Path) -> None:
+        """Start a chain of weight versions, in the dtype of `model_dir`; the first version must be a snapshot."""
+        self.writer = ShardWriter(rank=self.rank, ranks=self.ranks, dtype=export.stored_dtype(model_dir))
+
+    def write_version(self, folder: Path, snapshot: bool) -> FileSummary:
+        """Write this rank's file of a weight version. No collective: each rank writes its own shards."""
+        policy, _ = self._loaded()
+        return self._chain().write(folder, named_shards(policy), snapshot=snapshot)
+
+    def commit_version(self) -> None:
+        """Take the last written weight version as the base of the next one."""
+        self._chain().commit()
+
+    def score(self, model_dir: Path, rows: list[list[int]]) -> tuple[list[list[float]], list[int]]:
+        """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""
+        policy, _ = self._loaded()
+        logprobs = step.row_logprobs(policy, rows, self.compute.device)
+        return logprobs, fingerprint(named_shards(policy), export.stored_dtype(model_dir))
+
     def close(self) -> None:
         """Leave the process group together: if one rank leaves early, the others abort at exit."""
         dist.barrier()
@@ -135,6 +157,11 @@ class TrainerRank:
         if self.policy is None or self.optimizer is None:
             raise RuntimeError("no model is loaded: call load() first")
         return self.policy, self.optimizer
+
+    def _chain(self) -> ShardWriter:
+        if self.writer is None:
+            raise RuntimeError("no chain of weight versions: call start_versions() first")
+        return self.writer
 
     def _update(self, lr: float) -> MetricTally:
         policy, optimizer = self._loaded()

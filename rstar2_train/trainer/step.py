@@ -87,6 +87,23 @@ def start_logprobs(
     return values
 
 
+@torch.no_grad()
+def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) -> list[list[float]]:
+    """Return the log-probability of each token of each row after its first. Collective: all ranks score all rows.
+
+    Args:
+        policy: the sharded policy.
+        rows: token ids; all rows have the same length, at least 2.
+        device: where to compute.
+    """
+    ids = torch.tensor(rows, device=device)
+    positions = torch.arange(ids.numel(), device=device).view(ids.shape)[:, :-1].reshape(-1)
+    logprobs, _ = policy(ids=ids, positions=positions, targets=ids[:, 1:].reshape(-1))
+    cast(FSDPModule, policy).reshard()
+    values: list[list[float]] = logprobs.view(len(rows), -1).double().tolist()
+    return values
+
+
 def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, temperature: float) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = policy(
         ids=_to(batch.ids, device).long(),

@@ -26,6 +26,8 @@ from rstar2_train.trainer.types import (
     TrainSequence,
     TrainState,
 )
+from rstar2_train.weights import version_store
+from rstar2_train.weights.version_store import VersionManifest
 
 Metrics = dict[str, float]
 
@@ -172,11 +174,47 @@ class TrainerGroup:
             model_dir: the folder to create; an existing one is replaced.
             durable: fsync it; not needed for weights that are pushed to engines.
         """
-        if self._model_dir is None:
-            raise RuntimeError("no model is loaded: call load() first")
-        source = self._model_dir
+        source = self.model_dir
         with checkpoint.write_folder(model_dir, durable=durable) as folder:
             self._ranks.call("export", source, folder)
+
+    def start_versions(self) -> None:
+        """Start a chain of weight versions: the next `publish` must write a snapshot."""
+        self._ranks.call("start_versions", self.model_dir)
+
+    def publish(self, folder: Path, *, version: str, version_id: str, base: str | None) -> VersionManifest:
+        """Write a weight version, all ranks at the same time: complete or absent. Call `start_versions` before.
+
+        Args:
+            folder: the folder to create.
+            version: the weight version that engines report.
+            version_id: id of this version of this run.
+            base: id of the last published version; None writes a snapshot.
+
+        Raises:
+            StageFailed: StorageFull; no files are left, and the base of the next version stays the same.
+        """
+        with checkpoint.write_folder(folder, durable=False) as aside:
+            files = self._ranks.call("write_version", aside, base is None)
+            manifest = VersionManifest(version_id, version, base, files)
+            version_store.write_manifest(aside, manifest)
+        self._ranks.call("commit_version")
+        return manifest
+
+    def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
+        """Return the log-probability of each token of `rows` after its first, and the fingerprint of the weights.
+
+        Two versions whose stored weights are equal have the same fingerprint.
+        """
+        results = self._ranks.call("score", self.model_dir, rows)
+        return results[0][0], [sums for _, sums in results]
+
+    @property
+    def model_dir(self) -> Path:
+        """The model folder that `load` read. Raises RuntimeError before it."""
+        if self._model_dir is None:
+            raise RuntimeError("no model is loaded: call load() first")
+        return self._model_dir
 
     def close(self) -> None:
         """Stop the ranks and the private Ray. A second call has no effect."""

@@ -1,0 +1,16 @@
+"""Weight versions between trainer and engines: their files, the engine's host copy, the gloo group, and the probe.
+
+    trainer.shard_writer                              inference.worker_extension (in each vLLM worker)
+      |  each rank: its shards, or their changes        |  swap: host copy -> vLLM's parameters
+      v                                                 v
+    shard_file  ---->  version_store  ---->  host_copy (all weights of the engine's version, in CPU memory)
+      ^                a folder per version,            ^
+    gap_codec          its manifest, the chain          |
+                                                        |
+    trainer.collective_sender ---- tensor_group (gloo or NCCL) ----> inference.transfer_backend
+
+    probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
+
+Modules without torch: all except `tensor_group`. No module needs more than NumPy and the standard library, because the
+engines' image has neither Arrow nor a zstd codec.
+"""
