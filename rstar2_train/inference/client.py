@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,18 +115,33 @@ class EngineClient:
         and after a failure in the middle of it, the engine's version is `loading`. Raises EngineRejected when the
         folder holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
         """
-        try:
-            async with asyncio.timeout(seconds):
-                await self._call("POST", "/pause?mode=abort", seconds=seconds)
-                loaded = await self._replace_weights(folder, version, seconds=seconds)
-                await self._call("POST", "/resume", seconds=_SHORT_SECONDS)
-                confirmed = await self.weight_version()
-        except TimeoutError as error:
-            raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
-        if not loaded["ok"]:
-            raise EngineRejected(f"{self.url} rejects the weights of version {version!r}: {loaded['why']}")
-        if confirmed != version:
-            raise EngineUnavailable(f"{self.url} reports weight version {confirmed!r} instead of {version!r}")
+        async with self._deadline(version, seconds):
+            await self._replace_weights("rstar2_load", str(folder), version=version, seconds=seconds)
+
+    async def load_chain(
+        self, chain: Sequence[Path], version: str, *, version_id: str, seconds: float, fresh: bool = False
+    ) -> None:
+        """Load the last version of a chain of snapshot and deltas (absolute paths), as `load_weights` loads a folder.
+
+        The engine reads and verifies the files before its requests are aborted. `version_id`: id of that version in its
+        manifest; `fresh`: read the whole chain, also if the engine has a part of it.
+        """
+        async with self._deadline(version, seconds):
+            results = await self._call_workers(
+                "rstar2_fetch", [str(folder) for folder in chain], fresh, seconds=seconds
+            )
+            self._check_results(results, version)
+            await self._replace_weights("rstar2_swap", version_id, version=version, seconds=seconds)
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
+        reply = await self._post("/rstar2/score", {"rows": [list(row) for row in rows]}, seconds=60)
+        scores: list[list[float]] = reply["logprobs"]
+        return scores
+
+    async def mark_loading(self) -> None:
+        """Set the engine's version to `loading`, because its weights are wrong."""
+        await self._post("/update_weight_version", {"new_version": LOADING}, seconds=_SHORT_SECONDS)
 
     async def _kv_cache_size(self) -> tuple[int, int]:
         """Return the tokens of the KV cache, and the tokens per block."""
@@ -136,22 +152,47 @@ class EngineClient:
         block = int(labels["block_size"])
         return int(labels["num_gpu_blocks"]) * block, block
 
-    async def _replace_weights(self, folder: Path, version: str, *, seconds: float) -> dict[str, Any]:
+    @asynccontextmanager
+    async def _deadline(self, version: str, seconds: float) -> AsyncIterator[None]:
+        """Limit a load to `seconds`. Raises EngineUnavailable after them."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
+
+    async def _replace_weights(self, method: str, *args: object, version: str, seconds: float) -> None:
+        """Pause the engine, call a worker method that replaces the weights, resume, and verify the version."""
+        await self._call("POST", "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
-        await self._post("/update_weight_version", {"new_version": LOADING}, seconds=_SHORT_SECONDS)
-        body = {"method": "rstar2_load", "args": [str(folder)]}
-        results = (await self._post("/collective_rpc", body, seconds=seconds))["results"]
-        refused = [result for result in results if not result["ok"]]
-        if refused:
+        await self.mark_loading()
+        results = await self._call_workers(method, *args, seconds=seconds)
+        refused = sum(not result["ok"] for result in results)
+        if not refused:
+            reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=_SHORT_SECONDS)
+            if not reset["success"]:
+                raise EngineUnavailable(f"{self.url} could not clear its prefix cache")
+            await self._post("/update_weight_version", {"new_version": version}, seconds=_SHORT_SECONDS)
+        elif refused == len(results):
             # Some workers may have loaded the new weights: only if all refused, the old version is still correct.
-            if len(refused) == len(results):
-                await self._post("/update_weight_version", {"new_version": before}, seconds=_SHORT_SECONDS)
-            return dict(refused[0])
-        reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=_SHORT_SECONDS)
-        if not reset["success"]:
-            raise EngineUnavailable(f"{self.url} could not clear its prefix cache")
-        await self._post("/update_weight_version", {"new_version": version}, seconds=_SHORT_SECONDS)
-        return {"ok": True}
+            await self._post("/update_weight_version", {"new_version": before}, seconds=_SHORT_SECONDS)
+        await self._call("POST", "/resume", seconds=_SHORT_SECONDS)
+        confirmed = await self.weight_version()
+        self._check_results(results, version)
+        if confirmed != version:
+            raise EngineUnavailable(f"{self.url} reports weight version {confirmed!r} instead of {version!r}")
+
+    async def _call_workers(self, method: str, *args: object, seconds: float) -> list[dict[str, Any]]:
+        """Call a method of the worker extension in every worker; return their results."""
+        body = {"method": method, "args": list(args)}
+        results: list[dict[str, Any]] = (await self._post("/collective_rpc", body, seconds=seconds))["results"]
+        return results
+
+    def _check_results(self, results: list[dict[str, Any]], version: str) -> None:
+        """Raise EngineRejected if a worker refused the weights."""
+        for result in results:
+            if not result["ok"]:
+                raise EngineRejected(f"{self.url} rejects the weights of version {version!r}: {result['why']}")
 
     async def _post(self, path: str, body: dict[str, Any], *, seconds: float) -> Any:
         return await self._call("POST", path, body=body, seconds=seconds)

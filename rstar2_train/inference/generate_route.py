@@ -1,5 +1,7 @@
 """The engine's route for rollouts: `POST /rstar2/generate`: token ids in; ids, log-probabilities and version out.
 
+`POST /rstar2/score` returns the log-probabilities of given tokens, for the probe of new weights.
+
 vLLM's own routes do the same through many layers, at a higher cost than sampling a short turn of a small model. This
 route passes a request directly to the engine. `server.py` adds this ASGI class behind the token check (`--middleware`).
 Imported only inside vLLM.
@@ -12,6 +14,7 @@ import contextlib
 import itertools
 import json
 import uuid
+from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
@@ -23,12 +26,13 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
 PATH = "/rstar2/generate"
+SCORE_PATH = "/rstar2/score"
 LOWEST = -9999.0
 """Represents a log-probability of minus infinity, which JSON does not have."""
 
 
 class GenerateRoute:
-    """ASGI middleware that handles one route and passes on all others."""
+    """ASGI middleware that handles the two routes and passes on all others."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -37,13 +41,14 @@ class GenerateRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or pass it on. If the client disconnects, the request is aborted."""
-        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["path"] not in (PATH, SCORE_PATH) or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         body = await _body(receive)
         if body is None:
             return
-        work = asyncio.ensure_future(self._answer(scope["app"].state.engine_client, body))
+        handler = self._score if scope["path"] == SCORE_PATH else self._generate
+        work = asyncio.ensure_future(_answer(handler(scope["app"].state.engine_client, body)))
         disconnected = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
@@ -59,26 +64,32 @@ class GenerateRoute:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    async def _answer(self, engine: Any, body: bytes) -> tuple[int, bytes]:
-        """Return status and body: 400 for an invalid request, 503 for a failed engine."""
-        try:
-            fields = json.loads(body)
-            token_ids = fields.pop("token_ids")
-            parameters = SamplingParams(
-                logprobs=0, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY, **fields
-            )
-            output = await self._sample(engine, token_ids, parameters)
-        except (EngineDeadError, EngineGenerateError) as error:
-            return HTTPStatus.SERVICE_UNAVAILABLE, _error(error)
-        except (VLLMClientError, ValueError, TypeError, KeyError, OverflowError) as error:
-            return HTTPStatus.BAD_REQUEST, _error(error)
-        answer = {
+    async def _generate(self, engine: Any, body: bytes) -> dict[str, Any]:
+        """Return the sampled turn of a request."""
+        fields = json.loads(body)
+        token_ids = fields.pop("token_ids")
+        parameters = SamplingParams(
+            logprobs=0, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY, **fields
+        )
+        output = (await self._sample(engine, token_ids, parameters)).outputs[0]
+        return {
             "token_ids": list(output.token_ids),
             "logprobs": [max(value, LOWEST) for value in output.logprobs.logprobs],
             "finish_reason": output.finish_reason,
             "weight_versions": [span.version for span in output.weight_versions or ()],
         }
-        return HTTPStatus.OK, json.dumps(answer, separators=(",", ":")).encode()
+
+    async def _score(self, engine: Any, body: bytes) -> dict[str, Any]:
+        """Return the log-probabilities of given tokens, one row after the other: always the same batch."""
+        logprobs = []
+        for token_ids in json.loads(body)["rows"]:
+            parameters = SamplingParams(
+                prompt_logprobs=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+            )
+            tokens = (await self._sample(engine, token_ids, parameters)).prompt_logprobs[1:]
+            values = [at[token].logprob for at, token in zip(tokens, token_ids[1:], strict=True)]
+            logprobs.append([max(value, LOWEST) for value in values])
+        return {"logprobs": logprobs}
 
     async def _sample(self, engine: Any, token_ids: list[int], parameters: SamplingParams) -> Any:
         """Return the output of a request."""
@@ -88,7 +99,18 @@ class GenerateRoute:
         results = [result async for result in engine.generate(tokens_input(token_ids), parameters, request_id)]
         if not results:
             raise EngineGenerateError("the engine finished a request without an output")
-        return results[-1].outputs[0]
+        return results[-1]
+
+
+async def _answer(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, bytes]:
+    """Return status and body: 400 for an invalid request, 503 for a failed engine."""
+    try:
+        answer = await work
+    except (EngineDeadError, EngineGenerateError) as error:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _error(error)
+    except (VLLMClientError, ValueError, TypeError, KeyError, OverflowError) as error:
+        return HTTPStatus.BAD_REQUEST, _error(error)
+    return HTTPStatus.OK, json.dumps(answer, separators=(",", ":")).encode()
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -2,8 +2,8 @@
 
 The training loop pushes one version per step; the trajectories get slots in engines. Each engine has its own task with
 its own timeouts, so that an engine that hangs or crashes blocks no other engine: the pool takes it out of use and its
-trajectories move. A restarted engine has other weights; it gets the current ones before it serves again. Weights are
-passed as a folder: a pushed folder must stay on disk, visible to the engines, until the next push.
+trajectories move. A restarted engine has other weights; it gets the current ones before it serves again. The files of a
+pushed version (`weight_update.py`) must stay on disk, visible to the engines, until the next push.
 
 Engines have fixed addresses, or `find` discovers them every few seconds: they may appear and disappear while
 trajectories run. An engine that is no longer discovered stays in use while it serves: its pod may be terminating, or
@@ -25,6 +25,8 @@ import aiohttp
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
 from rstar2_train.inference.scheduler import AdmissionQueue
+from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
+from rstar2_train.weights.probe import Scores
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +57,9 @@ class PoolTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class _TargetVersion:
+class _Target:
     number: int
-    folder: Path
-    version: str
-
-    @classmethod
-    def make(cls, number: int, folder: Path, version: str) -> _TargetVersion:
-        """Return the target; the engines have other working directories, so the path becomes absolute."""
-        return cls(number, folder.absolute(), version)
+    update: WeightUpdate
 
 
 @dataclass(slots=True)
@@ -79,6 +75,10 @@ class _PooledEngine:
     last_error: str = "not tried yet"
     rejected: str = ""
     """Why it rejected the current target; empty if it did not."""
+    scores: tuple[int, Scores] | None = None
+    """Number of the last version that the probe accepted, and the engine's log-probabilities."""
+    refused: bool = False
+    """Whether the probe refused the weights of the last load."""
     discovered: bool = True
     """Whether the last discovery returned it."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,7 +111,7 @@ class EnginePool:
         self._find = find
         self._connect = connect or EngineClient
         self._engines: dict[str, _PooledEngine] = {}
-        self._target: _TargetVersion | None = None
+        self._target: _Target | None = None
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class EnginePool:
     @property
     def version(self) -> str | None:
         """Weight version that an engine must have to serve; None before the first push."""
-        return self._target.version if self._target else None
+        return self._target.update.version if self._target else None
 
     @property
     def serving(self) -> list[str]:
@@ -157,17 +157,21 @@ class EnginePool:
         return engine.client
 
     async def update_weights(self, folder: Path, version: str) -> list[str]:
-        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`.
+        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`; see `push`."""
+        return await self.push(FolderUpdate.make(folder, version))
+
+    async def push(self, update: WeightUpdate) -> list[str]:
+        """Load a weight version into all engines.
 
         Returns the addresses of the engines that have confirmed it: at least one. The others join when they confirm it.
-        Running trajectories are moved. Raises EngineRejected when an engine rejects the folder and no other engine
-        takes it, EngineUnavailable when no engine serves within the patience of `times`.
+        Running trajectories are moved. Raises EngineRejected when an engine rejects the files and no other engine takes
+        them, EngineUnavailable when no engine serves within the patience of `times`.
         """
         number = self._target.number + 1 if self._target else 1
         for url, engine in self._engines.items():
             engine.confirmed, engine.rejected = 0, ""
             self.admission.remove_engine(url)
-        self._target = _TargetVersion.make(number, folder, version)
+        self._target = _Target(number, update)
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()
@@ -191,7 +195,7 @@ class EnginePool:
         for engine in self._engines.values():
             if engine.confirmed != number:
                 log.warning(
-                    "engine %s does not serve version %s yet: %s", engine.client.url, version, engine.last_error
+                    "engine %s does not serve version %s yet: %s", engine.client.url, update.version, engine.last_error
                 )
         return self.serving
 
@@ -244,7 +248,7 @@ class EnginePool:
                     pass
                 elif serving:
                     version = await engine.client.weight_version()
-                    if version != target.version and target is self._target:
+                    if version != target.update.version and target is self._target:
                         raise EngineUnavailable(f"{url} has weight version {version!r}: the engine has restarted")
                 elif not (engine.rejected and engine.tried == target.number):
                     await self._load_target(engine, target)
@@ -264,20 +268,42 @@ class EnginePool:
                 engine.wake, seconds=self.times.check_interval if engine.confirmed else self.times.retry_interval
             )
 
-    async def _load_target(self, engine: _PooledEngine, target: _TargetVersion) -> None:
+    async def _load_target(self, engine: _PooledEngine, target: _Target) -> None:
         """Load the target into an engine unless the engine has it, and let it serve."""
         if not await engine.client.healthy():
             raise EngineUnavailable(f"{engine.client.url} does not respond")
         limits = await engine.client.limits()
         # Loaded once per push, even if the versions are equal: a resumed run can give a new model the same name.
-        if engine.loaded != target.number or await engine.client.weight_version() != target.version:
-            await engine.client.load_weights(target.folder, target.version, seconds=self.times.load)
+        update = target.update
+        if engine.loaded != target.number or await engine.client.weight_version() != update.version:
+            await update.load(engine.client, seconds=self.times.load, fresh=engine.refused)
+            await self._check_probe(engine, target)
             engine.loaded = target.number
         if target is not self._target:
             return
         engine.limits, engine.confirmed, engine.last_error = limits, target.number, ""
         self.admission.add_engine(engine.client.url, capacity=limits.kv_tokens, block=limits.block_tokens)
         self._note_change()
+
+    async def _check_probe(self, engine: _PooledEngine, target: _Target) -> None:
+        """Score the probe's tokens in an engine with new weights. Raises EngineUnavailable if the probe refuses it.
+
+        The engine then loads the version again, from the beginning.
+        """
+        probe = target.update.probe
+        if probe is None:
+            return
+        scores = await engine.client.score(probe.rows)
+        # A restarted engine loads the version again that it had: its scores are the same.
+        before = engine.scores[1] if engine.scores and engine.scores[0] != target.number else None
+        refusal = probe.refusal(scores, before=before)
+        engine.refused = bool(refusal)
+        if refusal:
+            await engine.client.mark_loading()
+            message = f"{engine.client.url} does not pass the probe of version {target.update.version!r}: {refusal}"
+            log.warning("%s", message)
+            raise EngineUnavailable(message)
+        engine.scores = (target.number, scores)
 
     async def _watch_outage(self) -> None:
         """Fail the waiting trajectories when no engine has served within the patience."""

@@ -1,4 +1,4 @@
-"""Loads new weights from a folder inside every vLLM worker, without stopping the engine.
+"""Loads new weights inside every vLLM worker without stopping the engine: a folder, or a chain of weight versions.
 
 vLLM mixes `WeightExtension` into its worker class (`--worker-extension-cls`); the client calls its methods through
 `/collective_rpc` (`client.py`). It works around two defects of vLLM's own reload. A folder that cannot be loaded leaves
@@ -9,12 +9,20 @@ head keeps a packed copy of the old weights on CPU: it is packed again. Imported
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 
+from rstar2_train.inference import parameter_hashes
+from rstar2_train.weights.host_copy import HostCopy
+from rstar2_train.weights.shard_file import ShardFileInvalid
+
 TIED_HEAD = "lm_head.weight"
+parameter_hashes.install()
 
 
 class WeightExtension:
@@ -23,6 +31,7 @@ class WeightExtension:
     model_runner: Any
     vllm_config: Any
     _rstar2_shapes: dict[str, tuple[int, ...]] | None
+    _rstar2_copy: HostCopy | None
 
     def rstar2_load(self, folder: str) -> dict[str, Any]:
         """Replace the weights with those of a Hugging Face folder.
@@ -40,15 +49,56 @@ class WeightExtension:
         self._rstar2_repack_tied_head()
         return {"ok": True}
 
+    def rstar2_fetch(self, folders: list[str], fresh: bool) -> dict[str, Any]:
+        """Bring the host copy to the last version of a chain; the model keeps its weights.
+
+        Returns the bytes that were read as `{"ok": True, "bytes": ...}`, or `{"ok": False, "why": ...}` for files that
+        are missing, damaged, or of another model.
+        """
+        copy = self._rstar2_host_copy()
+        try:
+            copy.update([Path(folder) for folder in folders], fresh=fresh)
+        except ShardFileInvalid as error:
+            return {"ok": False, "why": str(error)}
+        mismatch = self._rstar2_difference(dict(copy.shapes), folder=Path(folders[-1]))
+        if mismatch:
+            copy.clear()
+            return {"ok": False, "why": mismatch}
+        return {"ok": True, "bytes": copy.read_bytes}
+
+    def rstar2_swap(self, version_id: str) -> dict[str, Any]:
+        """Replace the weights with those of the host copy, which must hold version `version_id`. Returns as `load`."""
+        copy = self._rstar2_host_copy()
+        if copy.id != version_id:
+            return {"ok": False, "why": f"the host copy holds version {copy.id}, not {version_id}"}
+        # All tensors, also the unchanged ones: vLLM would leave the rest of a fused layer uninitialised.
+        self.model_runner.reload_weights(weights_iterator=host_tensors(copy))
+        self._rstar2_repack_tied_head()
+        return {"ok": True}
+
+    def rstar2_hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of every parameter; needs RSTAR2_HASH_WEIGHTS in the engine's environment."""
+        return parameter_hashes.engine_hashes(self.model_runner.get_model())
+
+    def _rstar2_host_copy(self) -> HostCopy:
+        if getattr(self, "_rstar2_copy", None) is None:
+            self._rstar2_copy = HostCopy()
+        assert self._rstar2_copy is not None
+        return self._rstar2_copy
+
     def _rstar2_mismatch(self, folder: Path) -> str:
         """Return why the folder cannot be loaded; empty if it can. Reads only headers."""
-        if getattr(self, "_rstar2_shapes", None) is None:
-            self._rstar2_shapes = tensor_shapes(Path(self.vllm_config.model_config.model))
-        expected = self._rstar2_shapes or {}
         try:
             actual = tensor_shapes(folder)
         except ValueError as error:
             return str(error)
+        return self._rstar2_difference(actual, folder=folder)
+
+    def _rstar2_difference(self, actual: dict[str, tuple[int, ...]], *, folder: Path) -> str:
+        """Return the first difference of tensors to those of the engine's model; empty if they are equal."""
+        if getattr(self, "_rstar2_shapes", None) is None:
+            self._rstar2_shapes = tensor_shapes(Path(self.vllm_config.model_config.model))
+        expected = self._rstar2_shapes or {}
         if self.vllm_config.model_config.hf_config.tie_word_embeddings:
             expected = {name: shape for name, shape in expected.items() if name != TIED_HEAD}
             actual = {name: shape for name, shape in actual.items() if name != TIED_HEAD}
@@ -62,6 +112,13 @@ class WeightExtension:
         head, embedding = model.lm_head, model.model.embed_tokens
         head.weight = embedding.weight
         head.quant_method.process_weights_after_loading(head)
+
+
+def host_tensors(copy: HostCopy) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a host copy without copying them."""
+    for name, bits in copy.arrays.items():
+        signed = torch.from_numpy(bits.view(np.dtype(f"i{bits.itemsize}")))
+        yield name, signed.view(getattr(torch, copy.dtypes[name])).view(copy.shapes[name])
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

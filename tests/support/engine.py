@@ -141,7 +141,7 @@ class Engine:
                 argv,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"RSTAR2_ENGINE_TOKEN": self.token},
+                env=os.environ | {"RSTAR2_ENGINE_TOKEN": self.token, "RSTAR2_HASH_WEIGHTS": "1"},
                 start_new_session=True,
             )
         if wait:

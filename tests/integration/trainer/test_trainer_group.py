@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import CONFIG, OPTIMIZER, conversations, rank_here, rollout_groups
+from models import CONFIG, OPTIMIZER, conversations, rank_here, rollout_groups, write_model
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
@@ -18,6 +19,8 @@ from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_row
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import Objective
+from rstar2_train.weights import version_store
+from rstar2_train.weights.host_copy import HostCopy
 
 LR = 3e-3
 SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorrection(enabled=True))
@@ -180,3 +183,44 @@ def test_trainer_group_full_disk_is_storage_full(group: TrainerGroup, model_dir:
     assert caught.value.reason == "StorageFull"
     assert not caught.value.retryable
     assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_trainer_group_published_versions_equal_the_export(group: TrainerGroup, tmp_path: Path, dtype: str) -> None:
+    """A snapshot and two deltas of two ranks give the exported weights bit by bit; the small rate changes few bits."""
+    group.load(write_model(tmp_path / "model", dtype=dtype), optimizer=OPTIMIZER)
+    group.start_versions()
+    copy, chain, sizes = HostCopy(), [], []
+    base = None
+    _, fingerprint = group.score([[1, 2, 3]])
+    for number, lr in enumerate([1e-6, 1e-6, 0.0]):
+        group.sft_step(conversations(7, seed=number), lr=lr)
+        version_id = version_store.new_id()
+        folder = version_store.version_folder(tmp_path / "versions", number, version_id)
+        manifest = group.publish(folder, version=f"v{number}", version_id=version_id, base=base)
+        base, before = version_id, fingerprint
+        _, fingerprint = group.score([[1, 2, 3]])
+        assert (fingerprint == before) == (lr == 0.0)
+        chain.append(folder)
+        sizes.append(manifest.bytes)
+        copy.update(chain)
+        expected = exported(group, tmp_path / "export")
+        assert copy.arrays.keys() == expected.keys()
+        for name, tensor in expected.items():
+            bits = tensor.flatten().view(torch.int16 if dtype == "bfloat16" else torch.int32).numpy()
+            assert (copy.arrays[name].view(bits.dtype) == bits).all(), name
+    assert sizes[2] < sizes[0] / 10
+    if dtype == "bfloat16":
+        assert sizes[1] < sizes[0] / 4  # small tensors, whose index is as large as their changes
+
+
+def test_trainer_group_score_equals_transformers(group: TrainerGroup, tmp_path: Path) -> None:
+    """The reference of the probe is the model's own log-probability of each token after the first."""
+    model = write_model(tmp_path / "model")
+    group.load(model, optimizer=OPTIMIZER)
+    rows = [[1, 2, 3, 4], [9, 8, 7, 6]]
+    scores, _ = group.score(rows)
+    with torch.no_grad():
+        table = AutoModelForCausalLM.from_pretrained(model)(torch.tensor(rows)).logits[:, :-1].log_softmax(-1)
+    expected = table.gather(2, torch.tensor(rows)[:, 1:, None]).squeeze(2)
+    assert torch.allclose(torch.tensor(scores), expected, atol=1e-5)

@@ -153,7 +153,7 @@ def test_host_copy_other_base_is_refused(tmp_path: Path, versions: list[Weights]
     other = publish_chain(tmp_path / "other", versions[1:3])
     with pytest.raises(ShardFileInvalid, match="starts from version"):
         HostCopy().update([folders[0], other[1]])
-    with pytest.raises(ShardFileInvalid, match="is not a snapshot|starts from version"):
+    with pytest.raises(ShardFileInvalid, match="starts from version"):
         HostCopy().update(other[1:])
     forged = publish(
         tmp_path / "forged", 1, versions[2], base=(version_store.read_manifest(folders[0]).id, versions[1])

@@ -1,0 +1,77 @@
+"""Hashes of an engine's parameters and of a model folder, to prove that an engine has the trainer's weights bit by bit.
+
+On CPU vLLM packs the weights of linear layers and removes the originals, so these are hashed when they are packed. An
+engine does so only if RSTAR2_HASH_WEIGHTS is set in its environment: hashing needs about a second per GB. Tensor
+parallelism splits the parameters, so the hashes are comparable only without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+ENABLED = "RSTAR2_HASH_WEIGHTS"
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Parts of vLLM's fused layers, in order, by their names in a model folder."""
+_packed: dict[str, str] = {}
+"""Hash of each packed layer, by its name."""
+
+
+def install() -> None:
+    """Hash the weights of linear layers at each load, if the environment asks for it."""
+    if not os.environ.get(ENABLED):
+        return
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    pack = UnquantizedLinearMethod.process_weights_after_loading
+
+    @wraps(pack)
+    def hash_and_pack(self: Any, layer: Any) -> Any:
+        if not layer.weight.is_meta:
+            _packed[layer.prefix] = tensor_hash([layer.weight])
+        return pack(self, layer)
+
+    UnquantizedLinearMethod.process_weights_after_loading = hash_and_pack
+
+
+def engine_hashes(model: torch.nn.Module) -> dict[str, str]:
+    """Return the hash of each parameter of a vLLM model, by its name without `.weight`."""
+    hashes = {
+        name.removesuffix(".weight"): tensor_hash([parameter])
+        for name, parameter in model.named_parameters()
+        if parameter.numel()
+    }
+    return hashes | _packed
+
+
+def folder_hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes that an engine with the weights of a model folder must have, by parameter."""
+    parts: dict[str, list[Tensor]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a mapping
+                parts[name.removesuffix(".weight")] = [tensors.get_tensor(name)]
+    for fused, names in FUSED.items():
+        for first in [name for name in parts if name.endswith(f".{names[0]}")]:
+            prefix = first.removesuffix(names[0])
+            parts[prefix + fused] = [parts.pop(prefix + name)[0] for name in names]
+    return {name: tensor_hash(tensors) for name, tensors in parts.items()}
+
+
+def tensor_hash(tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the bytes of tensors that are joined at the first dimension."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().cpu().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,206 @@
+"""Weight versions in a real engine: bit equality after each update, damaged files, and the probe's refusals."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
+from rstar2_train.inference.parameter_hashes import folder_hashes
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
+from rstar2_train.trainer import export
+from rstar2_train.trainer.batching import distribute_rows, sft_rows
+from rstar2_train.trainer.rank import TrainerRank
+from rstar2_train.trainer.ray_runtime import LOOPBACK
+from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig
+from rstar2_train.weights import version_store
+from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
+from rstar2_train.weights.shard_file import bit_sum, write_shards
+from rstar2_train.weights.version_store import VersionManifest
+from tests.support.engine import Engine
+from tests.support.engine_fixtures import Models
+
+ROWS = probe_rows(300)
+TIMES = PoolTimes(patience=2, load=120, straggler=2, check_interval=0.5, retry_interval=0.2)
+
+
+class Trainer:
+    """One rank in this process, and the chain of its versions."""
+
+    def __init__(self, rank: TrainerRank, model: Path, folder: Path) -> None:
+        self.rank, self.model, self.folder = rank, model, folder
+        self.chain: list[Path] = []
+        self.manifest: VersionManifest | None = None
+        self.number = 0
+        self.sums: list[int] = []
+        rank.load(model, OptimizerConfig())
+        rank.start_versions(model)
+
+    def update(self, lr: float) -> None:
+        """Run one update."""
+        rows = sft_rows([TokenizedExample([5, 6, 7, 8, 9, self.number + 10], [1] * 6)])
+        self.rank.sft(distribute_rows(rows, ranks=1, tokens_per_micro_batch=256)[0], lr)
+
+    def publish(self, *, snapshot: bool = False) -> DeltaUpdate:
+        """Write a version, with its probe."""
+        version_id = version_store.new_id()
+        target = version_store.version_folder(self.folder / "versions", self.number, version_id)
+        target.mkdir(parents=True)
+        full = snapshot or self.manifest is None
+        files = [self.rank.write_version(target, full)]
+        base = None if full or self.manifest is None else self.manifest.id
+        self.manifest = VersionManifest(version_id, f"v{self.number}", base, files)
+        version_store.write_manifest(target, self.manifest)
+        self.rank.commit_version()
+        self.chain = [target] if full else [*self.chain, target]
+        self.number += 1
+        return DeltaUpdate(list(self.chain), self.manifest.version, version_id, self.probe())
+
+    def probe(self) -> Probe:
+        """Return the probe of the current weights."""
+        scores, sums = self.rank.score(self.model, ROWS)
+        changed, self.sums = sums != self.sums, sums
+        return Probe(ROWS, scores, TOLERANCE["float32"], expects_change=changed)
+
+    def export(self, name: str) -> Path:
+        """Write the whole model."""
+        target = self.folder / name
+        target.mkdir()
+        export.copy_companions(self.model, target)
+        assert self.rank.policy is not None
+        export.write_weights(self.rank.policy, self.model, target)
+        return target
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[TrainerRank]:
+    """A group of one rank."""
+    rank = TrainerRank(rank=0, ranks=1, config=TrainConfig(threads=1, activation_checkpointing=False))
+    rank.connect(LOOPBACK, rank.listen(LOOPBACK), 1)
+    yield rank
+    rank.close()
+
+
+@pytest.fixture
+def trainer(rank: TrainerRank, models: Models, tmp_path: Path) -> Trainer:
+    """The trainer with the engine's model."""
+    return Trainer(rank, models.boot, tmp_path)
+
+
+@pytest.fixture
+async def pool(engine: Engine) -> AsyncIterator[EnginePool]:
+    """A pool that gives up soon."""
+    async with EnginePool([engine.url], token=engine.token, times=TIMES) as pool:
+        yield pool
+
+
+async def hashes(client: EngineClient) -> dict[str, str]:
+    """Return the hashes of all parameters of the engine."""
+    (result,) = await client._call_workers("rstar2_hashes", seconds=60)
+    return result
+
+
+async def test_engine_weights_equal_the_trainers_after_each_update(
+    pool: EnginePool, engine: Engine, trainer: Trainer
+) -> None:
+    """Deltas, sparse and dense, a late host copy and a folder give the same hashes; equal weights pass the probe."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    for number, lr in enumerate((1e-9, 1e-3, 0.0)):
+        trainer.update(lr)
+        update = trainer.publish()
+        assert update.probe is not None and update.probe.expects_change == (lr > 0)
+        assert await pool.push(update) == [engine.url]
+        assert await client.weight_version() == update.version
+        folder = trainer.export(f"export-{number}")
+        expected = folder_hashes(folder)
+        actual = await hashes(client)
+        assert len(expected) > 8
+        assert {name: actual[name] for name in expected} == expected
+    await client.load_chain(update.chain, "late", version_id=update.version_id, seconds=60, fresh=True)
+    assert (await hashes(client)).items() >= expected.items()
+    await pool.push(FolderUpdate.make(folder, "folder", trainer.probe()))
+    assert (await hashes(client)).items() >= expected.items()
+
+
+async def test_engine_refuses_damaged_version_and_heals(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """A torn delta and a missing version change nothing in the engine; the next snapshot is loaded."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    before = await hashes(client)
+    trainer.update(1e-3)
+    update = trainer.publish()
+    (file,) = update.chain[-1].glob("*.shards")
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(EngineRejected, match="is damaged or truncated"):
+        await pool.push(update)
+    shutil.rmtree(update.chain[-1])
+    trainer.update(1e-3)
+    with pytest.raises(EngineRejected, match=r"manifest\.json is missing or damaged"):
+        await pool.push(trainer.publish())
+    assert await client.weight_version() == "v0"
+    assert await hashes(client) == before
+    await pool.push(trainer.publish(snapshot=True))
+    expected = folder_hashes(trainer.export("healed"))
+    assert (await hashes(client)).items() >= expected.items()
+
+
+def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> DeltaUpdate:
+    """Rewrite the last version as a faulty trainer would: with valid checksums and wrong content."""
+    folder = update.chain[-1]
+    manifest = version_store.read_manifest(folder)
+    shards = []
+    for file in version_store.read_files(version_store.Link(folder, manifest)):
+        for shard in file.shards():
+            if empty:
+                continue
+            if shard.name == corrupt:
+                values = np.roll(shard.values, 1)
+                shard = replace(shard, values=values, checksum=bit_sum(values))
+            shards.append(shard)
+    summary = write_shards(folder / manifest.files[0].name, shards)
+    version_store.write_manifest(folder, replace(manifest, files=[summary]))
+    return update
+
+
+async def test_probe_refuses_an_update_that_was_not_applied(pool: EnginePool, trainer: Trainer) -> None:
+    """An engine that confirms the version but keeps its weights does not serve, and says so."""
+    await pool.push(trainer.publish())
+    trainer.update(1e-3)
+    with pytest.raises(EngineUnavailable, match=r"probe of version 'v1'.*the update was not applied"):
+        await pool.push(forge(trainer.publish(), empty=True))
+    assert pool.serving == []
+
+
+async def test_probe_refuses_a_corrupted_tensor(pool: EnginePool, trainer: Trainer) -> None:
+    """One tensor with wrong values and right checksums is found by the log-probabilities."""
+    await pool.push(trainer.publish())
+    trainer.update(1e-3)
+    update = forge(trainer.publish(), corrupt="model.layers.0.mlp.down_proj.weight")
+    with pytest.raises(EngineUnavailable, match=r"probe.*the engine has other weights than the trainer"):
+        await pool.push(update)
+    await pool.push(trainer.publish(snapshot=True))
+
+
+async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, trainer: Trainer) -> None:
+    """A sparse delta on weights that are not its base fails its checksum; a folder of an old version, the probe."""
+    await pool.push(trainer.publish())
+    old = trainer.export("old")
+    trainer.update(1e-2)
+    base = trainer.publish()
+    trainer.update(1e-9)
+    update = trainer.publish()
+    manifest = version_store.read_manifest(update.chain[-1])
+    first = version_store.read_manifest(update.chain[0])
+    version_store.write_manifest(update.chain[-1], replace(manifest, base=first.id))
+    with pytest.raises(EngineRejected, match="the changes were applied to other weights"):
+        await pool.push(replace(update, chain=[update.chain[0], update.chain[-1]]))
+    assert base.probe is not None
+    with pytest.raises(EngineUnavailable, match="the engine has other weights than the trainer"):
+        await pool.push(FolderUpdate.make(old, "v1", replace(base.probe, expects_change=False)))
