@@ -170,7 +170,7 @@ class RolloutSpec(ApiModel):
     admission: AdmissionSpec = AdmissionSpec()
     """When the next trajectory may enter an engine (paper §3.2)."""
     tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
-    """Limit of one tool response. Longer output is cut in the middle to 4 characters per token."""
+    """Limit of one tool response. Longer output is cut in the middle; a note on the omitted length is added."""
     max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
     """Maximum tool calls per turn. Further calls of the turn return an error."""
     tool: ToolName = "execute_python_code_with_standard_io"

@@ -3,6 +3,9 @@
 It samples a turn, runs the tool calls of the turn concurrently, appends their output to the sampled token ids, and
 repeats until the model answers or a limit stops it. `TokenGenerator` and `ToolExecutor` do the work and handle failures
 (`generation.py`, the judge's client). All counts come from tokens and structured results, never from text.
+
+A policy that collapses writes anything: thousands of tags, megabytes of spaces, forged tool responses. Long turns and
+long tool output are decoded, parsed and tokenised in a thread, so that one trajectory never stalls the others.
 """
 
 from __future__ import annotations
@@ -18,12 +21,10 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult
-from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
-from rstar2_train.tools.parser import ParsedCall, clip_middle, parse_calls, render_fault, render_result
-
-CHARACTERS_PER_TOKEN = 4
-"""Estimate that converts the token limit of a tool response to characters."""
+from rstar2_train.tools.parser import ParsedCall, parse_calls, render_fault, render_result
+from rstar2_train.utils.text import replace_surrogates
 
 
 class ToolExecutor(Protocol):
@@ -88,48 +89,49 @@ class Agent:
                 )
             )
             ids += turn.token_ids
-            text = self.chat_format.model_text(turn.token_ids)
+            text, calls = await self._read_turn(turn)
             model_text.append(text)
             display_text.append(text)
-            stop = await self._run_tools(
-                trajectory,
-                ids,
-                display_text,
-                text,
-                finished=turn.finish_reason == "stop",
-                executor=executor,
-                on_calls=on_calls,
-            )
+            if turn.finish_reason != "stop":
+                stop = "length"
+            elif not calls:
+                stop = "answered"
+            elif trajectory.turns >= self.sampling.max_turns:
+                stop = "max_turns"
+            else:
+                stop = await self._run_calls(trajectory, ids, display_text, calls, executor=executor, on_calls=on_calls)
         trajectory.stop = stop
         trajectory.text = "".join(display_text)
         return "\n".join(model_text)
 
-    async def _run_tools(
+    async def _read_turn(self, turn: Generation) -> tuple[str, list[ParsedCall]]:
+        """Return the text of a sampled turn, and its calls; a truncated turn has none."""
+
+        def read() -> tuple[str, list[ParsedCall]]:
+            text = self.chat_format.model_text(turn.token_ids)
+            if turn.finish_reason != "stop":
+                return text, []
+            return text, parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tool=self.rollout.tool)
+
+        return read() if len(turn.token_ids) <= INLINE_TOKENS else await asyncio.to_thread(read)
+
+    async def _run_calls(
         self,
         trajectory: Trajectory,
         ids: list[int],
         display_text: list[str],
-        text: str,
+        calls: Sequence[ParsedCall],
         *,
-        finished: bool,
         executor: ToolExecutor,
         on_calls: OnCalls | None,
     ) -> StopReason | None:
         """Run the tool calls of a turn and append their output; return a stop reason if the loop ends here."""
-        if not finished:
-            return "length"
-        calls = parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tool=self.rollout.tool)
-        if not calls:
-            return "answered"
-        if trajectory.turns >= self.sampling.max_turns:
-            return "max_turns"
         started = time.monotonic()
         results = await asyncio.gather(*(self._run_call(call, trajectory.turns - 1, executor) for call in calls))
         trajectory.calls += results
         if on_calls is not None:
             await on_calls(results)
-        reply = self.chat_format.tool_turn_text([call.response for call in results])
-        reply_ids = self.chat_format.encode(reply)
+        reply, reply_ids = await self._reply([call.response for call in results])
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
@@ -140,12 +142,12 @@ class Agent:
     async def _run_call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:
         """Execute a call. An invalid call is not executed; its response is the error."""
         if call.fault:
-            response = render_fault(call)
+            response = await self._response(render_fault(call))
             return ToolCall(
                 turn=turn, name=call.name, code=call.code, stdin=call.stdin, status=call.fault, response=response
             )
         result = await executor.run(call.code, call.stdin, limits=self.limits)
-        response = render_result(
+        output = render_result(
             status=result.status,
             stdout=result.stdout,
             stderr=result.stderr,
@@ -158,7 +160,24 @@ class Agent:
             code=call.code,
             stdin=call.stdin,
             status=result.status,
-            response=clip_middle(response, limit=CHARACTERS_PER_TOKEN * self.rollout.tool_response_tokens),
+            response=await self._response(output),
             queue_seconds=result.queue_seconds,
             run_seconds=result.run_seconds,
         )
+
+    async def _response(self, output: str) -> str:
+        """Return tool output as the model receives it: cut to `tool_response_tokens`, without surrogates."""
+
+        def cut() -> str:
+            return self.chat_format.cut_middle(replace_surrogates(output), limit=self.rollout.tool_response_tokens)
+
+        return cut() if len(output) <= INLINE_CHARACTERS else await asyncio.to_thread(cut)
+
+    async def _reply(self, responses: Sequence[str]) -> tuple[str, list[int]]:
+        """Return the text and the tokens of the turn that answers a turn's calls."""
+
+        def encode() -> tuple[str, list[int]]:
+            text = self.chat_format.tool_turn_text(responses)
+            return text, self.chat_format.encode(text)
+
+        return encode() if sum(map(len, responses)) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)

@@ -51,9 +51,13 @@ async def collect_groups(
             on_done(trajectory)
 
     chat_format = context.agent.chat_format
+
+    def encode() -> dict[str, list[int]]:
+        return {problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems}
+
     await collect_trajectories(
         [(problem, sample) for problem in problems for sample in range(samples)],
-        prompts={problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems},
+        prompts=await asyncio.to_thread(encode),
         context=context,
         on_done=add,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +19,11 @@ from rstar2_train.tools.types import CallStatus
 from rstar2_train.utils.text import lone_surrogate
 
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
+_SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
+MOST_CALLS = 64
+"""Largest `spec.rollout.maxCallsPerTurn`. The position of a JSON error costs a scan of the text, so calls are counted
+before they are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +43,37 @@ def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> lis
     """Return every `<tool_call>` of a turn, in order. An invalid call, or a call of another tool, has a fault.
 
     A JSON parser reads the call, so `</tool_call>` inside a string does not close it. A call without a closing tag is
-    malformed. Calls after the first `max_calls` are malformed.
+    malformed. Calls after the first `max_calls` are malformed, and not parsed. At most `max_calls` of them are
+    returned: a model that repeats tags without end gets a bounded reply. The time is linear in the length of the text.
     """
+    tags = _Tags(text)
     calls: list[ParsedCall] = []
-    for call, _, _ in _iter_calls(text, tool):
-        if len(calls) >= max_calls:
-            call = ParsedCall(name=call.name, fault="malformed", detail=f"more than {max_calls} calls in one turn")
+    at = tags.opening.after(0)
+    while at >= 0 and len(calls) < max_calls:
+        call, end = _parse_call(tags, at + len(CALL_OPEN), tool)
         calls.append(call)
-    return calls
+        at = tags.opening.after(end)
+    excess = 0
+    while at >= 0 and excess < max_calls:
+        excess += 1
+        at = tags.opening.after(_resume(tags, at + len(CALL_OPEN)))
+    return calls + [ParsedCall(fault="malformed", detail=f"more than {max_calls} calls in one turn")] * excess
 
 
 def call_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of each `<tool_call>` of a turn, tags included, end exclusive; also of invalid calls."""
-    return [(start, end) for _, start, end in _iter_calls(text, TOOL_NAME)]
+    """Return (start, end) of each `<tool_call>` of a turn, tags included, end exclusive; also of invalid calls.
+
+    Only as many calls are parsed as a turn may run; the spans of further calls end at the next tag.
+    """
+    tags = _Tags(text)
+    spans: list[tuple[int, int]] = []
+    at = tags.opening.after(0)
+    while at >= 0:
+        start = at + len(CALL_OPEN)
+        end = _parse_call(tags, start, TOOL_NAME)[1] if len(spans) < MOST_CALLS else _resume(tags, start)
+        spans.append((at, end))
+        at = tags.opening.after(end)
+    return spans
 
 
 def render_call(code: str, stdin: str = "") -> str:
@@ -105,46 +126,58 @@ def render_result(
     raise ValueError(f"status {status!r} is an infrastructure failure: repeat the call, do not show it to the model")
 
 
-def clip_middle(text: str, *, limit: int) -> str:
-    """Return a text of about `limit` characters: a note with the omitted length replaces the middle."""
-    if len(text) <= limit:
-        return text
-    head = limit - limit // 2
-    return f"{text[:head]}\n...({len(text) - limit} characters left out)...\n{text[len(text) - limit // 2 :]}"
+class _TagSearch:
+    """Finds the next position of one tag. Positions to search from must not decrease: each character is read once."""
+
+    def __init__(self, text: str, tag: str) -> None:
+        self._text, self._tag = text, tag
+        self._next = text.find(tag)
+
+    def after(self, start: int) -> int:
+        """Return the first position of the tag at or after `start`; -1 if there is none."""
+        if 0 <= self._next < start:
+            self._next = self._text.find(self._tag, start)
+        return self._next
 
 
-def _iter_calls(text: str, tool: ToolName) -> Iterator[tuple[ParsedCall, int, int]]:
-    """Yield every call of a turn with its start and end."""
-    at = text.find(CALL_OPEN)
-    while at >= 0:
-        call, end = _parse_call(text, at + len(CALL_OPEN), tool)
-        yield call, at, end
-        at = text.find(CALL_OPEN, end)
+class _Tags:
+    """The text of a turn and its tags."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.opening, self.closing = _TagSearch(text, CALL_OPEN), _TagSearch(text, CALL_CLOSE)
 
 
-def _parse_call(text: str, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
+def _parse_call(tags: _Tags, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
     """Return the call whose opening tag ends at `start`, and the position from which to search for the next one."""
-    json_start = start + len(text[start:]) - len(text[start:].lstrip())
     try:
-        value, end = _DECODER.raw_decode(text, json_start)
+        value, end = _DECODER.raw_decode(tags.text, _skip_space(tags.text, start))
     except ValueError as error:  # also a number with more digits than Python reads
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
-        return ParsedCall(fault="malformed", detail=f"not valid JSON ({detail})"), _resume(text, start)
+        return ParsedCall(fault="malformed", detail=f"not valid JSON ({detail})"), _resume(tags, start)
     except RecursionError:
-        return ParsedCall(fault="malformed", detail="not valid JSON (nested too deep)"), _resume(text, start)
-    rest = text[end:].lstrip()
-    if rest.startswith(CALL_CLOSE):
-        return _validate_call(value, tool), text.index(CALL_CLOSE, end) + len(CALL_CLOSE)
-    detail = f"text between the JSON and {CALL_CLOSE}" if CALL_CLOSE in rest.split(CALL_OPEN)[0] else f"no {CALL_CLOSE}"
-    return ParsedCall(name=_name(value), fault="malformed", detail=detail), _resume(text, end)
+        return ParsedCall(fault="malformed", detail="not valid JSON (nested too deep)"), _resume(tags, start)
+    after = _skip_space(tags.text, end)
+    if tags.text.startswith(CALL_CLOSE, after):
+        return _validate_call(value, tool), after + len(CALL_CLOSE)
+    opening, closing = tags.opening.after(end), tags.closing.after(end)
+    is_closed = closing >= 0 and (opening < 0 or closing < opening)
+    detail = f"text between the JSON and {CALL_CLOSE}" if is_closed else f"no {CALL_CLOSE}"
+    return ParsedCall(name=_name(value), fault="malformed", detail=detail), _resume(tags, end)
 
 
-def _resume(text: str, start: int) -> int:
+def _skip_space(text: str, start: int) -> int:
+    """Return the position of the first character from `start` on that is not white space."""
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
+
+
+def _resume(tags: _Tags, start: int) -> int:
     """Return where the search continues after a malformed call: its closing tag or the next opening tag."""
-    close, opening = text.find(CALL_CLOSE, start), text.find(CALL_OPEN, start)
-    if close < 0 or 0 <= opening < close:
-        return opening if opening >= 0 else len(text)
-    return close + len(CALL_CLOSE)
+    closing, opening = tags.closing.after(start), tags.opening.after(start)
+    if closing < 0 or 0 <= opening < closing:
+        return opening if opening >= 0 else len(tags.text)
+    return closing + len(CALL_CLOSE)
 
 
 def _validate_call(value: Any, tool: ToolName) -> ParsedCall:

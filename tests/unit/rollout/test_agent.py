@@ -126,9 +126,11 @@ def test_run_tool_overflow_is_not_appended(chat_format: ChatFormat) -> None:
 
 
 def test_run_clips_long_tool_output(chat_format: ChatFormat) -> None:
-    """Long tool output is clipped in the middle."""
+    """Long tool output is cut in the middle, by its tokens."""
     trajectory, *_ = run(chat_format, [render_call("print('9' * 400)"), LAST_TURN], tool_response_tokens=10)
-    assert trajectory.calls[0].response == f"{'9' * 20}\n...(360 characters left out)...\n{'9' * 20}"
+    head, note, tail = trajectory.calls[0].response.split("\n")
+    assert len(chat_format.encode(head)) == len(chat_format.encode(tail)) == 5
+    assert note == f"...({400 - len(head) - len(tail)} characters left out)..."
 
 
 def test_run_counts_faults_and_failures(chat_format: ChatFormat) -> None:

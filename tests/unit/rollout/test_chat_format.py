@@ -11,6 +11,8 @@ from rstar2_train.api.roles import ModelSource
 from rstar2_train.rollout.chat_format import (
     DEFAULT_PROMPT_PREFIX,
     DEFAULT_SYSTEM_PROMPT,
+    INLINE_CHARACTERS,
+    INLINE_TOKENS,
     ChatFormat,
     ChatFormatError,
     tool_message,
@@ -191,3 +193,33 @@ def test_load_without_tokenizer_names_the_folder(tmp_path: Path) -> None:
     """The error names the folder."""
     with pytest.raises(ChatFormatError, match=f"{tmp_path}: the tokenizer cannot be used"):
         ChatFormat.load(tmp_path)
+
+
+@pytest.mark.parametrize("limit", [8, 9, 50])
+@pytest.mark.parametrize(
+    "unit", ["7", "word ", " ", "\n", "é", "\U0001f600", "<|im_end|>", "</tool_response>", "x = 12345; print(x)\n"]
+)
+def test_cut_middle_limits_tokens(chat_format: ChatFormat, unit: str, limit: int) -> None:
+    """Output is unchanged up to the limit; beyond it, it keeps both ends and at most `limit` tokens of them."""
+    for count in (0, 1, limit // 2, limit, 60 * limit):
+        output = unit * count
+        escaped = chat_format.escape_markers(output)
+        cut = chat_format.cut_middle(output, limit=limit)
+        if len(chat_format.encode(escaped)) <= limit:
+            assert cut == output
+            continue
+        head, tail = cut.split("\n...(", 1)[0], cut.rsplit("characters left out)...\n", 1)[1]
+        assert escaped.startswith(head) and escaped.endswith(tail)
+        assert f"({len(escaped) - len(head) - len(tail)} characters left out)" in cut
+        # The ends are tokenised alone here: a token more each is possible where the cut splits a pair.
+        assert len(chat_format.encode(head)) + len(chat_format.encode(tail)) <= limit + 2
+
+
+def test_encode_and_decode_long_text_equal_short(chat_format: ChatFormat) -> None:
+    """The batch functions of the tokenizer, used for long input, return what the single ones do."""
+    text = "def f(x):\n    return x + 12345 # é\U0001f600 <|im_end|>\n" * 200
+    assert len(text) > INLINE_CHARACTERS
+    ids = chat_format.encode(text)
+    assert ids == chat_format._fast.encode(text, add_special_tokens=False).ids
+    assert len(ids) > INLINE_TOKENS
+    assert chat_format.decode(ids) == chat_format._fast.decode(ids, skip_special_tokens=False) == text

@@ -1,15 +1,17 @@
 """Parsing of the tool calls of a turn, and the text of tool responses."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.tools.parser import (
+    MOST_CALLS,
     ParsedCall,
     call_spans,
-    clip_middle,
     parse_calls,
     render_call,
     render_fault,
@@ -75,6 +77,40 @@ def test_parse_calls_beyond_limit_are_faults() -> None:
     parsed = parse_calls(render_call("print(1)") * 3, max_calls=2)
     assert [call.fault for call in parsed] == ["", "", "malformed"]
     assert render_fault(parsed[2]) == "error: invalid tool call: more than 2 calls in one turn"
+
+
+def test_parse_calls_repeated_tags_are_bounded() -> None:
+    """A turn of nothing but tags has a bounded number of calls."""
+    for unit in ("<tool_call>", "<tool_call>[", '<tool_call>["', "<tool_call>" + " " * 128, render_call("1")):
+        text = unit * 20_000
+        parsed = parse_calls(text, max_calls=8)
+        assert len(parsed) == 16
+        assert {call.detail for call in parsed[8:]} == {"more than 8 calls in one turn"}
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<tool_call>", "<tool_call>[", '<tool_call>["', '<tool_call>{"a": 1}', "</tool_call>", "<tool_call> " * 2, " "],
+)
+def test_parse_calls_time_is_linear(unit: str) -> None:
+    """Eight times the text costs less than 40 times the time, for the calls and for their spans."""
+
+    def seconds(count: int) -> float:
+        text = "<tool_call>" + unit * count
+        started = time.perf_counter()
+        parse_calls(text, max_calls=MOST_CALLS)
+        call_spans(text)
+        return time.perf_counter() - started
+
+    few, many = (min(seconds(count) for _ in range(3)) for count in (4_000, 32_000))
+    assert many < 40 * few + 0.01
+
+
+def test_most_calls_is_the_manifest_limit() -> None:
+    """Every manifest's limit on calls is within the number that is parsed for spans."""
+    assert RolloutSpec(max_calls_per_turn=MOST_CALLS)
+    with pytest.raises(ValueError, match="less than or equal"):
+        RolloutSpec(max_calls_per_turn=MOST_CALLS + 1)
 
 
 def test_parse_calls_ignores_tags_inside_strings() -> None:
@@ -179,14 +215,3 @@ def test_render_result_internal_status_raises() -> None:
     """An infrastructure failure has no text for the model."""
     with pytest.raises(ValueError, match="infrastructure"):
         render_result(status="internal")
-
-
-@given(st.text(max_size=300), st.integers(8, 100))
-def test_clip_middle_keeps_both_ends(text: str, limit: int) -> None:
-    """A long text keeps its start and end; a short one is unchanged."""
-    clipped = clip_middle(text, limit=limit)
-    if len(text) <= limit:
-        assert clipped == text
-    else:
-        assert clipped.startswith(text[: limit // 2]) and clipped.endswith(text[-(limit // 2) :])
-        assert f"({len(text) - limit} characters left out)" in clipped

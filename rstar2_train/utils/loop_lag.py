@@ -1,0 +1,48 @@
+"""Measures the lag of an event loop: the time by which a timer fires too late because something holds the loop.
+
+Used by the rollout metrics and by `make bench-rollout`. With a lag of seconds, requests to healthy engines and judges
+time out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+_KEPT = 100_000
+
+
+class LoopLag:
+    """Samples the lag of the running loop. Use as `async with`."""
+
+    def __init__(self, *, interval: float = 0.02) -> None:
+        """`interval`: seconds between two samples. The newest 100,000 samples are kept."""
+        self._interval = interval
+        self._samples: deque[float] = deque(maxlen=_KEPT)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._sample())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def quantile(self, fraction: float) -> float:
+        """Return the lag in seconds that `fraction` of the samples do not exceed; 0 without samples."""
+        ordered = sorted(self._samples)
+        return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)] if ordered else 0.0
+
+    async def _sample(self) -> None:
+        while True:
+            due = time.perf_counter() + self._interval
+            await asyncio.sleep(self._interval)
+            self._samples.append(max(0.0, time.perf_counter() - due))
