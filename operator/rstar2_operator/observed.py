@@ -196,6 +196,19 @@ def lacks_pods(kind: str, child: Object) -> bool:
     return created < int(child["spec"].get("parallelism", 1))
 
 
+def is_alive(pod: Object) -> bool:
+    """Whether a pod may still run a container; also if its node does not answer."""
+    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def is_of(pod: Object, job: Object) -> bool:
+    """Whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
+    if labels(pod).get(names.OF_JOB_LABEL) != job["metadata"]["name"]:
+        return False
+    owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")]
+    return not owners or bool(owners[0]["uid"] == job["metadata"]["uid"])
+
+
 def exit_code(pod: Object) -> int | None:
     """Return the exit code of a pod's only container; None while it runs, or if the kubelet did not report it."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():

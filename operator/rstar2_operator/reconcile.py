@@ -91,9 +91,9 @@ class Reconciler:
         now, rejected = time.time(), list[Diagnosis]()
         context, errors = self._validated(observed)
         if context is None:
-            running = bool(prunable(observed, ()))
+            running = bool(prunable(observed, (), now=now))
             if observed.job["spec"].get("suspend"):
-                rejected = await self._delete(key, prunable_when_suspended(observed))
+                rejected = await self._delete(key, prunable_when_suspended(observed, now=now))
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
             wake_at = correct_in = None
         else:
@@ -102,7 +102,7 @@ class Reconciler:
             if plan.delete:
                 await self._delete_one(JOB, observed.job)
                 return False
-            rejected, correct_in = await self._carry_out(key, context, plan, observed)
+            rejected, correct_in = await self._carry_out(key, context, plan, observed, now=now)
             observed_now = self._cache.observed(key) or observed
             plan = plan_after_rejections(plan, observed_now, rejected)
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
@@ -139,7 +139,7 @@ class Reconciler:
             return None, str(error)
 
     async def _carry_out(
-        self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob
+        self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
         """Create missing objects, update changed ones, delete superfluous ones.
 
@@ -169,7 +169,7 @@ class Reconciler:
                     self._corrections.reject(key, body, rejected[-1])
         if rejected:
             self._with_secret.pop(key, None)  # it may belong to an earlier job, and be deleted with it
-        return rejected + await self._delete(key, prunable(observed, desired)), correct_in
+        return rejected + await self._delete(key, prunable(observed, desired, now=now)), correct_in
 
     async def _delete(self, key: Key, children: list[tuple[str, Object]]) -> list[Diagnosis]:
         rejected = []

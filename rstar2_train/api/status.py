@@ -121,7 +121,7 @@ class JobStatus(ApiModel):
     next_retry_time: Time | None = None
     """Time of the next attempt after a failure or a scheduling timeout; set while the job waits for it."""
     finalizing_since: Time | None = None
-    """Start of the finalization; set while the job finalizes."""
+    """Time at which the report became due, after all pods of stages had terminated; set while the job finalizes."""
     completion_time: Time | None = None
     """Time at which the job succeeded or failed; spec.ttlSecondsAfterFinished counts from it."""
     checkpoint: CheckpointRef | None = None

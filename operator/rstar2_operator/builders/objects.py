@@ -43,6 +43,6 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
         result += [*redis(context), *judge(context), *executor(context), *rollout(context)]
     if plan.attempt is not None:
         result.append(attempt(context, plan.attempt))
-    if plan.report is not None:
-        result.append(report(context, plan.report))
+    if plan.report and plan.ending is not None:
+        result.append(report(context, plan.ending))
     return result

@@ -9,6 +9,7 @@
          │              ├─ ttl_after_finished.py  spec.ttlSecondsAfterFinished
          │              ├─ shared_secret.py       loss of the job's Secret
          │              ├─ finalize.py            the report Job before the end
+         │              ├─ pod_termination.py     pods of at most one attempt at any time
          │              └─ stage_progress.py      current stage and attempt
          ├──> pruning.py: objects to delete
          └──> status.py ──> conditions.py ──> diagnostics.py: problems and advice

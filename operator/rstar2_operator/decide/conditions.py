@@ -105,7 +105,7 @@ def _ready(plan: Plan, training: Condition, problems: list[Diagnosis]) -> Condit
         return _condition("Ready", False, problems[0].reason, str(problems[0]))
     if plan.phase == "Running" and training["status"] == "False":
         return _condition("Ready", False, training["reason"], training["message"])
-    as_requested = plan.phase in ("Running", "Suspended") or plan.report == "completed"
+    as_requested = plan.phase in ("Running", "Suspended") or plan.ending == "completed"
     return _condition("Ready", as_requested, plan.reason, plan.message)
 
 

@@ -7,7 +7,7 @@ that must survive a restart of the operator is in the objects themselves.
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.decide import active_deadline, pending_deadline, stage_progress
+from rstar2_operator.decide import active_deadline, pending_deadline, pod_termination, stage_progress
 from rstar2_operator.decide.conditions import ready_of
 from rstar2_operator.decide.failure_policy import RestartCounters, counters, decide_next, restart_at
 from rstar2_operator.decide.finalize import finalize
@@ -46,6 +46,11 @@ def _unfinished(job: AgenticRLJob, stage: Stage | None, observed: ObservedJob, *
     if until is not None and now < until:
         return pending_deadline.released(name, observed, restarts, until=until)
     preparation = stage_progress.preparation(observed)
+    if (
+        preparation == "missing"
+        and (waiting := pod_termination.wait_for_attempts(None, observed, restarts)) is not None
+    ):
+        return waiting
     if preparation in ("missing", "running"):
         plan = restarts.plan(phase="Preparing", reason="Preparing", stage=name, prepare=True,
                              message="Downloading model and datasets.")  # fmt: skip
@@ -72,10 +77,8 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: ObservedJob, restarts: 
         if _has_started(stage, number, observed):
             return plan  # from now on, replaced pods do not release the job
         return pending_deadline.release_if_overdue(plan, job, observed, since=created_at(last, now), now=now)
-    if stage_progress.has_running_pods(stage, observed):
-        message = f"Waiting for the pods of attempt {number} of stage {stage.name} to terminate."
-        return restarts.plan(phase="Pending", reason="WaitingForPodTermination", message=message, stage=stage.name,
-                             serving=serving)  # fmt: skip
+    if (waiting := pod_termination.wait_for_attempts(stage, observed, restarts)) is not None:
+        return waiting
     cause = ""
     if last is not None:
         decision = decide_next(job, stage, observed, number=number, counted=restarts.counted)

@@ -18,6 +18,7 @@ from rstar2_operator.observed import (
     ObservedJob,
     annotations_of,
     exit_code,
+    is_of,
     is_true,
     job_finished_at,
     labels,
@@ -83,18 +84,16 @@ def decide_next(
 
 def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int:
     """Return the exit code of an attempt's orchestrator; if its pod is gone, the code of its outcome or its Job."""
-    attempt = names.attempt(observed.name, stage.name, number)
+    ended = observed.attempts(stage.name).get(number)
     for pod in observed.pods:
-        pod_labels = labels(pod)
-        if pod_labels.get(names.OF_JOB_LABEL) != attempt:
+        if ended is None or not is_of(pod, ended):
             continue
-        index = pod_labels.get("batch.kubernetes.io/job-completion-index", "0")
+        index = labels(pod).get("batch.kubernetes.io/job-completion-index", "0")
         if index == "0" and (code := exit_code(pod)) is not None:
             return code
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt == number:
         return int(outcome.exit_code)
-    ended = observed.attempts(stage.name).get(number)
     return 0 if ended is not None and is_true(ended, "Complete") else 1
 
 

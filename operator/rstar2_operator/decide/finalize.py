@@ -1,4 +1,7 @@
-"""The end of a job: the report Job runs before the final phase, so that the report exists when the phase is visible."""
+"""The end of a job: all pods terminate, then the report Job runs, then the phase is final.
+
+A job in a final phase holds no accelerator, and its report exists.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.failure_policy import RestartCounters
 from rstar2_operator.decide.plan import Ending, Phase, Plan
+from rstar2_operator.decide.pod_termination import exit_deadline, listed, running_pods
 from rstar2_operator.observed import Object, ObservedJob, created_at, job_finished_at, seconds
 
 REPORT_SECONDS = 300.0
@@ -23,18 +27,26 @@ def finalize(
     stage: str | None = None,
 ) -> Plan:
     """Return the plan of a job that ends: Finalizing until the report is written, then the final phase."""
+    attempts = stage_progress.running_attempts(observed)
+    if attempts:
+        waiting = f"{message} Waiting for the pods of stage {attempts[0][0]} to terminate."
+        # A checkpoint may need the engines.
+        serving = ending == "failed" and observed.child("Deployment", names.rollout(observed.name)) is not None
+        return restarts.plan(phase="Finalizing", reason=reason, message=waiting, stage=stage, ending=ending,
+                             serving=serving, wake_at=exit_deadline(observed))  # fmt: skip
     report = observed.child("Job", names.report(observed.name))
     reported = report is not None and job_finished_at(report) is not None
     deadline = _requested_at(observed, report, now) + REPORT_SECONDS
     without_storage = stage_progress.preparation(observed) in ("missing", "failed")
-    if without_storage or reported or now >= deadline:
+    ended = without_storage or reported or now >= deadline
+    pods = running_pods(observed, except_roles=["report"])
+    if ended and pods:
+        message = f"{message} Waiting for pods to terminate: {listed(pods)}."
+    elif ended:
         final: Phase = "Succeeded" if ending == "completed" else "Failed"
-        return restarts.plan(
-            phase=final, reason=reason, message=message, stage=stage, report=ending if reported else None
-        )
-    return restarts.plan(
-        phase="Finalizing", reason=reason, message=message, stage=stage, report=ending, wake_at=deadline
-    )
+        return restarts.plan(phase=final, reason=reason, message=message, stage=stage, ending=ending, report=reported)
+    return restarts.plan(phase="Finalizing", reason=reason, message=message, stage=stage, ending=ending,
+                         report=not without_storage, wake_at=None if ended else deadline)  # fmt: skip
 
 
 def _requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:

@@ -12,7 +12,9 @@ FINAL: tuple[Phase, Phase] = ("Succeeded", "Failed")
 """Final phases; the conditions that record them have the same names."""
 Ending = Literal["completed", "failed"]
 
-RESTART_REASONS = frozenset({"BackOff", "WaitingForPodTermination", "SharedSecretMissing"})
+WAITING_FOR_PODS = "WaitingForPodTermination"
+"""Reason while pods of an earlier attempt terminate."""
+RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing"})
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""
@@ -49,8 +51,10 @@ class Plan:
     """Whether Redis, judge, executors and engines exist."""
     attempt: StageAttempt | None = None
     """The attempt that should exist."""
-    report: Ending | None = None
-    """Ending that the report Job records; None: no report Job."""
+    ending: Ending | None = None
+    """How the job ends; set from the decision to end it."""
+    report: bool = False
+    """Whether the Job exists that writes the report about the ending."""
     restarts: int = 0
     counted: int = 0
     """Restarts of the whole job, and those of them that count towards maxRestarts."""

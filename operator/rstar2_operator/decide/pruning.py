@@ -14,7 +14,7 @@ KEPT_ATTEMPTS = 3
 """Finished attempts per stage whose Job, and therefore log, is kept."""
 
 
-def prunable(observed: ObservedJob, bodies: Iterable[Any]) -> list[tuple[str, Object]]:
+def prunable(observed: ObservedJob, bodies: Iterable[Any], *, now: float) -> list[tuple[str, Object]]:
     """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan."""
     desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
     return [
@@ -22,25 +22,26 @@ def prunable(observed: ObservedJob, bodies: Iterable[Any]) -> list[tuple[str, Ob
         for (kind, name), child in observed.children.items()
         if (kind, name) not in desired
         and not child["metadata"].get("deletionTimestamp")
-        and (kind in PRUNED or (kind == "Job" and _is_superseded(child, observed)))
+        and (kind in PRUNED or (kind == "Job" and _is_superseded(child, observed, now)))
     ]
 
 
-def prunable_when_suspended(observed: ObservedJob) -> list[tuple[str, Object]]:
+def prunable_when_suspended(observed: ObservedJob, *, now: float) -> list[tuple[str, Object]]:
     """Return (kind, object) to delete of a suspended job with an invalid spec: Jobs first, then the other objects."""
-    objects = prunable(observed, ())
+    objects = prunable(observed, (), now=now)
     jobs = [(kind, child) for kind, child in objects if kind == "Job"]
-    trainers = (pod for pod in observed.pods if names.STAGE_LABEL in labels(pod))
-    checkpointing = any((pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for pod in trainers)
-    return jobs if jobs or checkpointing else objects
+    return jobs if jobs or stage_progress.running_attempts(observed) else objects
 
 
-def _is_superseded(job: Object, observed: ObservedJob) -> bool:
+def _is_superseded(job: Object, observed: ObservedJob, now: float) -> bool:
     """Whether a Job that is not in the plan should be deleted."""
     stage = labels(job).get(names.STAGE_LABEL)
     if job_finished_at(job) is None:
-        # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods terminate.
-        return stage is None or not stage_progress.succeeded(stage, observed)
+        # It was suspended, released or cancelled. A stage that has succeeded keeps its Job while its pods exit.
+        if stage is None or not stage_progress.succeeded(stage, observed):
+            return True
+        due = stage_progress.hung_at(stage, observed)
+        return due is not None and now >= due
     if stage is None:
         return False
     attempts = sorted(observed.attempts(stage), reverse=True)

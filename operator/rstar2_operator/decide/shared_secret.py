@@ -18,7 +18,7 @@ from rstar2_train.api.stages import Stage
 def restart_without_secret(stage: Stage | None, observed: ObservedJob, restarts: RestartCounters) -> Plan:
     """Return the plan of a job whose Secret was deleted: as for a suspension, then a new attempt, not counted."""
     message = f"Secret {names.secrets(observed.name)} was deleted. All pods that use its passwords are replaced."
-    serving = stage is not None and stage.needs_engines and stage_progress.has_running_pods(stage, observed)
+    serving = stage is not None and stage.needs_engines and bool(stage_progress.running_attempts(observed))
     name = None if stage is None else stage.name
     return restarts.plan(phase="Pending", reason="SharedSecretMissing", stage=name, serving=serving, message=message)
 

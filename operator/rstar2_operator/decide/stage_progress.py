@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from rstar2_operator import names
-from rstar2_operator.observed import ObservedJob, is_true, job_finished_at, labels
+from rstar2_operator.observed import ObservedJob, is_alive, is_true, job_finished_at, labels, seconds
 from rstar2_train.api.contracts import ENDED_WELL
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
+EXIT_SECONDS = 120.0
+"""Time in which the pods of a stage must exit after its success; then they are terminated."""
 Preparation = Literal["missing", "running", "complete", "failed"]
 _STATUS_ENDED_WELL = frozenset(outcome.capitalize() for outcome in ENDED_WELL)
 
@@ -40,13 +42,27 @@ def last_attempt(stage: Stage, observed: ObservedJob) -> int:
     return max(numbers)
 
 
-def has_running_pods(stage: Stage, observed: ObservedJob) -> bool:
-    """Whether a pod of any attempt of the stage may still write to the storage."""
-    return any(
-        labels(pod).get(names.STAGE_LABEL) == stage.name
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-        for pod in observed.pods
+def running_attempts(observed: ObservedJob) -> list[tuple[str, int]]:
+    """Return (stage, attempt) of all pods that may still hold accelerators or write to the storage.
+
+    Stages that the spec no longer has are included, as are pods of a deleted job of the same name.
+    """
+    pod_labels = (labels(pod) for pod in observed.pods if is_alive(pod))
+    return sorted(
+        {(each[names.STAGE_LABEL], int(each[names.ATTEMPT_LABEL])) for each in pod_labels if names.STAGE_LABEL in each}
     )
+
+
+def hung_at(stage: str, observed: ObservedJob) -> float | None:
+    """Return when the Job of a succeeded stage is deleted, if it has not finished; None before its success is recorded.
+
+    Its orchestrator may hang after the outcome, and the pods would hold their accelerators.
+    """
+    row = observed.stage_status(stage)
+    if not row:
+        return 0.0  # not in the spec any more
+    completion = row.get("completionTime")
+    return None if completion is None else seconds(completion) + EXIT_SECONDS
 
 
 def preparation(observed: ObservedJob) -> Preparation:

@@ -69,7 +69,7 @@ def _times(plan: Plan, old: Object, *, now: float) -> Status:
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     else:
         times["activeSince"] = old.get("activeSince") or timestamp(now)
-    if plan.phase == "Finalizing":
+    if plan.phase == "Finalizing" and plan.report:
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
     if plan.phase in FINAL:
         times["completionTime"] = old.get("completionTime") or timestamp(now)
@@ -145,7 +145,7 @@ def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
     if plan.phase in ("Failed", "Suspended", "Suspending"):
         return plan.phase
     if plan.phase == "Finalizing":
-        return "Failed" if plan.report == "failed" else "Succeeded"
+        return "Failed" if plan.ending == "failed" else "Succeeded"
     return "Running" if plan.attempt is not None else "Pending"
 
 

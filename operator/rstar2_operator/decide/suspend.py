@@ -1,7 +1,8 @@
 """spec.suspend: the orchestrator writes a checkpoint, then everything but the storage is deleted.
 
 A plan without attempt and roles deletes their objects. The deletion of the attempt's Job sends SIGTERM to the
-orchestrator. Engines and judge stay until its pods are gone, because the checkpoint may need them.
+orchestrator. Engines and judge stay until its pods are gone, because the checkpoint may need them. The job is suspended
+when no pod is left.
 """
 
 from __future__ import annotations
@@ -9,23 +10,27 @@ from __future__ import annotations
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.failure_policy import RestartCounters
 from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.pod_termination import listed, running_pods
 from rstar2_operator.observed import ObservedJob
 from rstar2_train.api.stages import Stage
 
 
 def suspend(stage: Stage | None, observed: ObservedJob, restarts: RestartCounters) -> Plan:
     """Return the plan of a job with spec.suspend: true. `stage`: its current stage, None if all have succeeded."""
-    if stage is not None and stage_progress.has_running_pods(stage, observed):
+    name = None if stage is None else stage.name
+    if stage_progress.running_attempts(observed):
         message = "Waiting for pods to terminate. A training orchestrator writes a checkpoint first."
-        return restarts.plan(phase="Suspending", reason="Suspending", stage=stage.name, message=message,
-                             serving=stage.needs_engines)  # fmt: skip
+        return restarts.plan(phase="Suspending", reason="Suspending", stage=name, message=message,
+                             serving=stage is not None and stage.needs_engines)  # fmt: skip
+    if pods := running_pods(observed):
+        message = f"Waiting for pods to terminate: {listed(pods)}."
+        return restarts.plan(phase="Suspending", reason="Suspending", stage=name, message=message)
     message = "All pods are deleted; the storage is kept. Set spec.suspend to false to resume."
     if stage is not None and _killed_before_checkpoint(stage, observed):
         message += (
             f" Stage {stage.name} will resume from its last checkpoint: its orchestrator was killed before it could "
             "write a new one. If it needs more time, increase spec.trainer.terminationGracePeriodSeconds."
         )
-    name = None if stage is None else stage.name
     return restarts.plan(phase="Suspended", reason="Suspended", stage=name, message=message)
 
 

@@ -34,7 +34,13 @@ def all_objects(data: dict[str, Any], stage: str) -> list[dict[str, Any]]:
     job, problems = check(data)
     assert job is not None, problems
     plan = Plan(
-        phase="Running", stage=stage, prepare=True, serving=True, attempt=StageAttempt(stage, 1), report="completed"
+        phase="Running",
+        stage=stage,
+        prepare=True,
+        serving=True,
+        attempt=StageAttempt(stage, 1),
+        ending="completed",
+        report=True,
     )
     return objects(build_context(job, SETTINGS), plan, has_secret=True)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
+from rstar2_operator import names
 from rstar2_operator.decide.diagnostics import SILENT_SECONDS, STUCK_SECONDS, next_overdue_at
+from rstar2_operator.decide.stage_progress import EXIT_SECONDS
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
@@ -34,12 +38,74 @@ def test_decide_stage_has_only_the_roles_it_needs() -> None:
 
 
 def test_decide_finished_stage_keeps_its_job() -> None:
-    """The Job of a finished stage, and so its log, stays while its pods terminate."""
+    """The Job of a finished stage, and so its log, stays while its pods exit; then the next stage starts."""
     cluster = at_first_stage("sg")
-    done = Outcome(stage="s0", attempt=1, outcome="completed", reason="StepsReached")
-    cluster.patch_progress("outcome-s0.json", done.model_dump(mode="json"))  # its pods are still ending
+    cluster.report_success("s0")
+    plan = cluster.round()
+    assert (plan.phase, plan.reason, plan.stage) == ("Running", "WaitingForPodTermination", "g1")
+    assert kinds(cluster, "Job") == ["demo-prepare", "demo-s0-1"] and kinds(cluster, "Deployment") == []
+    cluster.finish_job("demo-s0-1", 0)
     cluster.round()
     assert ("Job", "demo-s0-1") in cluster.children and ("Job", "demo-g1-1") in cluster.children
+
+
+@pytest.mark.parametrize("next_stage", ["g1", ""])
+def test_pod_termination_hung_orchestrator_is_terminated(next_stage: str) -> None:
+    """An orchestrator that does not exit after its success is terminated, and holds nothing back for longer."""
+    cluster = at_first_stage("sg" if next_stage else "s")
+    cluster.report_success("s0")
+    plan = cluster.round()
+    assert plan.wake_at == cluster.now + EXIT_SECONDS and ("Job", "demo-s0-1") in cluster.children
+    assert plan.phase == ("Running" if next_stage else "Finalizing") and "demo-report" not in cluster.created_jobs
+    cluster.now = plan.wake_at
+    cluster.round()
+    assert ("Job", "demo-s0-1") not in cluster.children and cluster.running() == ["demo-s0-1"]
+    cluster.finish_job("demo-s0-1", 137)
+    cluster.round()
+    assert cluster.running() == [f"demo-{next_stage}-1" if next_stage else "demo-report"]
+
+
+@pytest.mark.parametrize("change", ["insert", "remove", "rename"])
+def test_pod_termination_changed_stages_wait_for_old_pods(change: str) -> None:
+    """No stage starts while pods of another stage use their grace period, also of one that the spec has no more."""
+    cluster = at_first_stage("ge")
+    cluster.progress("g0", 1, 2)
+    stages = cluster.job["spec"]["stages"]
+    if change == "insert":
+        stages.insert(0, manifest("s")["spec"]["stages"][0])
+    elif change == "remove":
+        del stages[0]
+    else:
+        stages[0]["name"] = "other"
+    plan = cluster.round()
+    assert (plan.phase, plan.reason) == ("Pending", "WaitingForPodTermination")
+    assert cluster.running() == ["demo-g0-1"] and ("Job", "demo-g0-1") not in cluster.children
+    assert kinds(cluster, "Deployment") != []  # the checkpoint may need the engines
+    cluster.finish_job("demo-g0-1", 75)
+    cluster.round()
+    assert cluster.running() == [{"insert": "demo-s0-1", "remove": "demo-e1-1", "rename": "demo-other-1"}[change]]
+
+
+def test_pod_termination_recreated_job_waits_for_old_pods() -> None:
+    """A recreated job prepares nothing while pods of the deleted job of its name run."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.pods = at_first_stage("g").pods
+    assert cluster.round().reason == "WaitingForPodTermination" and cluster.created_jobs == []
+    cluster.pods.clear()
+    cluster.round()
+    assert cluster.created_jobs == ["demo-prepare"]
+
+
+def test_failure_policy_exit_code_is_of_the_own_pod() -> None:
+    """The exit code of a pod of a deleted job with the same name does not count."""
+    cluster = at_first_stage("g")
+    old = copy.deepcopy(cluster.pods["demo-g0-1-0"])
+    cluster.finish_job("demo-g0-1", 137)
+    old["metadata"] |= {"name": "old", "ownerReferences": [{"controller": True, "uid": "another"}]}
+    old["status"] = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 78}}}]}
+    cluster.pods = {"old": old, **cluster.pods}
+    plan = cluster.round()
+    assert plan.reason == "BackOff" and "137" in plan.message
 
 
 def test_decide_curriculum_succeeds_after_its_report() -> None:
@@ -148,6 +214,20 @@ def test_suspend_checkpoints_then_deletes_everything() -> None:
     cluster.round()
     assert cluster.running() == ["demo-g0-2"]
     assert cluster.job["status"]["restarts"] == 0
+
+
+def test_suspend_during_preparation_waits_for_its_pods() -> None:
+    """A job is Suspended when no pod is left, also not the one that downloads."""
+    cluster = SimulatedCluster(manifest("g"))
+    cluster.round()
+    cluster.job["spec"]["suspend"] = True
+    plan = cluster.round()
+    assert plan.phase == "Suspending" and "demo-prepare-0" in plan.message
+    cluster.pods.clear()
+    assert cluster.round().phase == "Suspended"
+    cluster.job["spec"]["suspend"] = False
+    cluster.round()
+    assert cluster.running() == ["demo-prepare"]
 
 
 def test_suspend_killed_orchestrator_is_reported() -> None:
@@ -372,8 +452,24 @@ def test_active_deadline_fails_the_job() -> None:
     plan = cluster.plan()
     assert plan.wake_at is not None
     cluster.now = plan.wake_at
+    plan = cluster.round()
+    assert (plan.phase, plan.reason) == ("Finalizing", "DeadlineExceeded")
+    assert "Waiting for the pods of stage g0 to terminate" in plan.message
+    assert kinds(cluster, "Deployment") != []  # the checkpoint may need the engines
+    assert cluster.running() == ["demo-g0-1"] and "demo-report" not in cluster.created_jobs
+    cluster.now += 7200  # spec.trainer.terminationGracePeriodSeconds
+    assert cluster.round().phase == "Finalizing"
+    cluster.finish_job("demo-g0-1", 75)
     cluster.round()
+    assert cluster.running() == ["demo-report"] and kinds(cluster, "Deployment") == []
+    engine = {
+        "metadata": {"name": "demo-rollout-x", "labels": {**names.labels("demo", "rollout"), names.OF_JOB_LABEL: ""}}
+    }
+    cluster.pods["demo-rollout-x"] = engine | {"status": {"phase": "Running"}}
     cluster.finish_job("demo-report", 0)
+    plan = cluster.round()
+    assert plan.phase == "Finalizing" and "Waiting for pods to terminate: demo-rollout-x" in plan.message
+    del cluster.pods["demo-rollout-x"]
     plan = cluster.round()
     assert (plan.phase, plan.reason) == ("Failed", "DeadlineExceeded")
 

@@ -1,0 +1,59 @@
+"""Pods of at most one attempt: nothing new starts, and no job ends, until the pods of other attempts are gone.
+
+A pod that terminates still holds its accelerators and may write to the storage, up to its grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rstar2_operator import names
+from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.failure_policy import RestartCounters
+from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan
+from rstar2_operator.observed import ObservedJob, is_alive, labels
+from rstar2_train.api.stages import Stage
+
+MAX_NAMES = 3
+"""Pods that a message names."""
+
+
+def wait_for_attempts(stage: Stage | None, observed: ObservedJob, restarts: RestartCounters) -> Plan | None:
+    """Return the plan of a job while pods of earlier attempts run; None if there are none.
+
+    `stage`: the stage to start, None for the preparation. Existing engines stay, because a checkpoint may need them.
+    """
+    attempts = stage_progress.running_attempts(observed)
+    if not attempts:
+        return None
+    name, number = attempts[0]
+    message = f"Waiting for the pods of attempt {number} of stage {name} to terminate."
+    succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
+    engines = observed.child("Deployment", names.rollout(observed.name)) is not None
+    return restarts.plan(
+        # After a success the job is not pending: the next stage follows when the pods have exited.
+        phase="Running" if succeeded else "Pending",
+        reason=WAITING_FOR_PODS,
+        message=message,
+        stage=None if stage is None else stage.name,
+        serving=engines and (not succeeded or (stage is not None and stage.needs_engines)),
+        wake_at=exit_deadline(observed),
+    )
+
+
+def exit_deadline(observed: ObservedJob) -> float | None:
+    """Return when the pods of a succeeded stage that do not exit are terminated; None if there are none."""
+    stages = {stage for stage, _ in stage_progress.running_attempts(observed)}
+    times = [stage_progress.hung_at(stage, observed) for stage in stages if stage_progress.succeeded(stage, observed)]
+    return min((when for when in times if when is not None), default=None)
+
+
+def running_pods(observed: ObservedJob, *, except_roles: Sequence[str] = ()) -> list[str]:
+    """Return the names of all pods that have not terminated, of any role."""
+    alive = (pod for pod in observed.pods if is_alive(pod))
+    return sorted(pod["metadata"]["name"] for pod in alive if labels(pod).get(names.ROLE_LABEL) not in except_roles)
+
+
+def listed(pods: Sequence[str]) -> str:
+    """Return the first names of a list of pods."""
+    return ", ".join(pods[:MAX_NAMES]) + (", ..." if len(pods) > MAX_NAMES else "")
