@@ -30,12 +30,13 @@ def wait_for_attempts(stage: Stage | None, observed: ObservedJob, restarts: Rest
     message = f"Waiting for the pods of attempt {number} of stage {name} to terminate."
     succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
     engines = observed.child("Deployment", names.rollout(observed.name)) is not None
+    current = None if stage is None else stage.name
     return restarts.plan(
-        # After a success the job is not pending: the next stage follows when the pods have exited.
+        # After a success the job is not pending: its stage is the old one for some seconds more.
         phase="Running" if succeeded else "Pending",
         reason=WAITING_FOR_PODS,
         message=message,
-        stage=None if stage is None else stage.name,
+        stage=name if succeeded and observed.stage_status(name) else current,
         serving=engines and (not succeeded or (stage is not None and stage.needs_engines)),
         wake_at=exit_deadline(observed),
     )

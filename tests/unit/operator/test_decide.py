@@ -42,7 +42,7 @@ def test_decide_finished_stage_keeps_its_job() -> None:
     cluster = at_first_stage("sg")
     cluster.report_success("s0")
     plan = cluster.round()
-    assert (plan.phase, plan.reason, plan.stage) == ("Running", "WaitingForPodTermination", "g1")
+    assert (plan.phase, plan.reason, plan.stage) == ("Running", "WaitingForPodTermination", "s0")
     assert kinds(cluster, "Job") == ["demo-prepare", "demo-s0-1"] and kinds(cluster, "Deployment") == []
     cluster.finish_job("demo-s0-1", 0)
     cluster.round()
