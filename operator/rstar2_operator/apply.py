@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.client import KubeClient
+from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
 from rstar2_train.api.base import API_VERSION
@@ -77,11 +77,13 @@ class NameConflict(Exception):
     """An object of that name exists and does not belong to the job."""
 
 
-def rejection(kind: str, obj: Object, error: ApiException | NameConflict) -> Diagnosis:
+def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
     """Return the problem of an object that could not be written, in the API server's own words. Pure."""
     role, subject = labels(obj).get(names.ROLE_LABEL, ""), f"{kind}/{obj['metadata']['name']}"
     if isinstance(error, NameConflict):
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
+    if not isinstance(error, ApiException):
+        return Diagnosis(role, subject, "ApplyRejected", str(error))
     try:
         answer = json.loads(error.body or "")
         message = f"{answer['reason']}: {answer['message']}"
@@ -125,7 +127,7 @@ async def is_missing(client: KubeClient, body: dict[str, Any]) -> bool:
     try:
         await client.create(body, dry_run=True)
     except ApiException as error:
-        if error.status is not None and error.status >= 500:
+        if is_transient(error):
             raise
         return False  # it exists, or it is rejected (by a quota), which proves nothing
     return True

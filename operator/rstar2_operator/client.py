@@ -39,8 +39,28 @@ METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 TIMEOUT_SECONDS = 30.0
 UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 """Exceptions of a request, besides ApiException, if the API server is unreachable."""
+OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses of an API server that cannot serve the request now."""
+LONGEST_RETRY_AFTER = 30.0
 
 Body = dict[str, Any]
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the operator must repeat the request, and no person can do anything about the error.
+
+    A failing admission webhook has status 500 too, but is a defect of the cluster that its message names.
+    """
+    if not isinstance(error, ApiException):
+        return isinstance(error, UNREACHABLE)
+    return error.status in OVERLOADED and "failed calling webhook" not in (error.body or "")
+
+
+def retry_after(error: Exception) -> float:
+    """Return the seconds that the API server asks to wait (Retry-After); 0 if it does not."""
+    headers = getattr(error, "headers", None) or {}
+    text = str(headers.get("Retry-After", ""))
+    return min(float(text), LONGEST_RETRY_AFTER) if text.isdecimal() else 0.0
 
 
 class KubeClient:

@@ -18,7 +18,7 @@ from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.cache import JOB, Key, WatchCache
-from rstar2_operator.client import KubeClient
+from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
@@ -68,16 +68,16 @@ class Reconciler:
         """Reconcile keys from the queue until cancelled."""
         while True:
             key = await self._queue.take()
-            failed = False
+            failed, after = False, 0.0
             try:
                 with self._metrics.reconciling():
                     failed = await self._reconcile(key)
             except Exception as error:
-                failed = True
+                failed, after = True, retry_after(error)
                 self._metrics.failed(error)
                 _log_failure(key, error)
             finally:
-                self._queue.done(key, failed=failed)
+                self._queue.done(key, failed=failed, after=after)
 
     async def _reconcile(self, key: Key) -> bool:
         """One round. Returns whether the API server rejected something, which is retried."""
@@ -144,13 +144,14 @@ class Reconciler:
         """Create missing objects, update changed ones, delete superfluous ones.
 
         A rejected object blocks only new workloads; deletions and updates of existing objects continue. Returns the
-        rejections, and the seconds until the next correction of drift.
+        rejections, and the seconds until the next correction of drift. Raises the last transient error after all
+        writes were tried: it is retried, and the status does not show it.
         """
         keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
         has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
         desired = objects(context, plan, has_secret=has_secret)
         bodies = [owned(body, observed.job, keep_claims=keep_claims) for body in desired]
-        blocked = False
+        blocked, transient = False, list[Exception]()
         corrections, rejected, correct_in = self._corrections.due(key, drifted(bodies, observed))
         for body in corrections:
             log.info("%s/%s: correcting drift of %s/%s", *key, body["kind"], body["metadata"]["name"])
@@ -162,14 +163,20 @@ class Reconciler:
                 log.info("%s/%s: creating %s/%s", *key, kind, name)
             try:
                 await self._apply(key, body, observed)
-            except (ApiException, NameConflict) as error:
-                rejected.append(self._rejected(key, kind, body, error))
+            except (ApiException, NameConflict, *UNREACHABLE) as error:
                 blocked = blocked or observed.child(kind, name) is None
+                if is_transient(error):
+                    transient.append(error)
+                    continue
+                rejected.append(self._rejected(key, kind, body, error))
                 if body in corrections:
                     self._corrections.reject(key, body, rejected[-1])
         if rejected:
             self._with_secret.pop(key, None)  # it may belong to an earlier job, and be deleted with it
-        return rejected + await self._delete(key, prunable(observed, desired, now=now)), correct_in
+        rejected += await self._delete(key, prunable(observed, desired, now=now))
+        if transient:
+            raise transient[-1]
+        return rejected, correct_in
 
     async def _delete(self, key: Key, children: list[tuple[str, Object]]) -> list[Diagnosis]:
         rejected = []
@@ -177,6 +184,8 @@ class Reconciler:
             try:
                 await self._delete_one(kind, child)
             except ApiException as error:
+                if is_transient(error):
+                    raise
                 rejected.append(self._rejected(key, kind, child, error))
         return rejected
 
@@ -191,8 +200,8 @@ class Reconciler:
         if body["kind"] == "Secret":
             try:
                 await apply(self._client, body, observed)
-            except ApiException:
-                if stage_progress.preparation(observed) != "complete":
+            except ApiException as error:
+                if is_transient(error) or stage_progress.preparation(observed) != "complete":
                     raise  # later it exists: a full quota rejects also the creation of an existing object
             self._with_secret[key] = observed.job["metadata"]["uid"]
         elif (live := await apply(self._client, body, observed)) is not None:
@@ -201,7 +210,7 @@ class Reconciler:
             self._corrections.record(key, body, live)
             self._metrics.applied(body["kind"])
 
-    def _rejected(self, key: Key, kind: str, obj: Object, error: ApiException | NameConflict) -> Diagnosis:
+    def _rejected(self, key: Key, kind: str, obj: Object, error: Exception) -> Diagnosis:
         self._metrics.failed(error)
         problem = rejection(kind, obj, error)
         log.warning("%s: %s", "/".join(key), problem)
@@ -214,5 +223,7 @@ def _log_failure(key: Key, error: Exception) -> None:
     if isinstance(error, ApiException):
         body = (error.body or "")[:500]
         log.warning("%s: the API server returned %s %s: %s", job, error.status, error.reason, body)
+    elif is_transient(error):
+        log.warning("%s: the API server is unreachable: %s", job, error or type(error).__name__)
     else:
         log.exception("%s: reconciliation failed", job)

@@ -17,7 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.cache import JOB, Key, WatchCache
-from rstar2_operator.client import KubeClient
+from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import JobEvent, events
 from rstar2_operator.decide.plan import FINAL, INVALID_SPEC
@@ -167,5 +167,5 @@ class StatusWriter:
         }
         try:
             await self._client.create(body)
-        except ApiException as error:
-            log.warning("could not create Event %s of %s: %s", event.reason, meta["name"], error.reason)
+        except (ApiException, *UNREACHABLE) as error:
+            log.warning("could not create Event %s of %s: %s", event.reason, meta["name"], error)

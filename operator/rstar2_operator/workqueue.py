@@ -27,10 +27,13 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
+        self._held_until: dict[K, float] = {}
 
     def add(self, key: K) -> None:
-        """Queue the key, unless it is queued already."""
-        if key in self._taken:
+        """Queue the key, unless it is queued already, or held after a failure."""
+        if key in self._held_until and (wait := self._held_until[key] - asyncio.get_running_loop().time()) > 0:
+            self._add_within(key, wait)
+        elif key in self._taken:
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
@@ -63,15 +66,18 @@ class WorkQueue(Generic[K]):
         self._taken.add(key)
         return key
 
-    def done(self, key: K, *, failed: bool = False) -> None:
-        """Release the key; a failed one is queued again with exponential backoff."""
+    def done(self, key: K, *, failed: bool = False, after: float = 0.0) -> None:
+        """Release the key; a failed one is queued again with exponential backoff, and not before `after` seconds."""
         self._taken.discard(key)
         if failed:
+            if after:
+                self._held_until[key] = asyncio.get_running_loop().time() + after
             self._failures[key] = failures = self._failures.get(key, 0) + 1
             wait = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, 12))
-            self._add_within(key, wait * (0.5 + random.random() / 2))
+            self._add_within(key, max(after, wait * (0.5 + random.random() / 2)))
         else:
             self._failures.pop(key, None)
+            self._held_until.pop(key, None)
         if key in self._again:
             self._again.discard(key)
             self.add(key)

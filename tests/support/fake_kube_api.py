@@ -40,7 +40,7 @@ class FakeKubeApi:
         self.store = WatchCache()
         self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
         self.objects: dict[tuple[str, str], Body] = {}
-        self.rejected_kinds: dict[str, ApiException] = {}
+        self.rejected_kinds: dict[str, Exception] = {}
         """Kind -> error of each write to it."""
         self.requests: list[tuple[str, str, str]] = []
         """(verb, kind, name) of every request that is not a read."""

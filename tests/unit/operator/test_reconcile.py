@@ -42,6 +42,46 @@ async def test_reconcile_rejected_claim_blocks_all_pods() -> None:
     assert operator.condition("Degraded")["status"] == "False"
 
 
+@pytest.mark.parametrize("error", [api_error(429, "TooManyRequests", "slow down"), api_error(503, "X", ""), OSError()])
+async def test_reconcile_overloaded_api_server_is_retried(error: Exception) -> None:
+    """An overloaded or unreachable API server is never a problem of the job; the write is repeated."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.api.rejected_kinds["Deployment"] = error
+    operator.change(executor={"replicas": 3})
+    await operator.run()
+    assert operator.condition("Degraded")["status"] == "False" and operator.status["phase"] == "Running"
+    assert [kind for verb, kind, _ in operator.api.requests if verb == "apply"].count("Deployment") > 3
+    operator.change(suspend=True)  # deletions continue
+    operator.api.drop("Deployment", "demo-judge")
+    await operator.until(lambda: operator.status["phase"] == "Suspended")
+    operator.change(suspend=False)
+    await operator.run()
+    assert ("Deployment", "demo-judge") not in operator.api.objects
+    operator.api.rejected_kinds.clear()
+    await operator.until(lambda: ("Deployment", "demo-judge") in operator.api.objects)
+    assert operator.status["restarts"] == 0 and operator.names("Job") == ["demo-g0-2", "demo-prepare"]
+
+
+async def test_reconcile_retry_after_is_respected() -> None:
+    """A failed round is repeated no earlier than the API server asks for."""
+    operator = Operator(manifest("g"))
+    error = api_error(429, "TooManyRequests", "slow down")
+    error.headers = {"Retry-After": "20"}
+    operator.api.rejected_kinds["ConfigMap"] = error
+    await operator.run(1.0)
+    assert [kind for _, kind, _ in operator.api.requests].count("ConfigMap") == 2  # job and progress, once
+    assert operator.names("Job") == []
+
+
+async def test_reconcile_failing_webhook_is_reported() -> None:
+    """A failing admission webhook has status 500, but is a problem that a person must correct."""
+    operator = Operator(manifest("g"))
+    operator.api.rejected_kinds["Job"] = api_error(500, "InternalError", 'failed calling webhook "v.example.org"')
+    await operator.run()
+    assert 'failed calling webhook "v.example.org"' in operator.condition("Degraded")["message"]
+
+
 async def test_reconcile_rejected_update_lets_the_stage_run() -> None:
     """A rejected update of an immutable field is reported; the stage runs, and the job can be suspended."""
     operator = Operator(manifest("g"))
