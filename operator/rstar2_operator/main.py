@@ -66,13 +66,7 @@ class Operator:
             if await _first(asyncio.create_task(lease.acquire()), stopping):
                 held = asyncio.create_task(lease.hold())
                 leading = asyncio.create_task(self._lead())
-                await asyncio.wait({held, leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if held.done():
-                    log.error("could not renew the Lease: this replica exits")
-                code = 0 if self._stop.is_set() else 1
-                self._stop.set()
-                await asyncio.wait({leading}, timeout=STOP_SECONDS)
-                await _cancelled(leading, held)
+                code = await lead_while_held(leading, held, stopping, stop=self._stop)
                 await lease.release()
             await _cancelled(lag, stopping)
         return code
@@ -94,7 +88,8 @@ class Operator:
                     log.error("%s", error, exc_info=error)
         finally:
             self._metrics.set_leading(False)
-            await _cancelled(watching, work)
+            await _cancelled(work)  # first, because kopf may take seconds to stop
+            await _cancelled(watching)
 
     async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
         namespaces = self._settings.watch_namespaces
@@ -102,6 +97,25 @@ class Operator:
         await resync.wait_until_complete()
         workers = (reconciler.work() for _ in range(self._settings.workers))
         await asyncio.gather(resync.run(queue, self._metrics), *workers)
+
+
+async def lead_while_held(
+    leading: asyncio.Task[None], held: asyncio.Task[None], stopping: asyncio.Task[Any], *, stop: asyncio.Event
+) -> int:
+    """Wait until the replica stops leading, is stopped, or loses the Lease. Return the exit code.
+
+    When the Lease is lost, `leading` is cancelled immediately: another replica may lead a few seconds later. After a
+    request to stop, the Lease is held for STOP_SECONDS, so that `leading` can finish.
+    """
+    await asyncio.wait({held, leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    code = 0 if stop.is_set() else 1
+    stop.set()
+    if not held.done():
+        await asyncio.wait({leading, held}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if held.done():
+        log.error("could not renew the Lease: this replica exits")
+    await _cancelled(leading, held)
+    return code
 
 
 async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:

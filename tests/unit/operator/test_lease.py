@@ -11,6 +11,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import lease
 from rstar2_operator.lease import LeaderLease
+from rstar2_operator.main import lead_while_held
 
 
 class Api:
@@ -108,3 +109,22 @@ async def test_lease_of_another_holder_ends_leadership_immediately(api: Api) -> 
     async with asyncio.timeout(lease.RENEW_SECONDS / 2):
         await leader.hold()
     assert api.holder() == "new"
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_main_lost_lease_stops_the_workers_immediately(lost: bool) -> None:
+    """Without the Lease the workers are cancelled, even if the watches do not stop; on request they may finish."""
+    stop, release = asyncio.Event(), asyncio.Event()
+
+    async def lead() -> None:
+        await stop.wait()
+        await asyncio.sleep(0.2 if not lost else 3600)
+
+    leading, held = asyncio.create_task(lead()), asyncio.create_task(release.wait())
+    stopping = asyncio.create_task(stop.wait())
+    (release if lost else stop).set()
+    started = asyncio.get_running_loop().time()
+    code = await lead_while_held(leading, held, stopping, stop=stop)  # type: ignore[arg-type]
+    assert (code, leading.cancelled(), held.cancelled()) == (int(lost), lost, not lost)
+    assert asyncio.get_running_loop().time() - started < 2
+    stopping.cancel()
