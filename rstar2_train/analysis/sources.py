@@ -14,6 +14,7 @@ from typing import Literal
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.rewards.verdict import EXCLUDED
 from rstar2_train.rollout import trajectory_store
 
 Set = Literal["training", "filter", "evaluation"]
@@ -91,7 +92,7 @@ def read_rows(source: TrajectoryFile) -> list[TrajectoryRow]:
     """Return the rows of a file with the columns for the selection. Raises TrajectoryStoreError for a damaged file."""
     columns = ["prompt_id", "sample", "stop", "verdict"]
     return [
-        TrajectoryRow(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] == "internal")
+        TrajectoryRow(row["prompt_id"], row["sample"], row["stop"] == "infrastructure" or row["verdict"] in EXCLUDED)
         for row in trajectory_store.stream(source.path, columns)
     ]
 

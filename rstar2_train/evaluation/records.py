@@ -74,7 +74,9 @@ class Evaluation(RecordModel):
     samples: int
     """Valid samples: all samples that infrastructure failures did not lose."""
     excluded: int
-    """Samples lost to infrastructure failures; they count in no other figure."""
+    """Samples lost to infrastructure failures or undecided; they count in no other figure."""
+    undecided: int = 0
+    """Excluded samples whose answer the verifier could not decide within its limits."""
     problem_set: str
     """Short hash of the problem ids. Two measurements are comparable only if it is equal."""
     pass_at_1: float | None

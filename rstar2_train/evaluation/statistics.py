@@ -59,6 +59,7 @@ def measure(
         problems=len({row.prompt_id for row in rows}),
         samples=len(valid),
         excluded=len(rows) - len(valid),
+        undecided=sum(row.verdict == "undecided" for row in rows),
         problem_set=problem_set(rows),
         pass_at_1=overall.value,
         pass_at_1_se=overall.error,
@@ -85,7 +86,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     names = (
         "pass_at_1", "pass_at_1_se", "hard_pass_at_1", "hard_pass_at_1_se", "tool_error_ratio",
         "tool_error_ratio_correct", "calls_per_sample", "turns", "mean_tokens", "truncated", "no_answer", "excluded",
-        "seconds",
+        "undecided", "seconds",
     )  # fmt: skip
     values: dict[str, float | None] = {f"evaluation/{name}": getattr(evaluation, name) for name in names}
     values |= {f"evaluation/pass_at_{k}": value for k, value in evaluation.pass_at_k.items()}

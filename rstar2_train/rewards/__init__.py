@@ -4,7 +4,7 @@
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
     grade ------------------|       |--------> normalize   plain notation of answer and gold answer
-      |                     |       '--- judge ---> math_verify_snippet   comparison with a parser, in the sandbox
+      |                     |       '--- equality_program ---> equality    comparison with a parser, in the sandbox
       |                     |     instructions (IFEval)
       '---> visible_text    '---> instructions ----> instruction_checkers ----> language, sentences
 
@@ -14,7 +14,8 @@ Modules:
 - `verify`                compares an answer with the gold answer
 - `extract`               finds the answer block and the box
 - `normalize`             removes formatting from an answer
-- `math_verify_snippet`   the program that compares two answers inside the sandbox
+- `equality_program`      the program for the sandbox that compares two answers
+- `equality`              its package: parser and comparison
 - `instructions`          IFEval instructions as a gold answer, and their score
 - `instruction_checkers`  one checker per instruction
 - `language`, `sentences` language detection and sentence count for the checkers

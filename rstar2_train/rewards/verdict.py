@@ -2,5 +2,8 @@
 
 from typing import Literal
 
-Verdict = Literal["correct", "wrong", "no_answer", "timeout", "internal"]
-"""`timeout`: the verifier exceeded its time or memory (reward 0). `internal`: an infrastructure failure (excluded)."""
+Verdict = Literal["correct", "wrong", "no_answer", "undecided", "internal"]
+"""Excluded, never scored 0: `undecided` (the check exceeded its limits) and `internal` (an infrastructure failure)."""
+
+EXCLUDED: tuple[Verdict, ...] = ("undecided", "internal")
+"""The verdicts without a reward."""

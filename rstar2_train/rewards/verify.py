@@ -2,32 +2,30 @@ r"""Decides whether a final answer equals the gold answer: the reward of eq. 3.
 
 Runs after extraction. Two numbers, two words, or two numerals of a base are compared here as text, which decides nearly
 all training data (the RL set has only integer answers). Other forms need a parser (`10/2`, `x=5`, `\frac{1}{2}`). They
-are untrusted input to a large library, so the parser runs as a snippet in the judge's sandbox, with its limits. A
-failure of the judge is `internal`: the trajectory is retried or excluded, never scored 0. Pure except for `verify`,
-which calls the given judge. docs/verification.md defines equality.
+are untrusted input, so the parser (the package `equality`) runs in the judge's sandbox, with its limits. A check that
+exceeds its limits is `undecided`, a failure of the judge is `internal`: both are retried once, then the trajectory is
+excluded, never scored 0. Pure except for `verify`, which calls the given judge. docs/verification.md defines equality.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.rewards.equality_program import program
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import has_words, is_word_answer, normalize, normalize_words
-from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
 _SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
-PARSER_LIMITS = JudgeLimits(wall_seconds=15)
-"""Limits of a parser call: without a warm process the import of the parser alone takes seconds."""
+PARSER_LIMITS = JudgeLimits(wall_seconds=120)
+"""Limits of a parser call. The check itself counts CPU time (`equality.check`); this limit is for a stuck sandbox."""
 
-_SNIPPET = Path(__file__).with_name("math_verify_snippet.py")
-_PRINTED: dict[str, Verdict] = {"correct": "correct", "wrong": "wrong", "timeout": "timeout"}
+_PRINTED: dict[str, Verdict] = {"correct": "correct", "wrong": "wrong", "undecided": "undecided"}
 
 
 class Score(NamedTuple):
@@ -40,7 +38,7 @@ class Score(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """1 if correct, else 0 (eq. 3). Undefined for `internal`, which must be excluded."""
+        """1 if correct, else 0 (eq. 3). Undefined for the verdicts in EXCLUDED."""
         return float(self.verdict == "correct")
 
 
@@ -125,10 +123,9 @@ def canonical_number(text: str) -> str | None:
 
 
 def parser_snippet(answer: str, gold: str) -> str:
-    """Return a program for the judge that compares both with math-verify and prints `correct`, `wrong` or `timeout`.
+    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`.
 
-    Both strings are literals (`repr`) in the program, never code. If only one of them has a percent sign, 5 % is
-    compared both as 5 and as 5/100.
+    If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100.
     """
     ours, theirs = normalize(answer), normalize(gold)
     pairs = [(ours.value, theirs.value)]
@@ -136,31 +133,28 @@ def parser_snippet(answer: str, gold: str) -> str:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
     elif theirs.unit == "%" != ours.unit:
         pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))
-    return f"{_snippet_text()}\n\nmain({pairs!r})\n"
-
-
-@cache
-def _snippet_text() -> str:
-    return _SNIPPET.read_text(encoding="utf-8")
+    return program(pairs)
 
 
 def parser_verdict(result: SnippetResult) -> Verdict:
     """Return the verdict of a finished parser call.
 
-    An answer for which the parser exceeds its time, memory or stack is `timeout` (reward 0: a retry would not help). A
-    call that could not run the parser (it is not installed, or the judge failed) is `internal`.
+    A check that exceeds its time, memory or stack is `undecided`. A call that could not run the check (its library is
+    not installed, or the judge failed) is `internal`.
     """
     if result.status == "ok":
         return _PRINTED.get(result.stdout.strip(), "internal")
     crashed = result.status == "error" and (result.exit_code or 0) < 0
-    return "timeout" if crashed or result.status in ("timeout", "memory", "killed", "output_limit") else "internal"
+    exceeded = crashed or result.status in ("timeout", "memory", "killed", "output_limit")
+    return "undecided" if exceeded else "internal"
 
 
 async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int = 2) -> Score:
     """Return the verdict on a response; calls the judge's parser only if text and numbers cannot decide.
 
-    An `internal` call is retried, up to `tries` calls in total; then the verdict is `internal` and the caller excludes
-    the trajectory. Raises the error of `judge.run` when the judge is unreachable (JudgeUnavailable).
+    An `undecided` or `internal` call is retried in a fresh process, up to `tries` calls in total; then that is the
+    verdict and the caller excludes the trajectory. Raises the error of `judge.run` when the judge is unreachable
+    (JudgeUnavailable).
     """
     quick = score(model_text, gold)
     if quick.verdict is not None or quick.answer is None:
@@ -169,6 +163,6 @@ async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int
     verdict: Verdict = "internal"
     for _ in range(tries):
         verdict = parser_verdict(await judge.run(code, limits=PARSER_LIMITS))
-        if verdict != "internal":
+        if verdict not in EXCLUDED:
             break
     return Score(verdict, quick.answer)

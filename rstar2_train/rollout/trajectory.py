@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
@@ -94,8 +94,8 @@ class Trajectory:
 
     @property
     def failed(self) -> bool:
-        """Whether the rollout is lost to infrastructure: excluded before resampling, never scored 0."""
-        return self.stop == "infrastructure" or self.verdict == "internal"
+        """Whether the rollout is excluded before resampling, never scored 0: lost to infrastructure, or undecided."""
+        return self.stop == "infrastructure" or self.verdict in EXCLUDED
 
     @property
     def truncated(self) -> bool:

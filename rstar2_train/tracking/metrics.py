@@ -37,8 +37,10 @@ def step_metrics(
     """
     valid_groups = [[trajectory for trajectory in group if not trajectory.failed] for group in groups]
     valid = [trajectory for group in valid_groups for trajectory in group]
+    undecided = sum(trajectory.verdict == "undecided" for group in groups for trajectory in group)
     values: dict[str, float | None] = {
         **_rewards(valid),
+        "reward/verifier_undecided_ratio": ratio(undecided, sum(map(len, groups))),
         **_groups(valid_groups),
         **_penalties(valid),
         **_tools(valid),
@@ -65,7 +67,6 @@ def _rewards(valid: Sequence[Trajectory]) -> dict[str, float | None]:
         "reward/mean": mean([trajectory.reward for trajectory in valid]),
         "reward/mean_kept": mean(kept),
         "reward/no_answer_ratio": ratio(verdicts["no_answer"], len(valid)),
-        "reward/verifier_timeout_ratio": ratio(verdicts["timeout"], len(valid)),
     }
 
 

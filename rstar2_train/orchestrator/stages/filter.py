@@ -23,6 +23,7 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.validation import load_problems, needs_validation, run_validation
+from rstar2_train.rewards.verdict import EXCLUDED
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.utils.files import write_atomically
@@ -88,7 +89,7 @@ class FilterSlices:
         for _, file in trajectory_store.step_files(self._folder):
             for row in trajectory_store.stream(file, _COLUMNS):
                 prompt_id, sample = row["prompt_id"], row["sample"]
-                lost = row["stop"] == "infrastructure" or row["verdict"] == "internal"
+                lost = row["stop"] == "infrastructure" or row["verdict"] in EXCLUDED
                 matches = prompts.get(prompt_id) == (row["prompt_ids"], row["gold"])
                 if matches and sample < request.samples and not lost:
                     results[prompt_id, sample] = SampleResult(prompt_id, sample, row["verdict"])

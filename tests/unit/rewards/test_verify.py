@@ -215,14 +215,14 @@ class FakeResult:
     [
         ("ok", "correct\n", "correct"),
         ("ok", "wrong\n", "wrong"),
-        ("ok", "timeout\n", "timeout"),
+        ("ok", "undecided\n", "undecided"),
         ("ok", "", "internal"),
         ("ok", "correct\ncorrect\n", "internal"),
         ("error", "correct\n", "internal"),
-        ("timeout", "correct\n", "timeout"),
-        ("memory", "", "timeout"),
-        ("killed", "", "timeout"),
-        ("output_limit", "", "timeout"),
+        ("timeout", "correct\n", "undecided"),
+        ("memory", "", "undecided"),
+        ("killed", "", "undecided"),
+        ("output_limit", "", "undecided"),
         ("invalid", "", "internal"),
         ("internal", "", "internal"),
     ],
@@ -234,7 +234,7 @@ def test_parser_verdict_prefers_status_over_output(status: str, stdout: str, ver
 
 def test_parser_verdict_of_crash_and_missing_parser() -> None:
     """A crash by a signal is a timeout; an exit code is an infrastructure failure."""
-    assert parser_verdict(FakeResult("error", exit_code=-11)) == "timeout"
+    assert parser_verdict(FakeResult("error", exit_code=-11)) == "undecided"
     assert parser_verdict(FakeResult("error", exit_code=1)) == "internal"
 
 
@@ -256,7 +256,8 @@ class FakeJudge:
         ([FakeResult("ok", "correct")], "correct", 1),
         ([FakeResult("internal"), FakeResult("ok", "wrong")], "wrong", 2),
         ([FakeResult("internal"), FakeResult("internal")], "internal", 2),
-        ([FakeResult("timeout")], "timeout", 1),
+        ([FakeResult("timeout"), FakeResult("timeout")], "undecided", 2),
+        ([FakeResult("timeout"), FakeResult("ok", "correct")], "correct", 2),
     ],
 )
 def test_verify_retries_internal_results(results: list[FakeResult], verdict: str, calls: int) -> None:
