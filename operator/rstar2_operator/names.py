@@ -26,6 +26,9 @@ HASH: Final = f"{GROUP}/applied-hash"
 RESTARTS: Final = f"{GROUP}/restarts"
 COUNTED: Final = f"{GROUP}/restarts-counted"
 """Annotations of an attempt's Job: restarts of the whole job before it, and those that count towards maxRestarts."""
+DISRUPTIONS: Final = f"{GROUP}/disruptions"
+START_STEP: Final = f"{GROUP}/start-step"
+"""Annotations of an attempt's Job: consecutive disruptions before it, and its checkpoint's step."""
 
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 

@@ -35,7 +35,7 @@ def after_attempt(
     if exit_code == ExitCode.SUSPENDED and outcome is not None and outcome.outcome == "suspended":
         return FailureDecision("Suspend")
     reason = f"{outcome.reason}: {outcome.message}" if outcome is not None else _crash(exit_code)
-    rule = next((rule for rule in policy.rules if _matches(rule, exit_code, outcome)), None)
+    rule = matching_rule(policy, exit_code, outcome)
     fails = exit_code == ExitCode.CONFIGURATION if rule is None else rule.action == "FailJob"
     if fails:
         return FailureDecision("FailJob", reason=reason)
@@ -50,9 +50,10 @@ def exhausted(reason: str, restarts: int) -> str:
     return f"{reason} (after {restarts} restarts, the maximum of spec.failurePolicy.maxRestarts)"
 
 
-def _matches(rule: FailureRule, exit_code: int, outcome: Outcome | None) -> bool:
+def matching_rule(policy: FailurePolicy, exit_code: int, outcome: Outcome | None) -> FailureRule | None:
+    """Return the first rule that matches an attempt; arguments as for `after_attempt`."""
     reason = outcome.reason if outcome is not None else "Crashed"
-    return exit_code in rule.on_exit_codes or reason in rule.on_reasons
+    return next((rule for rule in policy.rules if exit_code in rule.on_exit_codes or reason in rule.on_reasons), None)
 
 
 def _crash(exit_code: int) -> str:

@@ -66,6 +66,8 @@ class StageStatus(ApiModel):
     """Last checkpoint."""
     attempts: Count | None = None
     """Attempts so far."""
+    disrupted_attempt: Count | None = None
+    """Last attempt with a pod that was evicted, preempted or drained."""
     outcome: Word | None = None
     """Result of the last attempt: Completed, Advanced, Suspended or Failed."""
     reason: Cause | None = None

@@ -56,18 +56,29 @@ def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
         "metadata": {
             "name": name,
             "labels": labels,
-            "annotations": {names.RESTARTS: str(planned.restarts), names.COUNTED: str(planned.counted)},
+            "annotations": _annotations(planned),
         },
         "spec": {
             "completionMode": "Indexed",
             "completions": replicas,
             "parallelism": replicas,
             "backoffLimit": 0,
+            # No podFailurePolicy: with it a Job fails only when a terminating pod has ended, which is too late for the
+            # checkpoint of the others, and never if the pod's node is lost.
             # When the orchestrator has finished, the other pods have no work.
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
             "template": _stage_template(context, stage, planned, replicas, labels),
         },
     }
+
+
+def _annotations(planned: StageAttempt) -> dict[str, str]:
+    annotations = {names.RESTARTS: str(planned.restarts), names.COUNTED: str(planned.counted)}
+    if planned.disruptions:
+        annotations[names.DISRUPTIONS] = str(planned.disruptions)
+    if planned.start_step is not None:
+        annotations[names.START_STEP] = str(planned.start_step)
+    return annotations
 
 
 def _stage_template(

@@ -7,7 +7,7 @@ that must survive a restart of the operator is in the objects themselves.
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.decide import active_deadline, pending_deadline, pod_termination, stage_progress
+from rstar2_operator.decide import active_deadline, disruption, pending_deadline, pod_termination, stage_progress
 from rstar2_operator.decide.conditions import ready_of
 from rstar2_operator.decide.failure_policy import RestartCounters, counters, decide_next, restart_at
 from rstar2_operator.decide.finalize import finalize
@@ -79,12 +79,13 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: ObservedJob, restarts: 
         return pending_deadline.release_if_overdue(plan, job, observed, since=created_at(last, now), now=now)
     if (waiting := pod_termination.wait_for_attempts(stage, observed, restarts)) is not None:
         return waiting
-    cause = ""
+    cause, disruptions = "", 0
     if last is not None:
-        decision = decide_next(job, stage, observed, number=number, counted=restarts.counted)
+        decision = decide_next(job, stage, last, observed, number=number, counted=restarts.counted)
         if decision.action == "FailJob":
             return _fail(observed, "StageFailed", f"Stage {stage.name} failed. {decision.reason}", stage=stage, now=now)
         if decision.action == "RestartStage":
+            disruptions = decision.disruptions
             cause, retry = decision.reason, restart_at(last, restarts=restarts.restarts)
             if now < retry:
                 message = f"Stage {stage.name} restarts at {timestamp(retry)}. {cause}"
@@ -92,7 +93,8 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: ObservedJob, restarts: 
                                      serving=serving, retry_at=retry, wake_at=retry)  # fmt: skip
             # The Job of the new attempt carries the new counters, so a restart is never counted twice.
             restarts = RestartCounters(restarts.restarts + 1, restarts.counted + decision.counts)
-    attempt = StageAttempt(stage.name, number + 1, restarts.restarts, restarts.counted)
+    attempt = StageAttempt(stage.name, number + 1, restarts.restarts, restarts.counted, disruptions=disruptions,
+                           start_step=disruption.start_step(stage.name, observed))  # fmt: skip
     message = f"Attempt {number + 1} of stage {stage.name}." + (f" Last failure: {cause}" if cause else "")
     return restarts.plan(phase="Running", reason="Restarted" if cause else "Running", message=message,
                          stage=stage.name, serving=serving, attempt=attempt)  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide import disruption
 from rstar2_operator.decide.diagnostics import Diagnosis
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.observed import (
@@ -23,14 +24,22 @@ from rstar2_operator.observed import (
     job_finished_at,
     labels,
 )
-from rstar2_train.api.failure_policy import FailureDecision, after_attempt, exhausted
+from rstar2_train.api.failure_policy import FailureDecision, after_attempt, exhausted, matching_rule
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 300.0
-DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
+OUT_OF_MEMORY = "OOMKilled"
 POD_LOST = "PodLost: a pod of the attempt terminated or was deleted; the orchestrator wrote a checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep(FailureDecision):
+    """The next action after an attempt in a cluster."""
+
+    disruptions: int = 0
+    """Consecutive disruptions, for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +65,49 @@ def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
 
 
 def decide_next(
-    job: AgenticRLJob, stage: Stage, observed: ObservedJob, *, number: int, counted: int
-) -> FailureDecision:
-    """Return the failure policy's decision about a finished attempt."""
+    job: AgenticRLJob, stage: Stage, last: Object, observed: ObservedJob, *, number: int, counted: int
+) -> NextStep:
+    """Return the failure policy's decision about attempt `number`, whose Job `last` has finished."""
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
         outcome = None  # of an earlier attempt
-    policy = job.spec.failure_policy
-    disrupted = names.attempt(observed.name, stage.name, number) in observed.disrupted
-    decision = after_attempt(
-        exit_code=orchestrator_exit_code(stage, observed, number=number),
-        outcome=outcome,
-        policy=policy,
-        counted_restarts=None if disrupted else counted,
-    )
-    # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
-    if disrupted and decision.action in ("Suspend", "RestartStage"):
-        return FailureDecision("RestartStage", reason=DISRUPTED)
-    if decision.action != "Suspend":
-        return decision
-    # The Job was not deleted, so the suspension was not requested: a pod was lost, which terminated the others, and
-    # the orchestrator wrote a checkpoint. The restart counts, because a worker may crash in every attempt.
-    if counted >= policy.max_restarts:
-        return FailureDecision("FailJob", reason=exhausted(POD_LOST, counted))
-    return FailureDecision("RestartStage", counts=True, reason=POD_LOST)
+    policy, code = job.spec.failure_policy, orchestrator_exit_code(stage, observed, number=number)
+    decision = after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=None)
+    if decision.action in ("NextStage", "FailJob"):
+        return NextStep(decision.action, reason=decision.reason)
+    pressure = disruption.eviction_by_pressure(last, observed)
+    disruptions = 0
+    if decision.action == "RestartStage" and matching_rule(policy, code, outcome) is not None:
+        counts, reason = decision.counts, decision.reason
+    elif not pressure and disruption.is_disrupted(last, stage.name, number, observed):
+        # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
+        disruptions = disruption.consecutive(last, stage.name, number, observed)
+        counts, reason = disruptions > disruption.MAX_CONSECUTIVE, disruption.DISRUPTED
+        if counts:
+            reason += f" ({disruptions} times in a row without a new checkpoint)"
+    elif decision.action == "Suspend":
+        # The Job was not deleted, so the suspension was not requested: a pod was lost, which terminated the others,
+        # and the orchestrator wrote a checkpoint. The restart counts, because a worker may crash in every attempt.
+        counts, reason = True, POD_LOST
+    else:
+        counts, reason = True, decision.reason
+    reason = pressure or _out_of_memory(last, observed) or reason
+    if counts and counted >= policy.max_restarts:
+        return NextStep("FailJob", reason=exhausted(reason, counted))
+    return NextStep("RestartStage", counts=counts, reason=reason, disruptions=disruptions)
+
+
+def _out_of_memory(job: Object, observed: ObservedJob) -> str:
+    """A reason that names the limit, if a container of the Job was killed at its memory limit; else empty."""
+    for pod in observed.pods:
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            terminated = (container.get("state") or {}).get("terminated") or {}
+            if is_of(pod, job) and terminated.get("reason") == OUT_OF_MEMORY:
+                return (
+                    f"{OUT_OF_MEMORY}: Pod/{pod['metadata']['name']} reached its memory limit; increase "
+                    "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch"
+                )
+    return ""
 
 
 def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) -> int:

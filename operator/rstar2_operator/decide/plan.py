@@ -32,6 +32,10 @@ class StageAttempt:
     """Restarts of the whole job before this attempt."""
     counted: int = 0
     """Those of them that count towards maxRestarts."""
+    disruptions: int = 0
+    """Consecutive disruptions before this attempt."""
+    start_step: int | None = None
+    """Step of the checkpoint that it starts from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

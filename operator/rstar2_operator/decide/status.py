@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide import disruption, stage_progress
 from rstar2_operator.decide.conditions import conditions, ready_of, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, Phase, Plan
@@ -116,6 +116,9 @@ def _stage(
     """One row of `stages`: the orchestrator's report over the last known row."""
     row: Status = {**observed.stage_status(stage.name), "name": stage.name, "type": stage.type}
     row["attempts"] = stage_progress.last_attempt(stage, observed)
+    last = observed.attempts(stage.name).get(row["attempts"])
+    if last is not None and disruption.is_disrupted(last, stage.name, row["attempts"], observed):
+        row["disruptedAttempt"] = row["attempts"]
     if plan.attempt is not None and plan.attempt.stage == stage.name:
         row["attempts"] = max(row["attempts"], plan.attempt.number)
         row.setdefault("startTime", timestamp(now))

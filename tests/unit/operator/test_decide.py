@@ -272,6 +272,68 @@ def test_failure_policy_drained_node_without_pod_or_checkpoint(gone: bool, code:
     assert (cluster.job["status"]["restarts"], cluster.job["status"]["restartsCountedTowardsMax"]) == (1, 0)
 
 
+def evict(cluster: SimulatedCluster, attempt: int) -> None:
+    """End an attempt by an eviction; the pod is deleted, and the operator restarts."""
+    cluster.pods[f"demo-g0-{attempt}-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+    cluster.reconcile()
+    cluster.finish_job(f"demo-g0-{attempt}", 137)
+    del cluster.pods[f"demo-g0-{attempt}-1"]
+    cluster.disrupted.clear()
+    cluster.now += 600
+    cluster.round()
+
+
+def test_disruption_without_progress_is_limited() -> None:
+    """After ten disruptions in a row without a checkpoint, more of them count, also if the operator restarts."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 2})
+    for attempt in range(1, 13):
+        assert cluster.running() == [f"demo-g0-{attempt}"]
+        evict(cluster, attempt)
+        assert cluster.job["status"]["restartsCountedTowardsMax"] == max(0, attempt - 10)
+    evict(cluster, 13)
+    assert cluster.running() == ["demo-report"]
+    assert "13 times in a row without a new checkpoint" in cluster.job["status"]["message"]
+
+
+def test_disruption_with_progress_never_counts() -> None:
+    """Disruptions of attempts that each wrote a checkpoint do not count, however many there are."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    for attempt in range(1, 15):
+        checkpoint = {"path": f"stages/g0/checkpoints/{attempt}", "step": attempt}
+        cluster.patch_progress("progress.json", {"stage": "g0", "attempt": attempt, "checkpoint": checkpoint})
+        cluster.reconcile()
+        evict(cluster, attempt)
+    assert cluster.running() == ["demo-g0-15"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+    assert cluster.children["Job", "demo-g0-15"]["metadata"]["annotations"]["rstar2.dev/start-step"] == "14"
+
+
+def test_disruption_by_pressure_counts() -> None:
+    """An eviction by pressure on the node counts, and the reason is the kubelet's message."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 0})
+    message = "The node was low on resource: ephemeral-storage."
+    cluster.pods["demo-g0-1-0"]["status"] |= {"reason": "Evicted", "message": message}
+    evict(cluster, 1)
+    assert cluster.running() == ["demo-report"] and message in cluster.job["status"]["message"]
+
+
+def test_failure_policy_rule_applies_to_disruptions() -> None:
+    """A rule that matches a disrupted attempt decides, also whether it counts."""
+    rule = {"onExitCodes": [137], "action": "RestartStage", "countsTowardsMax": True}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    evict(cluster, 1)
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == 1
+
+
+def test_failure_policy_out_of_memory_names_the_limit() -> None:
+    """A pod that was killed at its memory limit names the field to raise."""
+    cluster = at_first_stage("g")
+    cluster.finish_job("demo-g0-1", 137)
+    status = cluster.pods["demo-g0-1-1"]["status"]
+    status["containerStatuses"] = [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]
+    plan = cluster.reconcile()
+    assert "OOMKilled: Pod/demo-g0-1-1" in plan.message and "trainer.resources.limits.memory" in plan.message
+
+
 def test_failure_policy_drained_node_hides_no_wrong_config() -> None:
     """A configuration error fails the job also after a disruption."""
     cluster = at_first_stage("g")

@@ -1,0 +1,57 @@
+"""Disruptions: attempts that ended because a pod was evicted, preempted or drained.
+
+Such a restart does not count towards maxRestarts, because the job is not its cause. Two limits keep the job from an
+endless series: an eviction by pressure on the node counts, because the pod used more than it requested; and so does
+each further disruption after MAX_CONSECUTIVE in a row without a new checkpoint.
+
+The API server keeps the facts: a pod's condition, the status after the pod is deleted, and the Job of the next attempt
+with the number of consecutive disruptions.
+"""
+
+from __future__ import annotations
+
+from rstar2_operator import names
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, is_of, is_true
+
+MAX_CONSECUTIVE = 10
+"""Disruptions in a row without a new checkpoint that do not count towards maxRestarts."""
+EVICTED = "Evicted"
+DISRUPTED = "Disrupted: a pod was evicted, preempted or drained"
+
+
+def is_disrupted(job: Object, stage: str, number: int, observed: ObservedJob) -> bool:
+    """Whether a pod of attempt `number`, whose batch Job is `job`, was disrupted."""
+    recorded = observed.stage_status(stage).get("disruptedAttempt") == number
+    return (
+        recorded
+        or job["metadata"]["name"] in observed.disrupted
+        or any(is_of(pod, job) and is_true(pod, "DisruptionTarget") for pod in observed.pods)
+    )
+
+
+def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:
+    """Return the kubelet's message if it evicted a pod of the Job because its node lacked a resource; else empty."""
+    for pod in observed.pods:
+        status = pod.get("status") or {}
+        if is_of(pod, job) and status.get("reason") == EVICTED:
+            return f"{EVICTED}: Pod/{pod['metadata']['name']}: {status.get('message', '')}"
+    return ""
+
+
+def consecutive(job: Object, stage: str, number: int, observed: ObservedJob) -> int:
+    """Return the disruptions in a row without a new checkpoint, this one included."""
+    annotations = annotations_of(job)
+    start = int(annotations.get(names.START_STEP, -1))
+    outcome, progress = observed.outcome(stage), observed.progress()
+    steps = [
+        report.checkpoint.step
+        for report in (outcome, progress)
+        if report is not None and report.checkpoint is not None and (report.stage, report.attempt) == (stage, number)
+    ]
+    return 1 if max(steps, default=start) > start else 1 + int(annotations.get(names.DISRUPTIONS, 0))
+
+
+def start_step(stage: str, observed: ObservedJob) -> int | None:
+    """Return the step of the stage's last checkpoint, from which a new attempt starts; None if it has none."""
+    checkpoint = observed.stage_status(stage).get("checkpoint")
+    return None if checkpoint is None else int(checkpoint["step"])
