@@ -145,10 +145,11 @@ class TrainerSpec(ApiModel):
 class AdmissionSpec(ApiModel):
     """When the next trajectory may enter an engine (paper §3.2)."""
 
-    policy: Literal["Static", "Reserve"] = "Reserve"
-    """Reserve: when its prompt and whole budget fit into the free KV cache. Static: a fixed number per engine."""
+    policy: Literal["Static", "Reserve", "Graded"] = "Reserve"
+    """Reserve: when its prompt and whole budget fit into the free KV cache. Graded: when its expected length fits.
+    Static: a fixed number per engine."""
     max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Maximum trajectories per engine; with Reserve, in addition to the limit of the KV cache."""
+    """Maximum trajectories per engine; with Reserve and Graded, in addition to the limit of the KV cache."""
 
 
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]

@@ -16,6 +16,7 @@
 Modules:
 
 - `scheduler`         decides which trajectory runs in which engine, and when
+- `policies`          the rules of that decision: Static, Reserve, Graded
 - `pool`              keeps every engine at the current weight version, and out of use until it is
 - `client`            HTTP client of one engine
 - `openai_client`     HTTP client of a vLLM server that another operator runs

@@ -1,43 +1,97 @@
 """Decides which trajectory runs in which engine, and when (paper §3.2).
 
-`Scheduler` is pure: no clock, no I/O. With `Reserve`, a trajectory reserves the KV cache of its prompt and its whole
-response budget in one engine, and keeps it over all its turns. The cache never overflows, so nothing is evicted and
-computed again. When a trajectory finishes, the next one starts. `Static` is the baseline: a fixed number per engine.
-Trajectories start in order of arrival. A later one never overtakes one that does not fit yet, so none starves.
-`AdmissionQueue` wraps the scheduler for asyncio.
+`Scheduler` is pure: no I/O, and its clock is an argument. It keeps the queue and the engines; a policy (`policies.py`)
+decides. With `Reserve`, the default, a trajectory keeps its engine over all its turns, and trajectories start in order
+of arrival: a later one never overtakes one that does not fit yet, so none starves. With `Graded` a trajectory can start
+before an earlier one, by a bounded number of arrivals. `AdmissionQueue` wraps the scheduler for asyncio.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar, cast
+
+from rstar2_train.inference.policies import EngineLoad, EngineState, PolicyName, SchedulingPolicy, Work, make_policy
 
 Key = TypeVar("Key", bound=Hashable)
+_RATE_WEIGHT = 0.1
+"""Weight of the newest turn in an engine's tokens per second."""
 
 
-@dataclass(slots=True)
-class _EngineCapacity(Generic[Key]):
-    capacity: int
-    block: int
-    used: int = 0
-    running: dict[Key, int] = field(default_factory=dict)
+class _WaitingWork:
+    """The waiting trajectories: one queue per group, in order of arrival; the policy ranks the heads of the groups."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+        self._groups: dict[Hashable, list[tuple[int, Work]]] = {}
+        self._heads: list[tuple[float, int, Hashable]] = []
+        """Rank, order and group of each head; also entries that are no longer valid."""
+        self._ranks: dict[Hashable, tuple[float, int]] = {}
+        """Valid rank and order of the head of each group."""
+
+    def works(self) -> list[Work]:
+        """Return all waiting trajectories, in order of arrival."""
+        return [work for _, work in sorted(entry for queue in self._groups.values() for entry in queue)]
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def push(self, work: Work) -> None:
+        queue = self._groups.setdefault(work.group, [])
+        heapq.heappush(queue, (work.order, work))
+        self.rank(work.group)
+
+    def first(self) -> Work:
+        """Return the trajectory of the smallest rank."""
+        while True:
+            rank, order, group = self._heads[0]
+            if self._ranks.get(group) == (rank, order):
+                return self._groups[group][0][1]
+            heapq.heappop(self._heads)
+
+    def remove(self, work: Work) -> None:
+        queue = self._groups[work.group]
+        if queue[0][1] is work:
+            heapq.heappop(queue)
+        else:
+            queue.remove((work.order, work))
+            heapq.heapify(queue)
+        self.rank(work.group)
+
+    def rank(self, group: Hashable) -> None:
+        """Rank the head of a group again, after it changed or the policy learned about the group."""
+        queue = self._groups.get(group)
+        if not queue:
+            self._groups.pop(group, None)
+            self._ranks.pop(group, None)
+            return
+        order, work = queue[0]
+        ranked = (self._policy.rank(work), order)
+        if self._ranks.get(group) != ranked:
+            self._ranks[group] = ranked
+            heapq.heappush(self._heads, (*ranked, group))
 
 
 class Scheduler(Generic[Key]):
     """Assigns keys to engines. Methods change the state; `assign` returns the keys that start now."""
 
-    def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
-        """`max_in_flight`: largest number of trajectories per engine."""
-        self._policy = policy
-        self._max_in_flight = max_in_flight
-        self._engines: dict[str, _EngineCapacity[Key]] = {}
-        self._waiting: list[tuple[int, Key]] = []
-        self._order: dict[Key, int] = {}
-        self._tokens: dict[Key, int] = {}
-        self._engine_of: dict[Key, str] = {}
+    def __init__(
+        self,
+        *,
+        policy: PolicyName | SchedulingPolicy,
+        max_in_flight: int = 256,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_in_flight`: largest number of trajectories per engine, for a policy that is given by its name."""
+        self.policy = make_policy(policy, max_in_flight=max_in_flight) if isinstance(policy, str) else policy
+        self._clock = clock
+        self._engines: dict[str, EngineState] = {}
+        self._waiting = _WaitingWork(self.policy)
+        self._works: dict[Key, Work] = {}
+        self._engine_of: dict[Key, EngineState] = {}
         self._count = 0
 
     @property
@@ -47,79 +101,109 @@ class Scheduler(Generic[Key]):
 
     @property
     def waiting(self) -> list[Key]:
-        """Keys that wait, in the order in which they start."""
-        return [key for _, key in sorted(self._waiting, key=lambda entry: entry[0])]
+        """Keys that wait, in order of arrival."""
+        return [cast(Key, work.key) for work in self._waiting.works()]
 
     def running(self, engine: str) -> dict[Key, int]:
-        """Return the keys in an engine with their reserved tokens."""
-        return dict(self._engines[engine].running)
+        """Return the keys in an engine with the largest number of tokens that each can take, in whole blocks."""
+        state = self._engines[engine]
+        return {cast(Key, key): state.rounded(work.tokens) for key, work in state.running.items()}
 
     def add_engine(self, engine: str, *, capacity: int, block: int = 1) -> None:
         """Add an engine with `capacity` tokens of KV cache, allocated in blocks of `block` tokens."""
         if engine in self._engines:
             raise ValueError(f"engine {engine} is already in use")
-        self._engines[engine] = _EngineCapacity(capacity=capacity, block=block)
+        self._engines[engine] = EngineState(engine, capacity, block)
 
     def remove_engine(self, engine: str) -> list[Key]:
         """Remove an engine and return its keys, which wait again at their old position; an unknown engine has none."""
-        removed = self._engines.pop(engine, None)
-        if removed is None:
-            return []
-        for key in removed.running:
-            del self._engine_of[key]
-            heapq.heappush(self._waiting, (self._order[key], key))
-        return list(removed.running)
+        state = self._engines.pop(engine, None)
+        return [] if state is None else [self._requeue(work) for work in list(state.running.values())]
 
-    def submit(self, key: Key, *, tokens: int) -> None:
-        """Queue a trajectory that needs at most `tokens` tokens, prompt included."""
-        if key in self._order:
+    def submit(self, key: Key, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> None:
+        """Queue a trajectory that needs at most `tokens` tokens, prompt included.
+
+        `group`: the prompt that it samples. Trajectories of one group start in order of arrival.
+        """
+        if key in self._works:
             raise ValueError(f"{key!r} is already submitted")
-        self._order[key] = self._count
-        self._tokens[key] = tokens
-        heapq.heappush(self._waiting, (self._count, key))
+        work = Work(key, self._count, tokens, prompt_tokens, group)
+        self._works[key] = work
         self._count += 1
+        self._waiting.push(work)
 
-    def finish(self, key: Key) -> None:
-        """Remove a trajectory, waiting or running."""
-        del self._order[key], self._tokens[key]
-        engine = self._engine_of.pop(key, None)
+    def next_turn(self, key: Key, *, context: int) -> str | None:
+        """Report that a running trajectory starts a turn with `context` tokens. Return its engine, old or new.
+
+        Return None for a trajectory that waits.
+        """
+        work, engine = self._works[key], self._engine_of.get(key)
         if engine is None:
-            self._waiting = [entry for entry in self._waiting if entry[1] != key]
-            heapq.heapify(self._waiting)
+            return None
+        now = self._clock()
+        if work.context and now > work.since:
+            rate = max(0, context - work.context) / (now - work.since)
+            engine.rate = rate if not engine.rate else engine.rate + _RATE_WEIGHT * (rate - engine.rate)
+        work.context, work.since = context, now
+        if not self._waiting:
+            better = self.policy.moved(work, engine, list(self._engines.values()), now=now)
+            if better is not engine:
+                self._leave(work)
+                self._enter(work, better)
+                engine = better
+        return engine.name
+
+    def observe(self, engine: str, load: EngineLoad) -> list[Key]:
+        """Report live figures of an engine. Return the keys that must leave it now; they wait again."""
+        state = self._engines.get(engine)
+        if state is None:
+            return []
+        state.load = load
+        now = self._clock()
+        self.policy.changed(state, now=now)
+        return [self._requeue(work) for work in self.policy.displaced(state, now=now)]
+
+    def finish(self, key: Key, *, tokens: int | None = None) -> None:
+        """Remove a trajectory, waiting or running. `tokens`: its length with its prompt, if it finished."""
+        work = self._works.pop(key)
+        if key in self._engine_of:
+            self._leave(work)
         else:
-            load = self._engines[engine]
-            load.used -= load.running.pop(key)
+            self._waiting.remove(work)
+        if tokens is not None:
+            self.policy.finished(work, tokens)
+            self._waiting.rank(work.group)
 
     def assign(self) -> list[tuple[Key, str]]:
         """Assign waiting keys to engines, and return each (key, engine); the caller must let them run."""
         assigned: list[tuple[Key, str]] = []
         while self._waiting:
-            key = self._waiting[0][1]
-            name = self._best_engine(self._tokens[key])
-            if name is None:
+            work = self._waiting.first()
+            engine = self.policy.choose(work, self._engines.values(), now=self._clock())
+            if engine is None:
                 break
-            heapq.heappop(self._waiting)
-            engine = self._engines[name]
-            engine.running[key] = _blocks(self._tokens[key], engine.block)
-            engine.used += engine.running[key]
-            self._engine_of[key] = name
-            assigned.append((key, name))
+            work.since = self._clock()
+            self._enter(work, engine)
+            self._waiting.remove(work)
+            assigned.append((cast(Key, work.key), engine.name))
         return assigned
 
-    def _best_engine(self, tokens: int) -> str | None:
-        """Return the engine with the most free capacity among those that can take `tokens` tokens; None if none can."""
-        best: tuple[int, int, str] | None = None
-        for name, engine in self._engines.items():
-            count = len(engine.running)
-            free = engine.capacity - engine.used
-            if count >= self._max_in_flight:
-                continue
-            if self._policy == "Reserve" and _blocks(tokens, engine.block) > free:
-                continue
-            rank = (free if self._policy == "Reserve" else 0, -count, name)
-            if best is None or rank[:2] > best[:2]:
-                best = rank
-        return best[2] if best else None
+    def _enter(self, work: Work, engine: EngineState) -> None:
+        engine.running[work.key] = work
+        engine.reserved += engine.rounded(work.tokens)
+        self._engine_of[cast(Key, work.key)] = engine
+        self.policy.changed(engine, now=self._clock())
+
+    def _leave(self, work: Work) -> None:
+        engine = self._engine_of.pop(cast(Key, work.key))
+        del engine.running[work.key]
+        engine.reserved -= engine.rounded(work.tokens)
+        self.policy.changed(engine, now=self._clock())
+
+    def _requeue(self, work: Work) -> Key:
+        self._leave(work)
+        self._waiting.push(work)
+        return cast(Key, work.key)
 
 
 class EngineSlot:
@@ -137,9 +221,13 @@ class EngineSlot:
         """Wait for an engine and return it. Raises the error of `AdmissionQueue.fail_waiting`."""
         return await self._future
 
-    def release(self) -> None:
-        """Release the slot: the trajectory has finished."""
-        self._queue.release(self)
+    def start_turn(self, context: int) -> None:
+        """Report that a turn starts with `context` tokens; the policy can assign another engine to it."""
+        self._queue.start_turn(self, context)
+
+    def release(self, *, tokens: int | None = None) -> None:
+        """Release the slot. `tokens`: length of the trajectory with its prompt, if it finished."""
+        self._queue.release(self, tokens=tokens)
 
     def _assign(self, engine: str) -> None:
         if not self._future.done():
@@ -150,6 +238,11 @@ class EngineSlot:
         if self.request is not None:
             self.request.cancel()
 
+    def _move(self, engine: str) -> None:
+        if self._future.done() and self._future.result() != engine:
+            self._future = asyncio.get_running_loop().create_future()
+            self._future.set_result(engine)
+
     def _fail(self, error: Exception) -> None:
         if not self._future.done():
             self._future.set_exception(error)
@@ -159,7 +252,7 @@ class EngineSlot:
 class AdmissionQueue:
     """The scheduler for asyncio: creates slots, and assigns engines to them on every change."""
 
-    def __init__(self, *, policy: Literal["Static", "Reserve"], max_in_flight: int) -> None:
+    def __init__(self, *, policy: PolicyName, max_in_flight: int) -> None:
         self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
 
     @property
@@ -167,16 +260,28 @@ class AdmissionQueue:
         """Engines that accept trajectories now."""
         return self._scheduler.engines
 
-    def request_slot(self, *, tokens: int) -> EngineSlot:
-        """Queue a trajectory that needs at most `tokens` tokens of KV cache, prompt included."""
+    def request_slot(self, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> EngineSlot:
+        """Queue a trajectory that needs at most `tokens` tokens of KV cache, prompt included; `group`: its prompt."""
         slot = EngineSlot(self)
-        self._scheduler.submit(slot, tokens=tokens)
+        self._scheduler.submit(slot, tokens=tokens, prompt_tokens=prompt_tokens, group=group)
         self._assign_slots()
         return slot
 
-    def release(self, slot: EngineSlot) -> None:
-        """Release a slot; the next trajectory starts immediately."""
-        self._scheduler.finish(slot)
+    def start_turn(self, slot: EngineSlot, context: int) -> None:
+        """Report the start of a turn; its engine can change if the policy moves trajectories."""
+        engine = self._scheduler.next_turn(slot, context=context)
+        if engine is not None:
+            slot._move(engine)
+
+    def observe(self, engine: str, load: EngineLoad) -> None:
+        """Report live figures of an engine. Trajectories that must leave it wait for another engine."""
+        for slot in self._scheduler.observe(engine, load):
+            slot._unassign()
+        self._assign_slots()
+
+    def release(self, slot: EngineSlot, *, tokens: int | None = None) -> None:
+        """Release a slot; the next trajectory starts immediately. `tokens`: as in `EngineSlot.release`."""
+        self._scheduler.finish(slot, tokens=tokens)
         self._assign_slots()
 
     def add_engine(self, engine: str, *, capacity: int, block: int) -> None:
@@ -198,8 +303,3 @@ class AdmissionQueue:
     def _assign_slots(self) -> None:
         for slot, engine in self._scheduler.assign():
             slot._assign(engine)
-
-
-def _blocks(tokens: int, block: int) -> int:
-    """Round tokens up to whole blocks."""
-    return -(-tokens // block) * block

@@ -130,7 +130,10 @@ async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context
 async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
     """Run the agent loop in an engine slot; return the text that the model wrote."""
     tokens = len(trajectory.prompt_ids) + context.agent.sampling.max_response_tokens
-    slot = context.pool.admission.request_slot(tokens=tokens)
+    slot = context.pool.admission.request_slot(
+        tokens=tokens, prompt_tokens=len(trajectory.prompt_ids), group=trajectory.prompt_id
+    )
+    finished: int | None = None
     try:
         seed = (*context.seed, trajectory.prompt_id, trajectory.sample)
         generator = FailoverGenerator(context, slot, seed)
@@ -140,9 +143,10 @@ async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
         async with _tool(context) as tool:
             model_text = await context.agent.run(trajectory, generate=generator, executor=tool)
         trajectory.seconds = time.monotonic() - started
+        finished = len(trajectory.prompt_ids) + trajectory.response_tokens
         return model_text
     finally:
-        slot.release()
+        slot.release(tokens=finished)
 
 
 def _tool(context: RolloutContext) -> AbstractAsyncContextManager[ToolExecutor]:

@@ -61,6 +61,7 @@ class FailoverGenerator:
         """
         pool, version = self.context.pool, self.context.version
         failure: Exception | None = None
+        self.slot.start_turn(len(token_ids))
         for tries in range(1, MAX_TRIES + 1):
             url = await self.wait_for_engine()
             if pool.version != version:

@@ -1,0 +1,375 @@
+"""The policies of the scheduler: which trajectory starts next, in which engine, and which one must leave it. Pure.
+
+A policy has no I/O and reads no clock: the scheduler (`scheduler.py`) passes the time. The rollouts and the simulator
+(`rstar2_train/simulation`) run the same objects.
+
+- `Static`   a fixed number of trajectories per engine: the baseline of the paper's §3.2.
+- `Reserve`  each trajectory reserves KV cache for its prompt and whole budget. The cache never overflows.
+- `Graded`   each trajectory is expected to be as long as those of this job. The expected peak of an engine's cache,
+             with headroom, must fit. Live figures of the engine correct it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+PolicyName = Literal["Static", "Reserve", "Graded"]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One trajectory, as the scheduler knows it."""
+
+    key: Hashable
+    order: int
+    """Number of its arrival."""
+    tokens: int
+    """Largest number of its tokens: prompt and whole budget."""
+    prompt_tokens: int = 0
+    group: Hashable = None
+    """The prompt that it samples; trajectories of one prompt have similar lengths."""
+    context: int = 0
+    """Tokens at the start of its current turn, prompt included; 0 before its first turn."""
+    since: float = 0.0
+    """Time at which the current turn started."""
+
+    @property
+    def written(self) -> int:
+        """Tokens after the prompt at the start of the current turn."""
+        return max(0, self.context - self.prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Live figures of one engine, from its metrics."""
+
+    kv_usage: float
+    """Fraction of the KV cache in use, 0 to 1."""
+    running: int = 0
+    waiting: int = 0
+    preemptions: int = 0
+    """Preemptions since the engine started."""
+
+
+@dataclass(slots=True, eq=False)
+class EngineState:
+    """One engine, as the scheduler knows it."""
+
+    name: str
+    capacity: int
+    """Tokens of KV cache."""
+    block: int = 1
+    """Tokens per block, the unit in which KV cache is allocated."""
+    running: dict[Hashable, Work] = field(default_factory=dict)
+    reserved: int = 0
+    """Sum of the largest tokens of its trajectories, each rounded up to whole blocks."""
+    rate: float = 0.0
+    """Tokens per second of one trajectory, over its last turns; 0 if unknown."""
+    load: EngineLoad | None = None
+
+    def rounded(self, tokens: int) -> int:
+        """Return tokens, rounded up to whole blocks."""
+        return -(-tokens // self.block) * self.block
+
+    def written(self, work: Work, now: float) -> float:
+        """Return the estimated tokens of a trajectory after its prompt, at the present place in its turn."""
+        return min(work.written + self.rate * (now - work.since), float(work.tokens - work.prompt_tokens))
+
+
+class SchedulingPolicy(Protocol):
+    """The decisions of the scheduler. `now`: seconds on the scheduler's clock."""
+
+    def rank(self, work: Work) -> float:
+        """Return the rank of a waiting trajectory: a smaller one starts first. Within a group, order decides."""
+
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+        """Return the engine in which a trajectory should start now; None if it must wait."""
+
+    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
+        """Return the engine of the next turn of a trajectory while nothing waits: its own, or a better one."""
+
+    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
+        """Return the trajectories that must leave an engine before it preempts."""
+
+    def changed(self, engine: EngineState, *, now: float) -> None:
+        """Take note of a start, an end, a new turn or new live figures in an engine."""
+
+    def finished(self, work: Work, tokens: int) -> None:
+        """Take note of the length of a finished trajectory: `tokens` with its prompt."""
+
+
+class Static:
+    """A fixed number of trajectories per engine; ignores the KV cache."""
+
+    def __init__(self, *, max_in_flight: int) -> None:
+        """`max_in_flight`: largest number of trajectories per engine."""
+        self.max_in_flight = max_in_flight
+
+    def rank(self, work: Work) -> float:
+        """Return the order of arrival."""
+        return work.order
+
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+        """Return the engine with the fewest trajectories, if it may have one more."""
+        able = [engine for engine in engines if len(engine.running) < self.max_in_flight]
+        return min(able, key=lambda engine: len(engine.running), default=None)
+
+    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
+        """Return its own engine."""
+        return engine
+
+    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
+        """Return nothing: a trajectory keeps its engine."""
+        return []
+
+    def changed(self, engine: EngineState, *, now: float) -> None:
+        """Do nothing."""
+
+    def finished(self, work: Work, tokens: int) -> None:
+        """Do nothing."""
+
+
+class Reserve(Static):
+    """A trajectory starts where its prompt and whole budget fit into the KV cache that nothing has reserved."""
+
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+        """Return the engine with the most unreserved tokens, if the trajectory fits there."""
+        best: tuple[int, int, EngineState] | None = None
+        for engine in engines:
+            count = len(engine.running)
+            free = engine.capacity - engine.reserved
+            if count >= self.max_in_flight or engine.rounded(work.tokens) > free:
+                continue
+            if best is None or (free, -count) > best[:2]:
+                best = (free, -count, engine)
+        return best[2] if best else None
+
+
+class LengthModel:
+    """Lengths of finished trajectories, as the probability that one of a class continues beyond a length.
+
+    A class holds prompts of similar mean length. Running trajectories count as survivors up to their present length
+    (the estimator of Kaplan and Meier): without them, the short ones, which finish first, would bias the estimate.
+    """
+
+    BINS = 96
+    CLASSES = (0.5, 0.85, 1.3)
+    """Upper limits of the classes: mean length of the prompt / mean length of all."""
+    PRIOR = 4.0
+    """Weight of the assumption that a trajectory uses its whole budget, in trajectories."""
+    GROUP_PRIOR = 2.0
+    """Weight of the mean length of all in the mean of one prompt, in trajectories."""
+    MEMORY = 20_000
+    """Trajectories after which a finished one has lost 63 % of its weight."""
+
+    def __init__(self) -> None:
+        self.longest = 1
+        """Largest budget so far, in tokens."""
+        self._ended: Floats = np.zeros((len(self.CLASSES) + 1, self.BINS))
+        self._groups: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._count = self._sum = 0.0
+        self.survival: Floats = np.ones((len(self.CLASSES) + 1, self.BINS + 1))
+        """Probability per class and bin that a trajectory reaches the start of the bin."""
+
+    def admit(self, budget: int) -> None:
+        """Take note of a trajectory's budget; the bins cover the largest one."""
+        if budget > self.longest:
+            self.longest = budget
+            self._ended[:] = 0
+
+    def relative_length(self, group: Hashable) -> float:
+        """Return the mean length of a prompt / the mean length of all; 1 if nothing is known."""
+        if not self._count:
+            return 1.0
+        mean = self._sum / self._count
+        known = self._groups.get(group)
+        if known is None or mean <= 0:
+            return 1.0
+        return (known[1] + self.GROUP_PRIOR * mean) / ((known[0] + self.GROUP_PRIOR) * mean)
+
+    def known(self, group: Hashable) -> bool:
+        """Return whether a trajectory of the prompt has finished."""
+        return group in self._groups
+
+    def class_of(self, group: Hashable) -> int:
+        """Return the class of a prompt."""
+        return int(np.searchsorted(self.CLASSES, self.relative_length(group)))
+
+    def bin_of(self, length: float) -> int:
+        """Return the bin of a length in tokens."""
+        return min(self.BINS - 1, int(length * self.BINS / self.longest))
+
+    def add(self, group: Hashable, length: int) -> None:
+        """Add the length of a finished trajectory, in tokens after its prompt."""
+        self._ended *= 1 - 1 / self.MEMORY
+        self._ended[self.class_of(group), self.bin_of(length)] += 1
+        self._count += 1
+        self._sum += length
+        known = self._groups[group]
+        known[0] += 1
+        known[1] += length
+
+    def update(self, running: Sequence[tuple[int, int]]) -> None:
+        """Compute `survival`. `running`: (class, bin) of each running trajectory."""
+        alive = np.zeros_like(self._ended)
+        for row, column in running:
+            alive[row, column] += 1
+        # A class with few trajectories borrows from all of them.
+        ended = self._ended + self._ended.sum(axis=0) * (self.PRIOR / max(self.PRIOR, self._ended.sum()))
+        reached = (ended + alive)[:, ::-1].cumsum(axis=1)[:, ::-1] + self.PRIOR
+        self.survival[:, 1:] = np.cumprod(1 - ended / reached, axis=1)
+
+
+@dataclass(slots=True)
+class _Forecast:
+    """Expected tokens in one engine's cache, and their variance, per number of tokens that each writes from now on."""
+
+    expected: Floats
+    variance: Floats
+    scale: float
+    """Measured tokens / expected tokens, at least 1."""
+    time: float
+
+
+class Graded:
+    """Admits by the expected peak of the KV cache, learned from this job's own lengths.
+
+    Trajectories of prompts with long answers start first, within a window of arrivals, so that none starves. At the end
+    of a step, when nothing waits, a trajectory moves to an engine with fewer trajectories at its next turn. If the
+    cache of an engine is nearly full, the youngest trajectories leave it before it preempts.
+    """
+
+    WINDOW = 8192
+    """Largest number of arrivals by which a later trajectory may start before an earlier one."""
+    PROBES = 2
+    """Trajectories per prompt that start early, to learn the length of its answers."""
+    HEADROOM, MOST_HEADROOM = 3.0, 8.0
+    """Standard deviations between the expected peak and the capacity: at first, and at most after preemptions."""
+    FULL, RELIEVED = 0.97, 0.92
+    """Fraction of the cache in use at which trajectories leave, and at which no more do."""
+    REFRESH = 2.0
+    """Seconds for which an engine's forecast is valid."""
+    POINTS = 24
+    """Number of points of a forecast."""
+
+    def __init__(self, *, max_in_flight: int) -> None:
+        """`max_in_flight`: largest number of trajectories per engine."""
+        self.max_in_flight = max_in_flight
+        self.lengths = LengthModel()
+        self._forecasts: dict[str, _Forecast] = {}
+        self._headroom: defaultdict[str, float] = defaultdict(lambda: self.HEADROOM)
+        self._preemptions: dict[str, int] = {}
+        self._started: defaultdict[Hashable, int] = defaultdict(int)
+        self._updated = -np.inf
+
+    def rank(self, work: Work) -> float:
+        """Return the order of arrival, less an advance for the first of a prompt, and for prompts of long answers."""
+        self.lengths.admit(work.tokens - work.prompt_tokens)
+        if work.context or (self._started[work.group] < self.PROBES and not self.lengths.known(work.group)):
+            return work.order - self.WINDOW
+        return work.order - self.WINDOW * min(1.0, self.lengths.relative_length(work.group) / 2)
+
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+        """Return the engine whose expected peak is lowest, if the trajectory fits there. An empty engine takes any."""
+        engines = list(engines)
+        best: EngineState | None = None
+        lowest = 1.0
+        for engine in engines:
+            if len(engine.running) >= self.max_in_flight or (engine.load and engine.load.waiting):
+                continue
+            peak = self._peak(engine, work, engines, now=now) if engine.running else 0.0
+            if peak < lowest:
+                best, lowest = engine, peak
+        if best is not None:
+            self._started[work.group] += 1
+        return best
+
+    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
+        """Return the engine with the fewest trajectories, if it has much fewer than its own and the trajectory fits."""
+        best = min(engines, key=lambda other: len(other.running))
+        if len(best.running) + 2 > 0.75 * len(engine.running):
+            return engine
+        return best if not best.running or self._peak(best, work, engines, now=now) < 1 else engine
+
+    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
+        """Return the youngest trajectories of an engine whose cache is nearly full; one always stays."""
+        if engine.load is None or engine.load.kv_usage < self.FULL:
+            return []
+        excess = (engine.load.kv_usage - self.RELIEVED) * engine.capacity
+        leaving: list[Work] = []
+        for work in sorted(engine.running.values(), key=lambda other: (other.written, -other.order))[:-1]:
+            if excess <= 0:
+                break
+            leaving.append(work)
+            excess -= work.prompt_tokens + engine.written(work, now)
+        return leaving
+
+    def changed(self, engine: EngineState, *, now: float) -> None:
+        """Discard the forecast of an engine. After a preemption its headroom grows; then it shrinks slowly."""
+        self._forecasts.pop(engine.name, None)
+        if engine.load is None:
+            return
+        before = self._preemptions.get(engine.name, engine.load.preemptions)
+        self._preemptions[engine.name] = engine.load.preemptions
+        if engine.load.preemptions > before:
+            self._headroom[engine.name] = min(self.MOST_HEADROOM, self._headroom[engine.name] + 1)
+        else:
+            self._headroom[engine.name] = max(self.HEADROOM, self._headroom[engine.name] * 0.999)
+
+    def finished(self, work: Work, tokens: int) -> None:
+        """Learn the length of a trajectory."""
+        self.lengths.add(work.group, max(0, tokens - work.prompt_tokens))
+
+    def _peak(self, engine: EngineState, work: Work, engines: Sequence[EngineState], *, now: float) -> float:
+        """Return the expected peak of an engine's cache with one more trajectory, as a fraction of its capacity."""
+        forecast = self._forecasts.get(engine.name)
+        if forecast is None or now - forecast.time > self.REFRESH:
+            if now - self._updated > self.REFRESH:
+                self._updated = now
+                self.lengths.update(
+                    [
+                        (self.lengths.class_of(other.group), self.lengths.bin_of(state.written(other, now)))
+                        for state in engines
+                        for other in state.running.values()
+                    ]
+                )
+            forecast = self._forecasts[engine.name] = self._forecast(engine, now)
+        expected, variance = self._tokens([work], [float(work.written)], engine.block)
+        peak = forecast.expected + expected
+        peak += self._headroom[engine.name] * np.sqrt(forecast.variance + variance)
+        return float(peak.max()) * forecast.scale / engine.capacity
+
+    def _forecast(self, engine: EngineState, now: float) -> _Forecast:
+        works = list(engine.running.values())
+        expected, variance = self._tokens(works, [engine.written(work, now) for work in works], engine.block)
+        present = max(1.0, float(expected[0]))
+        measured = engine.load.kv_usage * engine.capacity if engine.load else 0.0
+        return _Forecast(expected, variance, min(1.5, max(1.0, measured / present)), now)
+
+    def _tokens(self, works: Sequence[Work], written: Sequence[float], block: int) -> tuple[Floats, Floats]:
+        """Return the expected tokens of trajectories and their variance, at each point of a forecast."""
+        lengths = self.lengths
+        ahead = lengths.longest * (np.arange(self.POINTS) / (self.POINTS - 1)) ** 1.5
+        rows = np.array([lengths.class_of(work.group) for work in works])[:, None]
+        start = np.array(written)[:, None]
+        prompts = np.array([work.prompt_tokens + block / 2 for work in works])[:, None]
+        scale = lengths.BINS / lengths.longest
+        reach = lengths.survival[rows, np.minimum(lengths.BINS, ((start + ahead) * scale).astype(int))]
+        alive = reach / np.maximum(1e-9, lengths.survival[rows, np.minimum(lengths.BINS, (start * scale).astype(int))])
+        tokens = prompts + start + ahead
+        return (alive * tokens).sum(axis=0), (alive * (1 - alive) * tokens**2).sum(axis=0)
+
+
+POLICIES: dict[PolicyName, type[Static] | type[Graded]] = {"Static": Static, "Reserve": Reserve, "Graded": Graded}
+
+
+def make_policy(name: PolicyName, *, max_in_flight: int) -> SchedulingPolicy:
+    """Return a new policy; `max_in_flight`: largest number of trajectories per engine."""
+    return POLICIES[name](max_in_flight=max_in_flight)
