@@ -155,6 +155,9 @@ class AdmissionSpec(ApiModel):
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
 
 
+WeightTransportName = Literal["Auto", "Delta", "Folder"]
+
+
 class RolloutSpec(ApiModel):
     """The vLLM engines."""
 
@@ -177,6 +180,14 @@ class RolloutSpec(ApiModel):
     tool: ToolName = "execute_python_code_with_standard_io"
     """Tool of the model: a Python program per call (the paper's), or jupyter_code, cells of one session per
     trajectory."""
+    weight_transport: WeightTransportName = "Folder"
+    """Path of new weights to the engines. Auto: Delta for 16-bit weights, else Folder."""
+    weight_snapshot_every: Annotated[int, Field(ge=1, le=10_000)] = 50
+    """With Delta: weight versions per full snapshot."""
+    weight_timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 600
+    """Longest time in which one engine loads a weight version."""
+    weight_probe: bool = False
+    """Whether an engine serves a version only if its log-probabilities of fixed tokens agree with the trainer's."""
 
 
 class JudgeLimitsSpec(ApiModel):

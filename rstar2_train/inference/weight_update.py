@@ -1,6 +1,6 @@
 """One weight version that engines must load, per transport: a model folder, or a chain of a snapshot and deltas.
 
-The pool calls `load` for each engine, also for one that restarts later. Each update says where its bytes are; the
+The pool calls `load` for each engine, also for one that restarts later. Each update names its files; the
 engine reads them itself.
 """
 

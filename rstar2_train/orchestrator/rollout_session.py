@@ -7,7 +7,7 @@ too many rollouts of a batch are lost, the attempt fails as retryable instead of
 from __future__ import annotations
 
 import asyncio
-import shutil
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,11 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
-from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import PromptTooLong, collect_groups
@@ -33,9 +35,9 @@ from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
 
+log = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
-KEPT_VERSIONS = 2
-"""Number of weight folders kept: the engines' current version and the previous one."""
 _FAILURE_REASONS: dict[LostTo | None, Reason] = {"judge": "JudgeUnavailable", "engine": "EngineUnavailable"}
 
 
@@ -53,7 +55,9 @@ class RolloutSession:
             token=read_secret(ENGINE_TOKEN) or "",
             find=partial(_find_engines, service) if service else None,
             admission=spec.rollout.admission,
+            times=PoolTimes(load=spec.rollout.weight_timeout_seconds),
         )
+        self._transport: WeightTransport | None = None
         self._judge = JudgeClient(
             ctx.endpoints.judge,
             token=read_secret(JUDGE_TOKEN),
@@ -72,23 +76,43 @@ class RolloutSession:
         await self._pool.__aexit__(kind, error, trace)
 
     async def push_weights(self, group: TrainerGroup, version: str) -> None:
-        """Export the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does."""
-        folder = self._ctx.state.weights / version
-        await asyncio.to_thread(group.export, folder, durable=False)
-        await self.push_folder(folder, version)
-        await asyncio.to_thread(_prune, self._ctx.state.weights, keep=folder)
+        """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
+
+        If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
+        """
+        if self._transport is None:
+            self._transport = self._make_transport(group)
+        transport = self._transport
+        update = await transport.publish(group, version)
+        try:
+            await self._unless_stopped(self._pool.push(update))
+        except EngineRejected as error:
+            if not transport.restart():
+                raise _stage_failure(error) from error
+            log.warning("%s; the next version is a snapshot", error)
+            await self._push(await transport.publish(group, version))
+        except EngineUnavailable as error:
+            raise _stage_failure(error) from error
+        await asyncio.to_thread(transport.prune)
 
     async def push_folder(self, folder: Path, version: str) -> None:
         """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
 
         Raises SuspendRequested on a stop request, StageFailed when no engine is available or the model is rejected.
         """
+        await self._push(FolderUpdate.make(folder, version))
+
+    async def _push(self, update: WeightUpdate) -> None:
         try:
-            await self._unless_stopped(self._pool.update_weights(folder, version))
-        except EngineUnavailable as error:
-            raise StageFailed("EngineUnavailable", str(error), retryable=True) from error
-        except EngineRejected as error:
-            raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+            await self._unless_stopped(self._pool.push(update))
+        except (EngineUnavailable, EngineRejected) as error:
+            raise _stage_failure(error) from error
+
+    def _make_transport(self, group: TrainerGroup) -> WeightTransport:
+        rollout = self._ctx.job.spec.rollout
+        if rollout.weight_transport == "Folder" and not rollout.weight_probe:
+            return FolderTransport(self._ctx.state.weights, probes=None)
+        return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
 
     async def sample_groups(
         self,
@@ -199,15 +223,14 @@ def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None
         raise StageFailed(_FAILURE_REASONS.get(lost_to, "EngineUnavailable"), message, retryable=True)
 
 
+def _stage_failure(error: EngineUnavailable | EngineRejected) -> StageFailed:
+    """Return the failure of a stage whose engines do not take new weights."""
+    if isinstance(error, EngineRejected):
+        return StageFailed("BadConfiguration", str(error), retryable=False)
+    return StageFailed("EngineUnavailable", str(error), retryable=True)
+
+
 async def _find_engines(service: str) -> frozenset[str] | None:
     """Return the base URLs of the engines behind a service; None if the lookup failed."""
     hosts = await resolve_addresses(service)
     return None if hosts is None else frozenset(f"http://{host}" for host in hosts)
-
-
-def _prune(weights: Path, *, keep: Path) -> None:
-    """Delete all weight folders except the newest `KEPT_VERSIONS` and `keep`."""
-    folders = sorted((path for path in weights.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for folder in folders[:-KEPT_VERSIONS]:
-        if folder != keep:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """An engine worker's copy of all weights in CPU memory, in the layout of the model folder.
 
-A delta contains only the changed elements, but vLLM must be fed whole layers: it fills the memory of a fused layer
-anew, and leaves the parts that it does not get uninitialised, without an error. So the changes are applied to this
+A delta contains only the changed elements, but vLLM must be fed whole layers: it allocates a fused layer
+again, and leaves the parts that it does not get uninitialised, without an error. So the changes are applied to this
 copy, and vLLM loads all tensors from it.
 """
 

@@ -115,8 +115,7 @@ def write_shards(path: Path, shards: Iterable[Shard]) -> FileSummary:
         put(index)
         put(struct.pack("<Q", len(index)))
         file.write(digest.digest())
-        size = file.tell()
-    return FileSummary(path.name, size, digest.hexdigest(), changed)
+    return FileSummary(path.name, path.stat().st_size, digest.hexdigest(), changed)
 
 
 class ShardFile:

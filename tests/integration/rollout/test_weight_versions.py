@@ -170,7 +170,7 @@ def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> Del
 
 
 async def test_probe_refuses_an_update_that_was_not_applied(pool: EnginePool, trainer: Trainer) -> None:
-    """An engine that confirms the version but keeps its weights does not serve, and says so."""
+    """An engine that confirms the version but keeps its weights does not serve; the error names the reason."""
     await pool.push(trainer.publish())
     trainer.update(1e-3)
     with pytest.raises(EngineUnavailable, match=r"probe of version 'v1'.*the update was not applied"):
@@ -194,7 +194,7 @@ async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, traine
     old = trainer.export("old")
     trainer.update(1e-2)
     base = trainer.publish()
-    trainer.update(1e-9)
+    trainer.update(1e-11)
     update = trainer.publish()
     manifest = version_store.read_manifest(update.chain[-1])
     first = version_store.read_manifest(update.chain[0])

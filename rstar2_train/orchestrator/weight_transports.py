@@ -1,0 +1,170 @@
+"""How a weight version travels from the ranks to the engines: one interface, and `Auto`, which chooses.
+
+A transport publishes the trainer's weights as files, and returns the update that each engine loads. `Folder`: a whole
+model per version. `Delta`: a snapshot, then the changes; every rank writes its own shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from rstar2_train.api.roles import RolloutSpec, WeightTransportName
+from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate, WeightUpdate
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.weights import version_store
+from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
+
+log = logging.getLogger(__name__)
+
+KEPT_FOLDERS = 2
+"""Number of model folders kept: the engines' current version and the previous one."""
+VERSIONS = "versions"
+"""Subdirectory of the weights directory with snapshots and deltas. No model folder has this name: all end in a step."""
+
+
+class WeightTransport(Protocol):
+    """Publishes weight versions."""
+
+    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
+        """Write the trainer's weights as `version`. Raises StageFailed if the disk is full."""
+        ...
+
+    def prune(self) -> None:
+        """Delete the files that no engine needs any more. Call it when the engines have the last version."""
+        ...
+
+    def restart(self) -> bool:
+        """Make the next version independent of all files before it. Returns False if every version already is."""
+        ...
+
+
+class ProbeWriter:
+    """Creates the probe of each published version."""
+
+    def __init__(self) -> None:
+        self._fingerprint: list[list[int]] | None = None
+
+    async def probe(self, group: TrainerGroup) -> Probe:
+        """Return the probe of the trainer's current weights."""
+        config = model_config(group.model_dir)
+        rows = probe_rows(config["vocab_size"])
+        expected, fingerprint = await asyncio.to_thread(group.score, rows)
+        changed = self._fingerprint is not None and fingerprint != self._fingerprint
+        self._fingerprint = fingerprint
+        return Probe(rows, expected, TOLERANCE[stored_dtype(config)], changed)
+
+
+class FolderTransport:
+    """A whole Hugging Face folder per version, gathered and written by rank 0. Works with every engine."""
+
+    def __init__(self, weights: Path, *, probes: ProbeWriter | None) -> None:
+        """`weights`: directory of the versions; `probes`: None for no probe."""
+        self._weights = weights
+        self._probes = probes
+        self._folder = weights
+
+    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
+        """Export the model."""
+        self._folder = self._weights / version
+        await asyncio.to_thread(group.export, self._folder, durable=False)
+        probe = await self._probes.probe(group) if self._probes else None
+        return FolderUpdate.make(self._folder, version, probe)
+
+    def prune(self) -> None:
+        """Delete all folders except the newest ones and the current one."""
+        folders = sorted(
+            (path for path in self._weights.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
+        )
+        for folder in folders[:-KEPT_FOLDERS]:
+            if folder != self._folder:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def restart(self) -> bool:
+        """Return False: every version is complete in itself."""
+        return False
+
+
+class DeltaTransport:
+    """A snapshot, then lossless changes to the version before; every rank writes its own shards, without a gather."""
+
+    def __init__(self, weights: Path, *, snapshot_every: int, probes: ProbeWriter | None) -> None:
+        """`snapshot_every`: number of versions from one snapshot to the next; `probes`: None for no probe."""
+        self._weights = weights
+        self._root = weights / VERSIONS
+        self._snapshot_every = snapshot_every
+        self._probes = probes
+        self._group: TrainerGroup | None = None
+        self._chain: list[Path] = []
+        self._base: str | None = None
+
+    async def publish(self, group: TrainerGroup, version: str) -> DeltaUpdate:
+        """Write a snapshot if it is due, else the changes."""
+        if group is not self._group:
+            await asyncio.to_thread(group.start_versions)
+            self._group, self._base = group, None
+        snapshot = self._base is None or len(self._chain) >= self._snapshot_every
+        version_id = version_store.new_id()
+        folder = version_store.version_folder(self._root, version_store.next_number(self._root), version_id)
+        manifest = await asyncio.to_thread(
+            group.publish, folder, version=version, version_id=version_id, base=None if snapshot else self._base
+        )
+        log.info("weights of %s: %s of %d bytes", version, "snapshot" if snapshot else "delta", manifest.bytes)
+        self._base = version_id
+        self._chain = [folder] if snapshot else [*self._chain, folder]
+        probe = await self._probes.probe(group) if self._probes else None
+        return DeltaUpdate([path.absolute() for path in self._chain], version, version_id, probe)
+
+    def prune(self) -> None:
+        """Delete the versions before the last snapshot, and the model folders of an attempt with another transport."""
+        version_store.prune(self._root, chain=self._chain)
+        for path in self._weights.iterdir():
+            if path.is_dir() and path != self._root:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def restart(self) -> bool:
+        """Make the next version a snapshot. Returns False if the last one is a snapshot already."""
+        if len(self._chain) == 1:
+            return False
+        self._base = None
+        return True
+
+
+def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> WeightTransport:
+    """Return the transport of a job.
+
+    Args:
+        rollout: the job's engines.
+        weights: directory of the versions, which the engines can read.
+        model_dir: the trainer's model folder.
+    """
+    name, reason = choose_transport(rollout.weight_transport, dtype=stored_dtype(model_config(model_dir)))
+    log.info("weight transport %s: %s", name, reason)
+    probes = ProbeWriter() if rollout.weight_probe else None
+    if name == "Folder":
+        return FolderTransport(weights, probes=probes)
+    return DeltaTransport(weights, snapshot_every=rollout.weight_snapshot_every, probes=probes)
+
+
+def choose_transport(wanted: WeightTransportName, *, dtype: str) -> tuple[WeightTransportName, str]:
+    """Return the transport of a job, and the reason of the choice; `dtype`: that of the stored weights."""
+    if wanted != "Auto":
+        return wanted, "set by spec.rollout.weightTransport"
+    if dtype == "float32":
+        return "Folder", "every float32 weight changes in each step, so a delta would be as large as the model"
+    return "Delta", f"about 1 % of {dtype} weights change per step, and any shared file system can carry deltas"
+
+
+def model_config(model_dir: Path) -> dict[str, Any]:
+    """Return the content of a model's config.json."""
+    content: dict[str, Any] = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    return content
+
+
+def stored_dtype(config: dict[str, Any]) -> str:
+    """Return the dtype of a model's weights, from its config.json."""
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")

@@ -1,0 +1,170 @@
+"""Weight transports: the choice, the chain of a Delta transport, and a rejected delta that a snapshot replaces."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.inference.client import EngineRejected
+from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
+from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.rollout_session import RolloutSession
+from rstar2_train.orchestrator.weight_transports import (
+    DeltaTransport,
+    FolderTransport,
+    choose_transport,
+    make_transport,
+)
+from rstar2_train.weights import version_store
+from rstar2_train.weights.host_copy import HostCopy
+from rstar2_train.weights.shard_file import Shard, bit_sum, write_shards
+from rstar2_train.weights.version_store import VersionManifest
+from tests.support.stage_attempt import NewAttempt
+
+
+class FakeGroup:
+    """A trainer of one tensor with one rank, without torch."""
+
+    def __init__(self, folder: Path, *, dtype: str = "bfloat16") -> None:
+        self.model_dir = folder
+        self.bits = np.zeros(100, np.uint16)
+        self._committed = self.bits
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({"dtype": dtype, "vocab_size": 50}))
+
+    def update(self) -> None:
+        """Change one element."""
+        self.bits = self.bits.copy()
+        self.bits[7] += 1
+
+    def start_versions(self) -> None:
+        pass
+
+    def publish(self, folder: Path, *, version: str, version_id: str, base: str | None) -> VersionManifest:
+        folder.mkdir(parents=True)
+        positions = None if base is None else np.flatnonzero(self.bits != self._committed)
+        values = self.bits if positions is None else self.bits[positions]
+        shard = Shard("w", (100,), "bfloat16", 0, 100, bit_sum(self.bits), positions, values)
+        manifest = VersionManifest(version_id, version, base, [write_shards(folder / "rank-0000.shards", [shard])])
+        version_store.write_manifest(folder, manifest)
+        self._committed = self.bits
+        return manifest
+
+    def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
+        return [[-1.0] * (len(row) - 1) for row in rows], [[bit_sum(self.bits)]]
+
+    def export(self, folder: Path, *, durable: bool = True) -> None:
+        folder.mkdir(parents=True)
+
+
+def rollout(**fields: Any) -> RolloutSpec:
+    return RolloutSpec.model_validate(fields)
+
+
+def session_of(ctx: StageContext) -> RolloutSession:
+    """Return a session with an engine that no test connects to."""
+    ctx.endpoints = dataclasses.replace(ctx.endpoints, engines=("http://127.0.0.1:9",))
+    chat_format: Any = None
+    return RolloutSession(ctx, chat_format)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "name", "reason"),
+    [
+        ("Auto", "bfloat16", "Delta", "about 1 % of bfloat16 weights"),
+        ("Auto", "float32", "Folder", "every float32 weight changes"),
+        ("Folder", "bfloat16", "Folder", "set by spec.rollout"),
+        ("Delta", "float32", "Delta", "set by spec.rollout"),
+    ],
+)
+def test_choose_transport_names_the_reason(wanted: Any, dtype: str, name: str, reason: str) -> None:
+    """Auto takes the dtype of the weights; a set transport is taken as it is."""
+    chosen, given = choose_transport(wanted, dtype=dtype)
+    assert chosen == name and reason in given
+
+
+async def test_delta_transport_writes_periodic_snapshots(tmp_path: Path) -> None:
+    """A host copy follows the chain; each snapshot starts a new one, and prune deletes the old one."""
+    group: Any = FakeGroup(tmp_path / "model")
+    weights = tmp_path / "weights"
+    (weights / "rl-step-000001").mkdir(parents=True)
+    transport = make_transport(
+        rollout(weightTransport="Delta", weightSnapshotEvery=3), weights=weights, model_dir=group.model_dir
+    )
+    copy, lengths = HostCopy(), []
+    for number in range(7):
+        group.update()
+        update = await transport.publish(group, f"v{number}")
+        assert isinstance(update, DeltaUpdate) and update.probe is None
+        copy.update(update.chain)
+        assert (copy.arrays["w"] == group.bits).all()
+        lengths.append(len(update.chain))
+        transport.prune()
+    assert lengths == [1, 2, 3, 1, 2, 3, 1]
+    assert len(list((weights / "versions").iterdir())) == 2
+    assert not (weights / "rl-step-000001").exists()
+
+
+async def test_transport_new_trainer_starts_with_a_snapshot(tmp_path: Path) -> None:
+    """The versions of a restarted trainer do not continue the chain of the earlier one; their numbers do."""
+    transport = DeltaTransport(tmp_path, snapshot_every=10, probes=None)
+    groups: list[Any] = [FakeGroup(tmp_path / "a"), FakeGroup(tmp_path / "b")]
+    chains = [(await transport.publish(group, "v")).chain for group in groups]
+    assert [len(chain) for chain in chains] == [1, 1]
+    assert [chain[0].name[:6] for chain in chains] == ["000000", "000001"]
+
+
+@pytest.mark.parametrize("name", ["Delta", "Folder"])
+async def test_transport_probe_expects_a_change_only_of_weights(tmp_path: Path, name: str) -> None:
+    """The first version and one with equal weights need not change the log-probabilities."""
+    group: Any = FakeGroup(tmp_path / "model")
+    transport = make_transport(
+        rollout(weightTransport=name, weightProbe=True), weights=tmp_path / "w", model_dir=group.model_dir
+    )
+    expected = []
+    for number, changes in enumerate([False, True, False]):
+        if changes:
+            group.update()
+        probe = (await transport.publish(group, f"v{number}")).probe
+        assert probe is not None and probe.expected is not None
+        expected.append(probe.expects_change)
+    assert expected == [False, True, False]
+
+
+async def test_session_rejected_delta_is_followed_by_a_snapshot(new_attempt: NewAttempt) -> None:
+    """If the engines reject a delta, the same version is published again as a snapshot; a snapshot is not repeated."""
+    ctx = new_attempt(rollout={"weightTransport": "Delta"})
+    group: Any = FakeGroup(ctx.state.root.parent / "model")
+    session = session_of(ctx)
+    lengths: list[int] = []
+
+    async def push(update: Any) -> list[str]:
+        lengths.append(len(update.chain))
+        if len(update.chain) != 1 or rejects_all:
+            raise EngineRejected("rank-0000.shards is damaged")
+        return ["engine"]
+
+    rejects_all = False
+    session._pool.push = push  # type: ignore[method-assign]
+    await session.push_weights(group, "v0")
+    await session.push_weights(group, "v1")
+    assert lengths == [1, 2, 1]
+    rejects_all = True
+    with pytest.raises(StageFailed, match="is damaged"):
+        await session.push_weights(group, "v2")
+    assert lengths == [1, 2, 1, 2, 1]
+
+
+async def test_session_default_transport_is_a_folder(new_attempt: NewAttempt) -> None:
+    """Without settings a version is a model folder without a probe, as before."""
+    ctx = new_attempt()
+    group: Any = FakeGroup(ctx.state.root.parent / "model")
+    transport = session_of(ctx)._make_transport(group)
+    assert isinstance(transport, FolderTransport)
+    update = await transport.publish(group, "rl-step-000001")
+    assert update == FolderUpdate.make(ctx.state.weights / "rl-step-000001", "rl-step-000001")
