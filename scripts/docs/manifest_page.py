@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,16 @@ def rows(path: str, node: Schema) -> Iterator[FieldRow]:
         elif entry not in SECTIONS:
             if "items" in child:
                 yield FieldRow(here, _kind(child), _default(here, child, name in required), child["description"])
-            yield from rows(entry, inner)
+            yield from (_with_default_of(name, child, row) for row in rows(entry, inner))
+
+
+def _with_default_of(name: str, child: Schema, row: FieldRow) -> FieldRow:
+    """The row of a field of object `name`, with the object's own default of it: it applies if the object is unset."""
+    default = child.get("default")
+    own = default.get(row.path.rpartition(".")[2]) if isinstance(default, dict) else None
+    if own is None or f"`{json.dumps(own)}`" == row.default:
+        return row
+    return replace(row, default=f"`{json.dumps(own)}`; if `{name}` is set: {row.default}")
 
 
 def anchor(path: str) -> str:
