@@ -143,14 +143,15 @@ async def _create(client: KubeClient, body: dict[str, Any]) -> Object | None:
 
 
 async def delete(client: KubeClient, kind: str, child: Object) -> Object | None:
-    """Delete one object and its dependents; pods get SIGTERM and their grace period.
+    """Delete one object and its dependents, whose pods get SIGTERM and their grace period; a Pod without any.
 
     Return the object if it remains until its finalizers are removed; None if it is gone.
     """
     meta = child["metadata"]
     log.info("deleting %s %s/%s", kind, meta["namespace"], meta["name"])
     try:
-        answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"])
+        # A pod is deleted only if its node is lost.
+        answer = await client.delete(kind, meta["namespace"], meta["name"], uid=meta["uid"], force=kind == "Pod")
     except ApiException as error:
         if error.status not in (404, 409):  # it is deleted already, or another object has its name
             raise

@@ -106,12 +106,15 @@ class KubeClient:
         answer = await self._call("GET", _path(kind, namespace), None, query, accept=METADATA)
         return [item["metadata"] for item in answer.get("items") or ()]
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> Body:
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str, force: bool = False) -> Body:
         """Delete the object with that UID, its dependents in the background. Status 404 or 409 if it does not exist.
 
-        Return the object if it remains until its finalizers are removed; otherwise a Status.
+        `force`: of a pod, without waiting for its kubelet. Return the object if it remains until its finalizers are
+        removed; otherwise a Status.
         """
-        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        options: Body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        if force:
+            options["gracePeriodSeconds"] = 0
         return await self._call("DELETE", _path(kind, namespace, name), options, [])
 
     async def _call(

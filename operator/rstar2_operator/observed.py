@@ -201,6 +201,21 @@ def is_alive(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
+def lost_since(pod: Object) -> float | None:
+    """Return when the node of a pod was found not to report; None while it reports.
+
+    Only the node controller sets Ready to False while all containers are ready.
+    """
+    ready = condition(pod, "Ready")
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    if not is_alive(pod) or ready is None or ready["status"] == "True" or not containers:
+        return None
+    if not all(container.get("ready") for container in containers):
+        return None
+    since = ready.get("lastTransitionTime")
+    return None if since is None else seconds(since)
+
+
 def is_of(pod: Object, job: Object) -> bool:
     """Whether a pod was created by a batch Job, and not by a deleted Job of the same name."""
     if labels(pod).get(names.OF_JOB_LABEL) != job["metadata"]["name"]:

@@ -173,7 +173,8 @@ class Reconciler:
                     self._corrections.reject(key, body, rejected[-1])
         if rejected:
             self._with_secret.pop(key, None)  # it may belong to an earlier job, and be deleted with it
-        rejected += await self._delete(key, prunable(observed, desired, now=now))
+        pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
+        rejected += await self._delete(key, prunable(observed, desired, now=now) + pods)
         if transient:
             raise transient[-1]
         return rejected, correct_in

@@ -95,6 +95,13 @@ class FailurePolicy(ApiModel):
     """Rules in order; the first match decides. Default: fail on exit code 78, restart on any other failure."""
 
 
+class NodeLoss(ApiModel):
+    """Reaction to a node that does not report any more."""
+
+    after_seconds: Annotated[int, Field(ge=30, le=86_400)]
+    """Seconds after which the pods of such a node are removed and the stage restarts on other nodes, not counted."""
+
+
 class SecretRefs(ApiModel):
     """Secrets of the site."""
 
@@ -159,6 +166,8 @@ class JobSpec(ApiModel):
     """Experiment tracking."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Reaction to the failure of a stage's attempt."""
+    node_loss: NodeLoss | None = None
+    """Reaction to a lost node. Default: wait until the node returns or a person removes it."""
     registry_prefix: ImageName | None = None
     """Prefix of every image that the job does not set. Default: none."""
     secret_refs: SecretRefs = SecretRefs()

@@ -73,6 +73,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.redis.*", replaces("redis")),
     ("spec.tracking.*", ATTEMPT),
     ("spec.failurePolicy.*", NOW),
+    ("spec.nodeLoss.*", NOW),
     ("spec.pendingDeadlineSeconds", NOW),
     ("spec.activeDeadlineSeconds", NOW),
     ("spec.ttlSecondsAfterFinished", NOW),

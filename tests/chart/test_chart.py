@@ -184,9 +184,11 @@ def needed() -> set[tuple[str, str, str]]:
     requests |= {("", "events", verb) for verb in ("list", "watch")}
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
-        if kind in ("Lease", "Pod"):
-            continue  # the Lease has a Role of its own; pods are only read
-        if kind == "AgenticRLJob":
+        if kind == "Lease":
+            continue  # it has a Role of its own
+        if kind == "Pod":
+            requests.add((group, plural, "delete"))
+        elif kind == "AgenticRLJob":
             requests |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
         elif kind in ("Event", "Secret"):

@@ -122,7 +122,7 @@ class FakeKubeApi:
             raise api_error(409, "AlreadyExists", f"{name} already exists")
         return body if dry_run else self.put(body)
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> Body:
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str, force: bool = False) -> Body:
         """Replace Client.delete."""
         self.requests.append(("delete", kind, name))
         if self.objects.get((kind, name), {}).get("metadata", {}).get("uid") != uid:

@@ -115,6 +115,8 @@ class SimulatedCluster:
             elif not (is_missing and must_wait(body, observed)):
                 self._apply(body)
                 writes_left -= 1
+        for pod in plan.remove_pods:
+            del self.pods[pod["metadata"]["name"]]
         for kind, child in prunable(observed, desired, now=self.now):
             if writes_left == 0:
                 return plan

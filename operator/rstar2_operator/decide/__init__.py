@@ -7,6 +7,7 @@
          │              ├─ pending_deadline.py    spec.pendingDeadlineSeconds
          │              ├─ failure_policy.py      spec.failurePolicy: restarts and backoff
          │              ├─ disruption.py          evictions and drains, which do not count
+         │              ├─ node_loss.py           spec.nodeLoss: pods of nodes that do not report
          │              ├─ ttl_after_finished.py  spec.ttlSecondsAfterFinished
          │              ├─ shared_secret.py       loss of the job's Secret
          │              ├─ finalize.py            the report Job before the end

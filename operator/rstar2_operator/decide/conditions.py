@@ -15,7 +15,7 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import pending_deadline, stage_progress
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, Plan
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Plan
 from rstar2_operator.observed import Object, ObservedJob, timestamp
 
 Condition = dict[str, Any]
@@ -167,7 +167,7 @@ def _role(kind: str, roles: tuple[str, ...], plan: Plan, observed: ObservedJob, 
 
 def _training(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     attempt, progress = plan.attempt, observed.progress()
-    if attempt is None or plan.phase != "Running":
+    if attempt is None or plan.phase != "Running" or plan.reason == WAITING_FOR_PODS:
         return _condition("Training", False, plan.reason, plan.message)
     if progress is None or (progress.stage, progress.attempt) != (attempt.stage, attempt.number):
         message = f"Attempt {attempt.number} of stage {attempt.stage}: its orchestrator has not reported yet."

@@ -6,12 +6,21 @@ that must survive a restart of the operator is in the objects themselves.
 
 from __future__ import annotations
 
+import dataclasses
+
 from rstar2_operator import names
-from rstar2_operator.decide import active_deadline, disruption, pending_deadline, pod_termination, stage_progress
+from rstar2_operator.decide import (
+    active_deadline,
+    disruption,
+    node_loss,
+    pending_deadline,
+    pod_termination,
+    stage_progress,
+)
 from rstar2_operator.decide.conditions import ready_of
 from rstar2_operator.decide.failure_policy import RestartCounters, counters, decide_next, restart_at
 from rstar2_operator.decide.finalize import finalize
-from rstar2_operator.decide.plan import FINAL, Plan, StageAttempt
+from rstar2_operator.decide.plan import FINAL, WAITING_FOR_PODS, Plan, StageAttempt
 from rstar2_operator.decide.shared_secret import restart_without_secret
 from rstar2_operator.decide.suspend import suspend
 from rstar2_operator.decide.ttl_after_finished import finished
@@ -22,6 +31,10 @@ from rstar2_train.api.stages import Stage
 
 def decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
     """Return what the job should have at `now` (seconds since the epoch)."""
+    return node_loss.with_lost_nodes(_decide(job, observed, now=now), job, observed, now=now)
+
+
+def _decide(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
     for final in FINAL:
         if is_true(observed.job, final):
             return finished(job, observed, final, now=now)
@@ -74,6 +87,10 @@ def _at_stage(job: AgenticRLJob, stage: Stage, observed: ObservedJob, restarts: 
         attempt = StageAttempt(stage.name, number, restarts.restarts, restarts.counted)
         plan = restarts.plan(phase="Running", reason="Running", stage=stage.name, serving=serving, attempt=attempt,
                              message=f"Attempt {number} of stage {stage.name}.")  # fmt: skip
+        if (ending := condition(last, "FailureTarget")) is not None and ending["status"] == "True":
+            # The Job fails when its last pod has terminated, which takes up to the grace period.
+            message = f"{plan.message} It has failed; waiting for its pods to terminate. {ending.get('message', '')}"
+            return dataclasses.replace(plan, reason=WAITING_FOR_PODS, message=message.strip())
         if _has_started(stage, number, observed):
             return plan  # from now on, replaced pods do not release the job
         return pending_deadline.release_if_overdue(plan, job, observed, since=created_at(last, now), now=now)

@@ -17,6 +17,7 @@ from rstar2_operator.observed import (
     job_finished_at,
     labels,
     lacks_pods,
+    lost_since,
     running_since,
     seconds,
     timestamp,
@@ -51,6 +52,8 @@ ADVICE = {
     "delete the key from the ConfigMap. The orchestrator writes it again.",
     "PodStuckTerminating": "The node is unreachable. If it is permanently lost, run: kubectl taint nodes {node} "
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node). No new attempt starts before.",
+    "NodeNotReady": "If the node does not return, set spec.nodeLoss.afterSeconds, or run: kubectl "
+    "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
     "DriverNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
@@ -72,7 +75,7 @@ OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT})
 """Closed list of the reasons of problems."""
 MAY_RESOLVE = frozenset(
-    {UNSCHEDULABLE, "CrashLoopBackOff", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
+    {UNSCHEDULABLE, "NodeNotReady", "CrashLoopBackOff", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
 )
 """Reasons of problems that often resolve without a person: with other jobs, retries or new nodes."""
 MAY_RESOLVE_MESSAGES = ("exceeded quota", "is being deleted")
@@ -153,8 +156,13 @@ def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosi
         if now >= seconds(deletion) + STUCK_SECONDS and node:
             message = f"should have terminated by {deletion} on node {node}"
             yield Diagnosis(role, f"Pod/{name}", "PodStuckTerminating", message, node)
+        elif (since := lost_since(pod)) is not None:
+            yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Succeeded":
+        return
+    if (since := lost_since(pod)) is not None:
+        yield _not_ready(pod, role, since)
         return
     if status.get("phase") == "Failed":
         yield from _never_started(pod, name, role, observed)
@@ -172,6 +180,12 @@ def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosi
             return
     if status.get("phase") == "Pending":
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod)
+
+
+def _not_ready(pod: Object, role: str, since: float) -> Diagnosis:
+    node = pod["spec"].get("nodeName", "")
+    message = f"node {node} has not reported since {timestamp(since)}"
+    return Diagnosis(role, f"Pod/{pod['metadata']['name']}", "NodeNotReady", message, node)
 
 
 def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> Iterator[Diagnosis]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rstar2_operator.observed import Object
+
 Phase = Literal[
     "Pending", "Preparing", "Running", "Suspending", "Suspended", "Finalizing", "Succeeded", "Failed"
 ]  # fmt: skip
@@ -14,7 +16,9 @@ Ending = Literal["completed", "failed"]
 
 WAITING_FOR_PODS = "WaitingForPodTermination"
 """Reason while pods of an earlier attempt terminate."""
-RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing"})
+NODE_LOST = "NodeLost"
+"""Reason while the attempt on a lost node is removed."""
+RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST})
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""
@@ -62,6 +66,8 @@ class Plan:
     restarts: int = 0
     counted: int = 0
     """Restarts of the whole job, and those of them that count towards maxRestarts."""
+    remove_pods: tuple[Object, ...] = ()
+    """Pods of lost nodes to delete without waiting for their nodes."""
     delete: bool = False
     """Whether the AgenticRLJob itself should be deleted."""
     retry_at: float | None = None

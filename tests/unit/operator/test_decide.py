@@ -453,6 +453,66 @@ def test_diagnostics_stuck_pod_names_its_node() -> None:
     assert cluster.writes == before and next_overdue_at(cluster.observed(), now=cluster.now) is None
 
 
+def lose_node(cluster: SimulatedCluster, pod: str) -> None:
+    """Act as the node controller after a kubelet has stopped to report."""
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(cluster.now)}
+    status = cluster.pods[pod]["status"]
+    status["conditions"] = [*status["conditions"], ready]
+    status["containerStatuses"] = [{"ready": True, "state": {"running": {"startedAt": timestamp(cluster.now)}}}]
+
+
+def test_node_loss_is_reported_immediately() -> None:
+    """A node that does not report is a problem as soon as its pod is not ready; the job waits for it by default."""
+    cluster = at_first_stage("g")
+    lose_node(cluster, "demo-g0-1-1")
+    cluster.round()
+    problem = degraded(cluster)
+    assert problem is not None and problem["reason"] == "NodeNotReady"
+    assert "Pod/demo-g0-1-1: NodeNotReady: node node-1 has not reported since" in problem["message"]
+    assert "spec.nodeLoss.afterSeconds" in problem["message"] and "taint nodes node-1 " in problem["message"]
+    cluster.now += 3600
+    assert cluster.round().phase == "Running" and ("Job", "demo-g0-1") in cluster.children
+
+
+def test_node_loss_after_seconds_starts_a_new_attempt() -> None:
+    """After nodeLoss.afterSeconds the attempt ends, the lost pod is removed, and a new attempt starts, not counted."""
+    cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
+    lose_node(cluster, "demo-g0-1-1")
+    plan = cluster.round()
+    assert plan.phase == "Running" and plan.wake_at == cluster.now + 60
+    cluster.now = plan.wake_at
+    plan = cluster.reconcile()
+    assert (plan.phase, plan.reason) == ("Pending", "NodeLost") and "Node node-1 of Pod/demo-g0-1-1" in plan.message
+    assert ("Job", "demo-g0-1") not in cluster.children and "demo-g0-1-1" in cluster.pods
+    plan = cluster.round()
+    assert plan.reason == "WaitingForPodTermination" and "demo-g0-1-1" not in cluster.pods
+    assert cluster.running() == ["demo-g0-1"]  # the other pod writes a checkpoint
+    cluster.finish_job("demo-g0-1", 75)
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_node_loss_ignores_containers_that_are_not_ready() -> None:
+    """A pod whose container is not ready has a node that reports."""
+    cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
+    lose_node(cluster, "demo-g0-1-1")
+    cluster.pods["demo-g0-1-1"]["status"]["containerStatuses"][0]["ready"] = False
+    cluster.now += 3600
+    assert cluster.round().phase == "Running" and degraded(cluster) is None
+
+
+def test_decide_failing_job_is_not_training() -> None:
+    """A Job that has failed, and waits for its last pod, is not reported as training."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, 2)
+    target = {"type": "FailureTarget", "status": "True", "message": "Job has reached the specified backoff limit"}
+    cluster.children["Job", "demo-g0-1"]["status"] = {"conditions": [target]}
+    plan = cluster.round()
+    training = next(each for each in cluster.job["status"]["conditions"] if each["type"] == "Training")
+    assert plan.reason == "WaitingForPodTermination" and ("Job", "demo-g0-1") in cluster.children
+    assert training["status"] == "False" and "It has failed; waiting for its pods" in training["message"]
+
+
 def test_diagnostics_silent_orchestrator_is_reported() -> None:
     """An orchestrator without a report is a problem ten minutes after all its pods run."""
     cluster = at_first_stage("g")
