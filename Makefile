@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data
+  bench-judge bench-verify bench-learning bench-data bench-pipeline
 
 ##@ Start here
 help: ## Print this list
@@ -119,6 +119,9 @@ bench-verify: setup ## Measure which answers count as equal and how fast (RSTAR2
 
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them
 	@$(BIN)/python bench/learning.py
+
+bench-pipeline: setup ## Measure the training step as a pipeline: weight transports (short form: QUICK=1)
+	@$(BIN)/python -m bench.pipeline
 
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems
 	@$(BIN)/python -m bench.data

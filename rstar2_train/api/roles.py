@@ -155,7 +155,7 @@ class AdmissionSpec(ApiModel):
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
 
 
-WeightTransportName = Literal["Auto", "Delta", "Folder"]
+WeightTransportName = Literal["Auto", "Delta", "Collective", "Folder"]
 
 
 class RolloutSpec(ApiModel):
@@ -183,7 +183,7 @@ class RolloutSpec(ApiModel):
     weight_transport: WeightTransportName = "Folder"
     """Path of new weights to the engines. Auto: Delta for 16-bit weights, else Folder."""
     weight_snapshot_every: Annotated[int, Field(ge=1, le=10_000)] = 50
-    """With Delta: weight versions per full snapshot."""
+    """With Delta and Collective: weight versions per full snapshot."""
     weight_timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 600
     """Longest time in which one engine loads a weight version."""
     weight_probe: bool = False

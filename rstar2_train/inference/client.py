@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
+
+from rstar2_train.weights.transfer import Offer, TensorInfo, update_info
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -116,7 +118,11 @@ class EngineClient:
         folder holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
         """
         async with self._deadline(version, seconds):
-            await self._replace_weights("rstar2_load", str(folder), version=version, seconds=seconds)
+            await self._replace_weights(
+                lambda: self._call_workers("rstar2_load", str(folder), seconds=seconds),
+                version=version,
+                seconds=seconds,
+            )
 
     async def load_chain(
         self, chain: Sequence[Path], version: str, *, version_id: str, seconds: float, fresh: bool = False
@@ -131,7 +137,30 @@ class EngineClient:
                 "rstar2_fetch", [str(folder) for folder in chain], fresh, seconds=seconds
             )
             self._check_results(results, version)
-            await self._replace_weights("rstar2_swap", version_id, version=version, seconds=seconds)
+            await self._replace_weights(
+                lambda: self._call_workers("rstar2_swap", version_id, seconds=seconds),
+                version=version,
+                seconds=seconds,
+            )
+
+    async def workers(self) -> int:
+        """Return the number of processes that hold a part of the model."""
+        return int((await self._call("GET", "/get_world_size", seconds=_SHORT_SECONDS))["world_size"])
+
+    async def receive_weights(
+        self, offer: Offer, tensors: list[TensorInfo], version: str, *, version_id: str, seconds: float
+    ) -> None:
+        """Receive a version over the group of `offer`, then load it, by vLLM's weight-transfer API.
+
+        The requests in flight are aborted only when all tensors are verified. Raises EngineUnavailable when the
+        transfer fails (the old weights stay), or when a phase exceeds its deadline.
+        """
+        phase = offer.seconds + 5  # the workers report their own timeout first
+        async with self._deadline(version, seconds):
+            await self._post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
+            await self._call("POST", "/start_weight_update", seconds=phase)
+            await self._post("/update_weights", update_info(version_id, tensors), seconds=phase)
+            await self._replace_weights(lambda: self._finish_transfer(seconds), version=version, seconds=seconds)
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
@@ -161,12 +190,15 @@ class EngineClient:
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
 
-    async def _replace_weights(self, method: str, *args: object, version: str, seconds: float) -> None:
-        """Pause the engine, call a worker method that replaces the weights, resume, and verify the version."""
+    async def _replace_weights(
+        self, replace: Callable[[], Awaitable[list[dict[str, Any]]]], *, version: str, seconds: float
+    ) -> None:
+        """Pause the engine, replace its weights, resume, and verify the version. `replace`: returns each worker's
+        result."""
         await self._call("POST", "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
         await self.mark_loading()
-        results = await self._call_workers(method, *args, seconds=seconds)
+        results = await replace()
         refused = sum(not result["ok"] for result in results)
         if not refused:
             reset = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true", seconds=_SHORT_SECONDS)
@@ -181,6 +213,11 @@ class EngineClient:
         self._check_results(results, version)
         if confirmed != version:
             raise EngineUnavailable(f"{self.url} reports weight version {confirmed!r} instead of {version!r}")
+
+    async def _finish_transfer(self, seconds: float) -> list[dict[str, Any]]:
+        """Let the workers load the received tensors; vLLM raises if one of them fails."""
+        await self._post("/finish_weight_update", {"weight_version": LOADING}, seconds=seconds)
+        return [{"ok": True}]
 
     async def _call_workers(self, method: str, *args: object, seconds: float) -> list[dict[str, Any]]:
         """Call a method of the worker extension in every worker; return their results."""

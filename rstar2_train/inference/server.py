@@ -23,6 +23,7 @@ from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.scratch_dir import scratch_dir
+from rstar2_train.weights.transfer import BACKEND
 
 SERVED_NAME = "policy"
 DEFAULT_PROMPT_TOKENS = 2048
@@ -89,6 +90,8 @@ def engine_command(
         # The default of 5 s would close a kept connection while a trajectory waits for its tool.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
+    if rollout.weight_transport == "Collective":
+        args["weight-transfer-config"] = {"backend": BACKEND}
     tuning: dict[str, str] = {}
     if accelerator.vendor == "None":
         tuning["OMP_NUM_THREADS"] = "1"

@@ -1,4 +1,5 @@
-"""One weight version that engines must load, per transport: a model folder, or a chain of a snapshot and deltas.
+"""One weight version that engines must load, per transport: a model folder, a chain of a snapshot and
+deltas, or a transfer from the trainer's memory.
 
 The pool calls `load` for each engine, also for one that restarts later. Each update names its files; the
 engine reads them itself.
@@ -6,13 +7,18 @@ engine reads them itself.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.client import EngineClient, EngineUnavailable
 from rstar2_train.weights.probe import Probe
+from rstar2_train.weights.transfer import Offer, TensorInfo
+
+log = logging.getLogger(__name__)
 
 
 class WeightUpdate(Protocol):
@@ -76,3 +82,58 @@ class DeltaUpdate:
     async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
         """Let the engine update its host copy, then load all tensors from it."""
         await client.load_chain(self.chain, self.version, version_id=self.version_id, seconds=seconds, fresh=fresh)
+
+
+class WeightSender(Protocol):
+    """The trainer, which sends its staged weights."""
+
+    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
+        """Start a transfer to one engine. Blocks until the trainer has started it."""
+        ...
+
+
+@dataclass(slots=True)
+class CollectiveUpdate:
+    """A transfer from the trainer's memory; files of the same version are the fallback.
+
+    An engine that restarts or fails later reads the files: the trainer keeps its copy only during the push.
+    """
+
+    delta: DeltaUpdate
+    """The same version as files."""
+    sender: WeightSender
+    tensors: list[TensorInfo]
+    seconds: float
+    """Deadline of each phase of the transfer."""
+    is_open: bool = True
+    """Whether the trainer still holds the weights."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why an engine reads the files instead, by its address."""
+
+    @property
+    def version(self) -> str:
+        """Weight version that the engine reports afterwards."""
+        return self.delta.version
+
+    @property
+    def probe(self) -> Probe | None:
+        """Check of the engine after the update."""
+        return self.delta.probe
+
+    async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
+        """Receive the weights from the trainer; after a failure, read the files."""
+        if self.is_open and not fresh and client.url not in self.failures:
+            try:
+                await self._receive(client, seconds=seconds)
+                return
+            except EngineUnavailable as error:
+                self.failures[client.url] = str(error)
+                log.warning("collective transfer failed, using the files of version %s: %s", self.version, error)
+        await self.delta.load(client, seconds=seconds, fresh=fresh)
+
+    async def _receive(self, client: EngineClient, *, seconds: float) -> None:
+        workers = await client.workers()
+        offer = await asyncio.to_thread(self.sender.offer_weights, workers=workers, seconds=self.seconds)
+        await client.receive_weights(
+            offer, self.tensors, self.version, version_id=self.delta.version_id, seconds=seconds
+        )

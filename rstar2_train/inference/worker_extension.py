@@ -9,16 +9,14 @@ head keeps a packed copy of the old weights on CPU: it is packed again. Imported
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 
 from rstar2_train.inference import parameter_hashes
-from rstar2_train.weights.host_copy import HostCopy
+from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
+from rstar2_train.inference.host_weights import host_copy, host_tensors, repack_tied_head
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 TIED_HEAD = "lm_head.weight"
@@ -31,7 +29,6 @@ class WeightExtension:
     model_runner: Any
     vllm_config: Any
     _rstar2_shapes: dict[str, tuple[int, ...]] | None
-    _rstar2_copy: HostCopy | None
 
     def rstar2_load(self, folder: str) -> dict[str, Any]:
         """Replace the weights with those of a Hugging Face folder.
@@ -46,7 +43,7 @@ class WeightExtension:
         self.model_runner.reload_weights(weights_path=folder)
         # vLLM has set the engine's model to the pushed folder, which is deleted later; the first folder stays.
         self.vllm_config.model_config.model = boot_folder
-        self._rstar2_repack_tied_head()
+        repack_tied_head(self.model_runner.get_model(), self.vllm_config)
         return {"ok": True}
 
     def rstar2_fetch(self, folders: list[str], fresh: bool) -> dict[str, Any]:
@@ -55,7 +52,7 @@ class WeightExtension:
         Returns the bytes that were read as `{"ok": True, "bytes": ...}`, or `{"ok": False, "why": ...}` for files that
         are missing, damaged, or of another model.
         """
-        copy = self._rstar2_host_copy()
+        copy = host_copy()
         try:
             copy.update([Path(folder) for folder in folders], fresh=fresh)
         except ShardFileInvalid as error:
@@ -68,23 +65,17 @@ class WeightExtension:
 
     def rstar2_swap(self, version_id: str) -> dict[str, Any]:
         """Replace the weights with those of the host copy, which must hold version `version_id`. Returns as `load`."""
-        copy = self._rstar2_host_copy()
+        copy = host_copy()
         if copy.id != version_id:
             return {"ok": False, "why": f"the host copy holds version {copy.id}, not {version_id}"}
         # All tensors, also the unchanged ones: vLLM would leave the rest of a fused layer uninitialised.
         self.model_runner.reload_weights(weights_iterator=host_tensors(copy))
-        self._rstar2_repack_tied_head()
+        repack_tied_head(self.model_runner.get_model(), self.vllm_config)
         return {"ok": True}
 
     def rstar2_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of every parameter; needs RSTAR2_HASH_WEIGHTS in the engine's environment."""
         return parameter_hashes.engine_hashes(self.model_runner.get_model())
-
-    def _rstar2_host_copy(self) -> HostCopy:
-        if getattr(self, "_rstar2_copy", None) is None:
-            self._rstar2_copy = HostCopy()
-        assert self._rstar2_copy is not None
-        return self._rstar2_copy
 
     def _rstar2_mismatch(self, folder: Path) -> str:
         """Return why the folder cannot be loaded; empty if it can. Reads only headers."""
@@ -103,22 +94,6 @@ class WeightExtension:
             expected = {name: shape for name, shape in expected.items() if name != TIED_HEAD}
             actual = {name: shape for name, shape in actual.items() if name != TIED_HEAD}
         return difference(expected, actual, folder=folder)
-
-    def _rstar2_repack_tied_head(self) -> None:
-        """Let a tied output head use the new weights of the embedding."""
-        model = self.model_runner.get_model()
-        if not self.vllm_config.model_config.hf_config.tie_word_embeddings:
-            return
-        head, embedding = model.lm_head, model.model.embed_tokens
-        head.weight = embedding.weight
-        head.quant_method.process_weights_after_loading(head)
-
-
-def host_tensors(copy: HostCopy) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a host copy without copying them."""
-    for name, bits in copy.arrays.items():
-        signed = torch.from_numpy(bits.view(np.dtype(f"i{bits.itemsize}")))
-        yield name, signed.view(getattr(torch, copy.dtypes[name])).view(copy.shapes[name])
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

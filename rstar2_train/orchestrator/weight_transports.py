@@ -1,7 +1,8 @@
 """How a weight version travels from the ranks to the engines: one interface, and `Auto`, which chooses.
 
 A transport publishes the trainer's weights as files, and returns the update that each engine loads. `Folder`: a whole
-model per version. `Delta`: a snapshot, then the changes; every rank writes its own shards.
+model per version. `Delta`: a snapshot, then the changes; every rank writes its own shards. `Collective`: rank 0 sends
+the weights to each engine; the files of `Delta` are the fallback.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rstar2_train.api.roles import RolloutSpec, WeightTransportName
-from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate, WeightUpdate
+from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 KEPT_FOLDERS = 2
 """Number of model folders kept: the engines' current version and the previous one."""
+PHASE_SECONDS = 120
+"""Longest time of one phase of a collective transfer: join, and broadcast of one tensor."""
 VERSIONS = "versions"
 """Subdirectory of the weights directory with snapshots and deltas. No model folder has this name: all end in a step."""
 
@@ -134,6 +137,36 @@ class DeltaTransport:
         return True
 
 
+class CollectiveTransport:
+    """A transfer from rank 0's memory to each engine, over a group per engine, and the files of `Delta` as fallback."""
+
+    def __init__(self, delta: DeltaTransport, *, phase_seconds: float) -> None:
+        """`delta`: the fallback; `phase_seconds`: deadline of each phase of a transfer."""
+        self._delta = delta
+        self._phase_seconds = phase_seconds
+        self._group: TrainerGroup | None = None
+        self._update: CollectiveUpdate | None = None
+
+    async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
+        """Write the files, and stage the weights in rank 0's memory."""
+        delta = await self._delta.publish(group, version)
+        tensors = await asyncio.to_thread(group.stage_weights)
+        self._group = group
+        self._update = CollectiveUpdate(delta, group, tensors, self._phase_seconds)
+        return self._update
+
+    def prune(self) -> None:
+        """Close the transfers, drop the staged weights, and delete the files that no engine needs."""
+        if self._update is not None and self._group is not None:
+            self._update.is_open = False
+            self._group.release_weights()
+        self._delta.prune()
+
+    def restart(self) -> bool:
+        """Make the next version a snapshot."""
+        return self._delta.restart()
+
+
 def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> WeightTransport:
     """Return the transport of a job.
 
@@ -147,7 +180,10 @@ def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> W
     probes = ProbeWriter() if rollout.weight_probe else None
     if name == "Folder":
         return FolderTransport(weights, probes=probes)
-    return DeltaTransport(weights, snapshot_every=rollout.weight_snapshot_every, probes=probes)
+    delta = DeltaTransport(weights, snapshot_every=rollout.weight_snapshot_every, probes=probes)
+    if name == "Delta":
+        return delta
+    return CollectiveTransport(delta, phase_seconds=min(PHASE_SECONDS, rollout.weight_timeout_seconds))
 
 
 def choose_transport(wanted: WeightTransportName, *, dtype: str) -> tuple[WeightTransportName, str]:

@@ -72,6 +72,12 @@ class RankActors:
         references = [actor.call.remote(method, *each) for actor, each in zip(self._actors, args, strict=True)]
         return self._wait(references, method)
 
+    def call_first(self, method: str, *args: Any) -> Any:
+        """Call a method of rank 0 only, which must not be collective. Raises like `_wait`."""
+        if not self._actors:
+            raise RanksLost(f"cannot call {method}: the ranks have stopped")
+        return self._wait([self._actors[0].call.remote(method, *args)], method)[0]
+
     def stop(self) -> None:
         """Stop all ranks, together if all are healthy, and the private Ray."""
         if self._actors:

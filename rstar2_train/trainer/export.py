@@ -54,6 +54,18 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
         (target / INDEX).write_text(json.dumps(index, indent=1))
 
 
+def gather(policy: Policy, source: Path) -> dict[str, torch.Tensor]:
+    """Return every whole parameter on CPU in the stored dtype, at rank 0; an empty dict at the others. Collective."""
+    dtype = stored_dtype(source)
+    gathered = {}
+    for name, shard in named_shards(policy).items():
+        whole = shard.full_tensor().detach()
+        if dist.get_rank() == 0:
+            # A copy, also if dtype and device are the same: the parameter changes in the next update.
+            gathered[name] = whole.to(device="cpu", dtype=dtype, copy=True).contiguous()
+    return gathered
+
+
 def stored_dtype(source: Path) -> torch.dtype:
     """Return the dtype of a model folder's weights, from its config.json. Raises ValueError for another kind."""
     config = json.loads((source / "config.json").read_text())

@@ -15,12 +15,14 @@ import torch.distributed as dist
 
 from rstar2_train.trainer import device, export, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
+from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
 from rstar2_train.weights.shard_file import FileSummary
+from rstar2_train.weights.transfer import TensorInfo
 
 
 class TrainerRank:
@@ -35,6 +37,7 @@ class TrainerRank:
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None
+        self.sender: CollectiveSender | None = None
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -141,6 +144,27 @@ class TrainerRank:
     def commit_version(self) -> None:
         """Take the last written weight version as the base of the next one."""
         self._chain().commit()
+
+    def stage_weights(self, model_dir: Path) -> list[TensorInfo]:
+        """Gather the weights into rank 0's CPU memory for a collective transfer; return its tensors. Collective."""
+        policy, _ = self._loaded()
+        gathered = export.gather(policy, model_dir)
+        if self.rank:
+            return []
+        if self.sender is None:
+            self.sender = CollectiveSender(self.host())
+        return self.sender.stage(gathered)
+
+    def offer_weights(self, workers: int, seconds: float) -> tuple[str, int]:
+        """Start a transfer to an engine with `workers` workers, at rank 0; return the address to join at."""
+        if self.sender is None:
+            raise RuntimeError("no weights are staged: call stage_weights() first")
+        return self.sender.host, self.sender.offer(workers, seconds)
+
+    def release_weights(self) -> None:
+        """Drop the staged weights."""
+        if self.sender is not None:
+            self.sender.release()
 
     def score(self, model_dir: Path, rows: list[list[int]]) -> tuple[list[list[float]], list[int]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""

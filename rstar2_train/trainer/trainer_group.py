@@ -27,6 +27,7 @@ from rstar2_train.trainer.types import (
     TrainState,
 )
 from rstar2_train.weights import version_store
+from rstar2_train.weights.transfer import Offer, TensorInfo
 from rstar2_train.weights.version_store import VersionManifest
 
 Metrics = dict[str, float]
@@ -200,6 +201,25 @@ class TrainerGroup:
             version_store.write_manifest(aside, manifest)
         self._ranks.call("commit_version")
         return manifest
+
+    def stage_weights(self) -> list[TensorInfo]:
+        """Gather the weights into rank 0's CPU memory for collective transfers; return the tensors in their order."""
+        tensors: list[TensorInfo] = self._ranks.call("stage_weights", self.model_dir)[0]
+        return tensors
+
+    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
+        """Start a transfer of the staged weights to one engine.
+
+        Args:
+            workers: processes of the engine that hold a part of the model.
+            seconds: deadline of each phase.
+        """
+        host, port = self._ranks.call_first("offer_weights", workers, seconds)
+        return Offer(host, port, workers, seconds)
+
+    def release_weights(self) -> None:
+        """Drop the staged weights."""
+        self._ranks.call_first("release_weights")
 
     def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the weights.

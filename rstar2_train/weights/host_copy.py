@@ -60,8 +60,7 @@ class HostCopy:
             with ThreadPoolExecutor(THREADS) as pool:
                 if link.manifest.base is None:
                     applied = list(pool.map(self._read_and_apply, link.files()))
-                    for name in self.arrays.keys() - set().union(*applied):
-                        self._remove(name)
+                    self.keep_only(set().union(*applied))
                 else:
                     list(pool.map(self._apply, verified[link.folder]))
             self.id = link.manifest.id
@@ -74,13 +73,15 @@ class HostCopy:
                 self.shapes[name], self.dtypes[name] = tuple(shape), dtype
             return self.arrays[name]
 
+    def keep_only(self, names: set[str]) -> None:
+        """Remove all other tensors."""
+        for name in self.arrays.keys() - names:
+            for part in (self.arrays, self.shapes, self.dtypes):
+                part.pop(name)
+
     def clear(self) -> None:
         """Forget the version, but keep the memory: the next update starts from a snapshot."""
         self.id = None
-
-    def _remove(self, name: str) -> None:
-        for part in (self.arrays, self.shapes, self.dtypes):
-            part.pop(name)
 
     def _read_and_apply(self, file: tuple[Path, str]) -> set[str]:
         path, digest = file

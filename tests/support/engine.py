@@ -40,7 +40,7 @@ JOB = {
     "spec": {
         "model": {"source": "m", "systemPrompt": SYSTEM, "promptPrefix": ""},
         "accelerator": {"vendor": "None"},
-        "rollout": {"engineArgs": {"kv-cache-memory-bytes": 64 * 2**20}},
+        "rollout": {"engineArgs": {"kv-cache-memory-bytes": 64 * 2**20}, "weightTransport": "Collective"},
         "stages": [
             {
                 "name": "rl",
@@ -160,6 +160,11 @@ class Engine:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.3)
         raise AssertionError(f"the engine did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its workers."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
         """Kill the server and its workers with SIGKILL."""

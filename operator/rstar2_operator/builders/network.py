@@ -3,6 +3,7 @@
 trainer ──> any address (engines, judge, trainers, API server, MLflow); ingress only from trainers (Ray, gloo, RCCL)
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
 rollout, executor, redis ──> no egress
+With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ Flows = dict[str, tuple[list[Manifest], list[Manifest]]]
 
 def network(context: BuildContext) -> list[Manifest]:
     """Return a deny-all policy for all pods of the job, and one policy per role that allows its flows."""
+    # The members of a gloo group connect to each other, on ports that the system chooses.
+    carries_weights = context.job.spec.rollout.weight_transport == "Collective"
     flows: Flows = {
         "trainer": (
-            [{"from": [_pods(context, "trainer")]}],
+            [{"from": [_pods(context, role) for role in (["trainer", "rollout"] if carries_weights else ["trainer"])]}],
             # The API server and MLflow may have any address and port. Roles that a trainer must not reach have
             # ingress rules of their own.
             [ANYWHERE],
@@ -31,8 +34,12 @@ def network(context: BuildContext) -> list[Manifest]:
         "prepare": ([], [ANYWHERE]),
         "report": ([], [ANYWHERE]),
         "rollout": (
-            [_from(context, "trainer", names.ENGINE_PORT)],
-            [],
+            [
+                {"from": [_pods(context, "trainer")]}
+                if carries_weights
+                else _from(context, "trainer", names.ENGINE_PORT)
+            ],
+            [{"to": [_pods(context, "trainer")]}] if carries_weights else [],
         ),
         **_judge_flows(context, caller="trainer"),
     }

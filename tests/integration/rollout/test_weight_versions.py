@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +16,17 @@ import pytest
 from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
 from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
-from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
+from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate
 from rstar2_train.trainer import export
 from rstar2_train.trainer.batching import distribute_rows, sft_rows
+from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig
 from rstar2_train.weights import version_store
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 from rstar2_train.weights.shard_file import bit_sum, write_shards
+from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 from tests.support.engine import Engine
 from tests.support.engine_fixtures import Models
@@ -204,3 +209,71 @@ async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, traine
     assert base.probe is not None
     with pytest.raises(EngineUnavailable, match="the engine has other weights than the trainer"):
         await pool.push(FolderUpdate.make(old, "v1", replace(base.probe, expects_change=False)))
+
+
+class Sender:
+    """The trainer's end of collective transfers, in this process."""
+
+    def __init__(self, trainer: Trainer, *, on_offer: Callable[[], None] = lambda: None, seconds: float = 30) -> None:
+        self.sender = CollectiveSender("127.0.0.1")
+        assert trainer.rank.policy is not None
+        update = trainer.publish()
+        tensors = self.sender.stage(export.gather(trainer.rank.policy, trainer.model))
+        self.update = CollectiveUpdate(update, self, tensors, seconds)
+        self.ports: list[int] = []
+        self._on_offer = on_offer
+
+    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
+        self.ports.append(self.sender.offer(workers, seconds))
+        self._on_offer()
+        return Offer("127.0.0.1", self.ports[-1], workers, seconds)
+
+
+async def test_collective_transfer_and_deltas_alternate(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """Weights from the trainer's memory, a delta on top of them, and a closed transfer are equal bit by bit."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    for transport in ("collective", "delta", "collective", "closed"):
+        trainer.update(1e-3)
+        if transport == "delta":
+            await pool.push(trainer.publish())
+        else:
+            sender = Sender(trainer)
+            sender.update.is_open = transport != "closed"
+            await pool.push(sender.update)
+            assert not sender.update.failures
+            assert len(sender.ports) == (transport == "collective")
+        expected = folder_hashes(trainer.export(f"export-{trainer.number}"))
+        assert (await hashes(client)).items() >= expected.items()
+
+
+async def test_collective_hung_engine_falls_back_to_files(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """An engine that stops in the middle of a transfer costs its own group only, and reads the files afterwards."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    trainer.update(1e-3)
+
+    def hang() -> None:
+        engine.signal(signal.SIGSTOP)
+        threading.Timer(4, engine.signal, [signal.SIGCONT]).start()
+
+    sender = Sender(trainer, on_offer=hang, seconds=2)
+    started = time.monotonic()
+    assert await pool.push(sender.update) == [engine.url]
+    assert time.monotonic() - started < 60
+    assert list(sender.update.failures) == [engine.url]
+    expected = folder_hashes(trainer.export("after"))
+    assert (await hashes(client)).items() >= expected.items()
+
+
+async def test_collective_wrong_tensor_is_refused(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """A tensor that changes between the stage and the broadcast fails its checksum; the files are loaded."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    trainer.update(1e-3)
+    sender = Sender(trainer)
+    next(iter(sender.sender.tensors.values())).view(-1)[0] += 1
+    await pool.push(sender.update)
+    assert "500" in sender.update.failures[engine.url]
+    expected = folder_hashes(trainer.export("after"))
+    assert (await hashes(client)).items() >= expected.items()

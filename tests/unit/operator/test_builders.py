@@ -126,6 +126,20 @@ def test_builders_only_trainers_request_rdma_devices() -> None:
     assert "rdma/hca" not in yaml.safe_dump(pods["demo-rollout"])
 
 
+@pytest.mark.parametrize(("transport", "opens"), [("Collective", True), ("Delta", False), ("Folder", False)])
+def test_builders_weight_transport_opens_its_flows(transport: str, opens: bool) -> None:
+    """Only a collective transport lets engines and trainers connect to each other on any port; DNS stays closed."""
+    bodies = all_objects(manifest("g", rollout={"weightTransport": transport}), "g0")
+    policies = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "NetworkPolicy"}
+    rollout, trainer = policies["demo-rollout"], policies["demo-trainer"]
+    assert bool(rollout["egress"]) == opens
+    assert ("ports" not in rollout["ingress"][0]) == opens
+    assert len(trainer["ingress"][0]["from"]) == (2 if opens else 1)
+    for rule in (*rollout["egress"], *rollout["ingress"]):
+        (peer,) = rule.get("to") or rule.get("from")
+        assert peer["podSelector"]["matchLabels"].items() <= trainer["podSelector"]["matchLabels"].items()
+
+
 def test_builders_shared_claim_is_one_volume() -> None:
     """A claim that is storage and source is one volume with two mounts."""
     data = manifest("g", storage={"claimName": "shared"}, model={"source": "pvc://shared/model"})

@@ -1,0 +1,58 @@
+"""Measures the training step as a pipeline; each key of the result is one function in a module of its own.
+
+`make bench-pipeline` writes bench/results/pipeline.json; `QUICK=1 make bench-pipeline` is the short form with the same
+keys, and prints instead of writing. `python -m bench.pipeline --only weights` measures one key and keeps the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "pipeline.json"
+KEYS = {"weights": "bench.pipeline_weights"}
+"""Module of each key, with a function `measure(*, quick)`."""
+
+
+def main() -> None:
+    """Measure the keys of the command line, and write or print the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=sorted(KEYS), action="append", help="measure only this key (repeatable)")
+    options = parser.parse_args()
+    quick = bool(os.environ.get("QUICK"))
+    wanted = options.only or sorted(KEYS)
+    results: dict[str, Any] = {}
+    if RESULTS.exists() and not quick:
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for key in wanted:
+        measured = importlib.import_module(KEYS[key]).measure(quick=quick)
+        results[key] = {**measured, "command": _command(key), "commit": _commit(), "machine": _machine()}
+        text = json.dumps(results, indent=1) + "\n"
+        if not quick:
+            RESULTS.write_text(text, encoding="utf-8")
+    print(json.dumps(results, indent=1))
+
+
+def _command(key: str) -> str:
+    return f"python -m bench.pipeline --only {key}"
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def _machine() -> dict[str, Any]:
+    return {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()}
+
+
+if __name__ == "__main__":
+    main()

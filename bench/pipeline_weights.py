@@ -1,0 +1,230 @@
+"""The key `weights`: bytes and seconds per update of two real engines, by Folder, Delta and Collective (gloo).
+
+A Qwen3-shaped bfloat16 model with random weights is trained by GRPO steps of AdamW at a learning rate of 1e-6 with two
+ranks. Each transport carries its own steps. After every update the SHA-256 of every parameter in both engines is
+compared with the trainer's export. The seconds are those from the end of a step until both engines serve the version,
+the probe included; the engines hash their parameters while they load, which costs all transports the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.data.tiny.policy import write_policy
+from rstar2_train.inference.parameter_hashes import ENABLED, folder_hashes
+from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
+from rstar2_train.orchestrator.weight_transports import WeightTransport, make_transport
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainSequence
+from rstar2_train.utils.ports import free_ports
+from rstar2_train.weights import version_store
+
+LR = 1e-6
+ENGINES = 2
+TRANSPORTS = ("Folder", "Delta", "Collective")
+FULL = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "vocab_size": 32768, "steps": 10}
+"""507 million parameters, with the head untied."""
+QUICK = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "vocab_size": 8192, "steps": 3}
+BOOT_SECONDS = 600
+TIMES = PoolTimes(patience=300, load=600, straggler=300)
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Return `{folder, delta, collective, equal, ...}` of the full or the small model."""
+    shape = dict(QUICK if quick else FULL)
+    steps = shape.pop("steps")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-bench-")))
+        model = folder / "model"
+        parameters = write_model(model, shape)
+        token = secrets.token_urlsafe(24)
+        urls = [_start_engine(stack, model, folder, token) for _ in range(ENGINES)]
+        config = TrainConfig(tokens_per_micro_batch=512, logprob_chunk_tokens=128, threads=1)
+        group = stack.enter_context(TrainerGroup(ranks=2, config=config))
+        group.load(model, optimizer=OptimizerConfig())
+        for url in urls:
+            _wait_for(url)
+        return {"parameters": parameters, "steps": steps, "lr": LR} | asyncio.run(
+            _measure(group, folder, urls, token, steps=steps)
+        )
+
+
+def write_model(folder: Path, shape: dict[str, int]) -> int:
+    """Write a random bfloat16 model and a tokenizer; return the number of parameters."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    write_policy(folder, texts=["one two three"] * 50, seed=0)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        **shape,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    )
+    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+async def _measure(group: TrainerGroup, folder: Path, urls: list[str], token: str, *, steps: int) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    equal, number = True, 0
+    model_bytes = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
+    async with EnginePool(urls, token=token, times=TIMES) as pool:
+        for name in TRANSPORTS:
+            rollout = RolloutSpec.model_validate({"weightTransport": name, "weightProbe": True})
+            transport = make_transport(rollout, weights=folder / name, model_dir=group.model_dir)
+            # The first version of a chain is a snapshot; it is not one of the measured updates.
+            await _update(group, pool, transport, f"{name}-start")
+            rows = []
+            for _ in range(steps):
+                number += 1
+                await asyncio.to_thread(_train, group, number)
+                row = await _update(group, pool, transport, f"{name}-{number}")
+                row["equal"] = await _is_equal(group, pool, urls, folder / "export")
+                equal = equal and row["equal"]
+                print(name, json.dumps(row), file=sys.stderr, flush=True)
+                rows.append(row)
+            results[name.lower()] = {
+                "bytes": round(fmean(row["bytes"] for row in rows)),
+                "seconds": round(fmean(row["seconds"] for row in rows), 3),
+                "publish_seconds": round(fmean(row["publish_seconds"] for row in rows), 3),
+                "updates": rows,
+            }
+            shutil.rmtree(folder / name, ignore_errors=True)
+    results["delta"]["bytes_vs_folder"] = round(results["delta"]["bytes"] / results["folder"]["bytes"], 4)
+    return results | {"model_bytes": model_bytes, "engines": len(urls), "equal": equal}
+
+
+def _train(group: TrainerGroup, step: int) -> None:
+    """Run one GRPO step with new random rollouts."""
+    draw = random.Random(step)
+
+    def sequence(member: int) -> TrainSequence:
+        ids = [draw.randrange(8192) for _ in range(56)]
+        return TrainSequence(
+            prompt_ids=ids[:8],
+            response_ids=ids[8:],
+            mask=[1] * 48,
+            engine_logprobs=[-10.0] * 48,
+            advantage=draw.gauss(0, 1),
+        )
+
+    groups = [[sequence(member) for member in range(2)] for _ in range(2)]
+    group.grpo_step(groups, lr=LR, settings=GRPOSettings(), seed=step)
+
+
+async def _update(group: TrainerGroup, pool: EnginePool, transport: WeightTransport, version: str) -> dict[str, Any]:
+    """Publish and push one version to all engines; return its bytes and seconds."""
+    started = time.perf_counter()
+    update = await transport.publish(group, version)
+    published = time.perf_counter()
+    serving = await pool.push(update)
+    finished = time.perf_counter()
+    size = _bytes(update)
+    if len(serving) != ENGINES or (isinstance(update, CollectiveUpdate) and update.failures):
+        raise RuntimeError(f"version {version} is served by {serving} only")
+    await asyncio.to_thread(transport.prune)
+    return {"bytes": size, "seconds": finished - started, "publish_seconds": published - started}
+
+
+def _bytes(update: WeightUpdate) -> int:
+    """Return the bytes that one engine reads, or receives from the trainer."""
+    if isinstance(update, FolderUpdate):
+        return sum(file.stat().st_size for file in update.folder.glob("*.safetensors"))
+    if isinstance(update, DeltaUpdate):
+        return version_store.read_manifest(update.chain[-1]).bytes
+    assert isinstance(update, CollectiveUpdate)
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}
+    total = 0
+    for tensor in update.tensors:
+        elements = 1
+        for size in tensor.shape:
+            elements *= size
+        total += elements * width[tensor.dtype]
+    return total
+
+
+async def _is_equal(group: TrainerGroup, pool: EnginePool, urls: list[str], export: Path) -> bool:
+    """Return whether every parameter of every engine has the hash of the trainer's export."""
+    await asyncio.to_thread(group.export, export, durable=False)
+    expected = await asyncio.to_thread(folder_hashes, export)
+    for url in urls:
+        (hashes,) = await pool.client(url)._call_workers("rstar2_hashes", seconds=120)
+        if any(hashes.get(name) != value for name, value in expected.items()):
+            return False
+    return True
+
+
+def _start_engine(stack: ExitStack, model: Path, folder: Path, token: str) -> str:
+    """Start an engine on a free port; return its address."""
+    (port,) = free_ports(1)
+    job = AgenticRLJob.model_validate(
+        {
+            "metadata": {"name": "bench"},
+            "spec": {
+                "model": {"source": "m", "systemPrompt": "", "promptPrefix": ""},
+                "accelerator": {"vendor": "None"},
+                "rollout": {
+                    "weightTransport": "Collective",
+                    "engineArgs": {"dtype": "bfloat16", "kv-cache-memory-bytes": 64 * 2**20, "max-num-seqs": 4},
+                },
+                "stages": [
+                    {
+                        "name": "rl",
+                        "type": "GRPO",
+                        "grpo": {"data": "d", "steps": 1, "maxPromptTokens": 64, "maxResponseTokens": 64},
+                    }
+                ],
+            },
+        }
+    )
+    file = folder / "job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    log = stack.enter_context((folder / f"engine-{port}.log").open("wb"))
+    argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(file), "--model", str(model)]
+    process = subprocess.Popen(
+        [*argv, "--port", str(port)],
+        stdout=log,
+        stderr=log,
+        env=os.environ | {"RSTAR2_ENGINE_TOKEN": token, ENABLED: "1"},
+        start_new_session=True,
+    )
+    stack.callback(os.killpg, process.pid, signal.SIGKILL)
+    return f"http://127.0.0.1:{port}"
+
+
+def _wait_for(url: str) -> None:
+    deadline = time.monotonic() + BOOT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise RuntimeError(f"{url} did not start within {BOOT_SECONDS} s")

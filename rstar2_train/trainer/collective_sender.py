@@ -1,0 +1,61 @@
+"""Rank 0 sends a weight version to engines over a group per engine, each in a thread of its own.
+
+The weights are staged: gathered into CPU memory in the stored dtype, so that the trainer may train on while they travel
+and a slow engine never gets a mix of two versions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rstar2_train.weights.shard_file import BITS, bit_sum
+from rstar2_train.weights.tensor_group import TensorGroup, listen, server_store
+from rstar2_train.weights.transfer import TensorInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CollectiveSender:
+    """The staged version, and the transfers in progress."""
+
+    host: str
+    """Address of this machine for the engines."""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """Whole tensors on CPU, by name."""
+
+    def stage(self, tensors: dict[str, Tensor]) -> list[TensorInfo]:
+        """Keep a version, and return its tensors for the engines."""
+        self.tensors = tensors
+        infos = []
+        for name, tensor in tensors.items():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            bits = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int32).numpy().view(BITS[dtype])
+            infos.append(TensorInfo(name, list(tensor.shape), dtype, bit_sum(bits)))
+        return infos
+
+    def release(self) -> None:
+        """Drop the staged version; a transfer in progress keeps its own reference."""
+        self.tensors = {}
+
+    def offer(self, workers: int, seconds: float) -> int:
+        """Start a transfer of the staged version to an engine with `workers` workers; return the port to join at."""
+        listener = listen(self.host)
+        port = int(listener.getsockname()[1])
+        tensors = list(self.tensors.values())
+
+        def send() -> None:
+            try:
+                store = server_store(listener, members=1 + workers, seconds=seconds)
+                group = TensorGroup(store, rank=0, members=1 + workers, address=self.host, seconds=seconds)
+                group.broadcast(tensor.flatten() for tensor in tensors)
+            except RuntimeError as error:
+                log.warning("the transfer at port %d failed: %s", port, error)
+
+        threading.Thread(target=send, name=f"weights-{port}", daemon=True).start()
+        return port
