@@ -17,6 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
+from rstar2_operator.drift import as_applied
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
 from rstar2_train.api.base import API_VERSION
 
@@ -27,6 +28,15 @@ CREATE_ONLY = frozenset({"Job", "Secret"})
 OWNERLESS = frozenset({"PersistentVolumeClaim"})
 """Kept when the job is deleted, unless spec.storage.reclaimPolicy is Delete."""
 
+SCALED = ("rollout", "judge", "executor")
+"""Members of the spec whose `replicas` may change without a change of pods."""
+WITHOUT_PODS = frozenset(
+    {
+        *("suspend", "failurePolicy", "nodeLoss"),
+        *("pendingDeadlineSeconds", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    }
+)
+"""Members of the spec that change no pod."""
 WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
 """Kinds that create pods."""
 
@@ -46,9 +56,61 @@ def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, 
                 "blockOwnerDeletion": True,
             }
         ]
-    digest = hashlib.sha256(as_json(body).encode()).hexdigest()[:32]
-    body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), names.HASH: digest}
+    own = {names.HASH: _digest(body), names.SPEC: _applied_spec(job)}
+    body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), **own}
     return body
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(as_json(value).encode()).hexdigest()[:32]
+
+
+def _applied_spec(job: Object) -> str:
+    """`GENERATION.DIGEST` of a job; the digest leaves out the fields that change no pod."""
+    spec = {field: value for field, value in job["spec"].items() if field not in WITHOUT_PODS}
+    for role in SCALED:
+        spec[role] = {field: value for field, value in (spec.get(role) or {}).items() if field != "replicas"}
+    return f"{job['metadata'].get('generation', 0)}.{_digest(spec)}"
+
+
+def keep_revision(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
+    """Return the objects without those that only another version of the operator would change. Pure.
+
+    While an attempt runs, an upgrade must replace no pod: another default image or another builder takes effect with
+    the next attempt. A changed number of replicas is applied to the object as it is.
+    """
+    result = []
+    for body in bodies:
+        live = observed.child(body["kind"], body["metadata"]["name"])
+        if live is None or body["kind"] in CREATE_ONLY or not _is_other_revision(body, live, observed):
+            result.append(body)
+        elif body["kind"] == "Deployment" and _is_scaled(body, live):
+            if as_applied(live, body):  # apart from the replicas
+                result.append(body)
+                continue
+            digest = _digest([annotations_of(live).get(names.HASH), body["spec"]["replicas"]])
+            own = {**body["metadata"]["annotations"], names.HASH: digest}
+            meta = {**body["metadata"], "annotations": own}
+            spec = {**live["spec"], "replicas": body["spec"]["replicas"]}
+            result.append({**body, "metadata": meta, "spec": spec})
+    return result
+
+
+def _is_other_revision(body: dict[str, Any], live: Object, observed: ObservedJob) -> bool:
+    """Whether an object differs from its applied form though the job's spec is the same."""
+    old, new = annotations_of(live), body["metadata"]["annotations"]
+    if old.get(names.HASH) == new[names.HASH]:
+        return False
+    if names.SPEC not in old:  # applied by a version without the annotation
+        return bool(observed.status.get("observedGeneration") == observed.job["metadata"].get("generation"))
+    last, now = old[names.SPEC].split("."), new[names.SPEC].split(".")
+    return bool(last[0] == now[0] or last[1] == now[1])
+
+
+def _is_scaled(body: dict[str, Any], live: Object) -> bool:
+    """Whether the replicas of a Deployment were changed in the job, and not by an autoscaler of the Deployment."""
+    edited = annotations_of(live).get(names.SPEC) != body["metadata"]["annotations"][names.SPEC]
+    return edited and bool(live["spec"].get("replicas") != body["spec"]["replicas"])
 
 
 def changed(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 OF_JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by the Job controller: the pod's Job
 HASH: Final = f"{GROUP}/applied-hash"
 """Annotation: hash of the last applied form; an unchanged object is not written again."""
+SPEC: Final = f"{GROUP}/applied-spec"
+"""Annotation: generation of the job, and a hash of its spec without replicas and timing, when it was last applied."""
 RESTARTS: Final = f"{GROUP}/restarts"
 COUNTED: Final = f"{GROUP}/restarts-counted"
 """Annotations of an attempt's Job: restarts of the whole job before it, and those that count towards maxRestarts."""

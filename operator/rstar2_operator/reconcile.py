@@ -13,7 +13,17 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.apply import NameConflict, apply, changed, delete, is_missing, must_wait, owned, rejection
+from rstar2_operator.apply import (
+    NameConflict,
+    apply,
+    changed,
+    delete,
+    is_missing,
+    keep_revision,
+    must_wait,
+    owned,
+    rejection,
+)
 from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
@@ -151,6 +161,8 @@ class Reconciler:
         has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
         desired = objects(context, plan, has_secret=has_secret)
         bodies = [owned(body, observed.job, keep_claims=keep_claims) for body in desired]
+        if _is_running(plan, observed):
+            bodies = keep_revision(bodies, observed)
         blocked, transient = False, list[Exception]()
         corrections, rejected, correct_in = self._corrections.due(key, drifted(bodies, observed))
         for body in corrections:
@@ -216,6 +228,13 @@ class Reconciler:
         problem = rejection(kind, obj, error)
         log.warning("%s: %s", "/".join(key), problem)
         return problem
+
+
+def _is_running(plan: Plan, observed: ObservedJob) -> bool:
+    """Whether pods of an attempt use the job's objects."""
+    attempt = plan.attempt
+    created = attempt is not None and attempt.number in observed.attempts(attempt.stage)
+    return created or bool(stage_progress.running_attempts(observed))
 
 
 def _log_failure(key: Key, error: Exception) -> None:

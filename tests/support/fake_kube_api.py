@@ -64,7 +64,10 @@ class FakeKubeApi:
 
     def edit(self, kind: str, name: str, **fields: Any) -> None:
         """Change top-level fields of an object as another client would."""
-        self.put({**self.objects[kind, name], **fields})
+        old = self.objects[kind, name]
+        if "spec" in fields and "generation" in old["metadata"]:
+            fields["metadata"] = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
+        self.put({**old, **fields})
 
     def drop(self, kind: str, name: str) -> Body:
         """Delete an object as another client would."""
@@ -140,13 +143,13 @@ class Operator:
         self.api.put(job)
         self.restart()
 
-    def restart(self) -> None:
-        """Replace the Reconciler by a new one without state, as a restart of the process does."""
+    def restart(self, settings: OperatorSettings | None = None) -> None:
+        """Replace the Reconciler by a new one without state, as a restart of the process does, or an upgrade."""
         self._reconciler = Reconciler(
             cache=self.api.store,
             queue=self.api.queue,
             client=self.api,  # type: ignore[arg-type]
-            settings=OperatorSettings(),
+            settings=settings or OperatorSettings(),
             metrics=Metrics(),
         )
         self.api.queue.add((NAMESPACE, self.name))

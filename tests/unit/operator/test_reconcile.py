@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator import drift, names, status_writer
+from rstar2_operator.settings import OperatorSettings
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import manifest
 
@@ -253,6 +254,42 @@ async def test_reconcile_invalid_spec_runs_and_can_be_suspended() -> None:
     await operator.run()
     assert operator.names("Deployment") == operator.names("StatefulSet") == []
     assert operator.status["phase"] == "Suspended" and "The job is suspended" in operator.status["message"]
+
+
+def images(operator: Operator) -> set[str]:
+    """Return the engine images of the running Deployment."""
+    spec = operator.api.objects["Deployment", "demo-rollout"]["spec"]["template"]["spec"]
+    return {container["image"] for container in spec["containers"]}
+
+
+async def test_reconcile_upgrade_changes_no_running_pod() -> None:
+    """An operator with other default images leaves the objects of a running attempt; the next one has the new ones."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    before = images(operator)
+    operator.api.requests.clear()
+    operator.restart(OperatorSettings(rollout_image="engine:2", judge_image="judge:2", redis_image="redis:8"))
+    await operator.run()
+    assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
+    operator.change(rollout={"replicas": 5}, pendingDeadlineSeconds=900)  # a change of replicas changes no template
+    await operator.run()
+    deployment = operator.api.objects["Deployment", "demo-rollout"]
+    assert (deployment["spec"]["replicas"], images(operator)) == (5, before)
+    failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    operator.api.edit("Job", "demo-g0-1", status={"conditions": [failed]})
+    await operator.until(lambda: ("Job", "demo-g0-2") in operator.api.objects)
+    assert images(operator) == {"engine:2"}
+    assert operator.api.objects["Deployment", "demo-rollout"]["spec"]["replicas"] == 5
+
+
+async def test_reconcile_edit_after_an_upgrade_is_applied() -> None:
+    """A change of the spec that changes pods is applied immediately, with the operator's present images."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.restart(OperatorSettings(rollout_image="engine:2"))
+    operator.change(rollout={"resources": {"limits": {"memory": "2Gi"}}})
+    await operator.run()
+    assert images(operator) == {"engine:2"}
 
 
 async def test_reconcile_drift_is_corrected_once_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
