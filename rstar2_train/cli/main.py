@@ -6,12 +6,12 @@ import argparse
 import sys
 
 from rstar2_train import __version__
-from rstar2_train.cli import analyse, chat, data, eval, filter, judge, report, run, serve, track, validate
+from rstar2_train.cli import analyse, chat, data, eval, filter, judge, report, run, serve, simulate, track, validate
 from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
-COMMANDS = (validate, run, report, track, analyse, eval, filter, serve, chat, data, judge)
+COMMANDS = (validate, run, report, track, analyse, eval, filter, serve, chat, data, judge, simulate)
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
@@ -25,6 +25,7 @@ EPILOG = """examples:
   rstar2 serve tiny                      serve it behind an OpenAI-compatible endpoint
   rstar2 data prepare --help             convert public datasets into the files that a manifest names
   rstar2 judge serve                     run the Code Judge alone, for any client
+  rstar2 simulate --help                 compare scheduling policies on simulated engines
 """
 
 

@@ -11,6 +11,7 @@ A policy has no I/O and reads no clock: the scheduler (`scheduler.py`) passes th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Work:
     """Tokens at the start of its current turn, prompt included; 0 before its first turn."""
     since: float = 0.0
     """Time at which the current turn started."""
+    length_class: int | None = None
+    """Class of expected length at its start; None before. A later change of its class would bias the estimates."""
 
     @property
     def written(self) -> int:
@@ -98,8 +101,14 @@ class SchedulingPolicy(Protocol):
     def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
         """Return the trajectories that must leave an engine before it preempts."""
 
-    def changed(self, engine: EngineState, *, now: float) -> None:
-        """Take note of a start, an end, a new turn or new live figures in an engine."""
+    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Take note of a trajectory that starts in an engine or moves to it."""
+
+    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Take note of a trajectory that finished in an engine or leaves it."""
+
+    def observed(self, engine: EngineState) -> None:
+        """Take note of new live figures of an engine."""
 
     def finished(self, work: Work, tokens: int) -> None:
         """Take note of the length of a finished trajectory: `tokens` with its prompt."""
@@ -129,7 +138,13 @@ class Static:
         """Return nothing: a trajectory keeps its engine."""
         return []
 
-    def changed(self, engine: EngineState, *, now: float) -> None:
+    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Do nothing."""
+
+    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Do nothing."""
+
+    def observed(self, engine: EngineState) -> None:
         """Do nothing."""
 
     def finished(self, work: Work, tokens: int) -> None:
@@ -200,16 +215,16 @@ class LengthModel:
 
     def class_of(self, group: Hashable) -> int:
         """Return the class of a prompt."""
-        return int(np.searchsorted(self.CLASSES, self.relative_length(group)))
+        return bisect_left(self.CLASSES, self.relative_length(group))
 
     def bin_of(self, length: float) -> int:
         """Return the bin of a length in tokens."""
         return min(self.BINS - 1, int(length * self.BINS / self.longest))
 
-    def add(self, group: Hashable, length: int) -> None:
-        """Add the length of a finished trajectory, in tokens after its prompt."""
+    def add(self, group: Hashable, length: int, *, length_class: int) -> None:
+        """Add the tokens of a finished trajectory after its prompt; `length_class`: its class at its start."""
         self._ended *= 1 - 1 / self.MEMORY
-        self._ended[self.class_of(group), self.bin_of(length)] += 1
+        self._ended[length_class, self.bin_of(length)] += 1
         self._count += 1
         self._sum += length
         known = self._groups[group]
@@ -250,9 +265,9 @@ class Graded:
     """Largest number of arrivals by which a later trajectory may start before an earlier one."""
     PROBES = 2
     """Trajectories per prompt that start early, to learn the length of its answers."""
-    HEADROOM, MOST_HEADROOM = 3.0, 8.0
+    HEADROOM, MOST_HEADROOM = 4.0, 8.0
     """Standard deviations between the expected peak and the capacity: at first, and at most after preemptions."""
-    FULL, RELIEVED = 0.97, 0.92
+    FULL, RELIEVED = 0.98, 0.96
     """Fraction of the cache in use at which trajectories leave, and at which no more do."""
     REFRESH = 2.0
     """Seconds for which an engine's forecast is valid."""
@@ -287,8 +302,6 @@ class Graded:
             peak = self._peak(engine, work, engines, now=now) if engine.running else 0.0
             if peak < lowest:
                 best, lowest = engine, peak
-        if best is not None:
-            self._started[work.group] += 1
         return best
 
     def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
@@ -304,18 +317,28 @@ class Graded:
             return []
         excess = (engine.load.kv_usage - self.RELIEVED) * engine.capacity
         leaving: list[Work] = []
-        for work in sorted(engine.running.values(), key=lambda other: (other.written, -other.order))[:-1]:
+        written = {work: engine.written(work, now) for work in engine.running.values()}
+        for work in sorted(written, key=lambda other: (written[other], -other.order))[:-1]:
             if excess <= 0:
                 break
             leaving.append(work)
-            excess -= work.prompt_tokens + engine.written(work, now)
+            excess -= work.prompt_tokens + written[work]
         return leaving
 
-    def changed(self, engine: EngineState, *, now: float) -> None:
+    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Add a trajectory to the forecast of its engine."""
+        self._started[work.group] += work.length_class is None
+        work.length_class = self._class(work)
+        self._add(work, engine, now, sign=1)
+
+    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
+        """Remove a trajectory from the forecast of its engine."""
+        self._add(work, engine, now, sign=-1)
+
+    def observed(self, engine: EngineState) -> None:
         """Discard the forecast of an engine. After a preemption its headroom grows; then it shrinks slowly."""
         self._forecasts.pop(engine.name, None)
-        if engine.load is None:
-            return
+        assert engine.load is not None
         before = self._preemptions.get(engine.name, engine.load.preemptions)
         self._preemptions[engine.name] = engine.load.preemptions
         if engine.load.preemptions > before:
@@ -325,7 +348,10 @@ class Graded:
 
     def finished(self, work: Work, tokens: int) -> None:
         """Learn the length of a trajectory."""
-        self.lengths.add(work.group, max(0, tokens - work.prompt_tokens))
+        self.lengths.add(work.group, max(0, tokens - work.prompt_tokens), length_class=self._class(work))
+
+    def _class(self, work: Work) -> int:
+        return self.lengths.class_of(work.group) if work.length_class is None else work.length_class
 
     def _peak(self, engine: EngineState, work: Work, engines: Sequence[EngineState], *, now: float) -> float:
         """Return the expected peak of an engine's cache with one more trajectory, as a fraction of its capacity."""
@@ -335,7 +361,7 @@ class Graded:
                 self._updated = now
                 self.lengths.update(
                     [
-                        (self.lengths.class_of(other.group), self.lengths.bin_of(state.written(other, now)))
+                        (self._class(other), self.lengths.bin_of(state.written(other, now)))
                         for state in engines
                         for other in state.running.values()
                     ]
@@ -345,6 +371,13 @@ class Graded:
         peak = forecast.expected + expected
         peak += self._headroom[engine.name] * np.sqrt(forecast.variance + variance)
         return float(peak.max()) * forecast.scale / engine.capacity
+
+    def _add(self, work: Work, engine: EngineState, now: float, *, sign: int) -> None:
+        forecast = self._forecasts.get(engine.name)
+        if forecast is not None:
+            expected, variance = self._tokens([work], [engine.written(work, now)], engine.block)
+            forecast.expected += sign * expected
+            forecast.variance = np.maximum(0, forecast.variance + sign * variance)
 
     def _forecast(self, engine: EngineState, now: float) -> _Forecast:
         works = list(engine.running.values())
@@ -357,7 +390,7 @@ class Graded:
         """Return the expected tokens of trajectories and their variance, at each point of a forecast."""
         lengths = self.lengths
         ahead = lengths.longest * (np.arange(self.POINTS) / (self.POINTS - 1)) ** 1.5
-        rows = np.array([lengths.class_of(work.group) for work in works])[:, None]
+        rows = np.array([self._class(work) for work in works])[:, None]
         start = np.array(written)[:, None]
         prompts = np.array([work.prompt_tokens + block / 2 for work in works])[:, None]
         scale = lengths.BINS / lengths.longest

@@ -159,9 +159,8 @@ class Scheduler(Generic[Key]):
         if state is None:
             return []
         state.load = load
-        now = self._clock()
-        self.policy.changed(state, now=now)
-        return [self._requeue(work) for work in self.policy.displaced(state, now=now)]
+        self.policy.observed(state)
+        return [self._requeue(work) for work in self.policy.displaced(state, now=self._clock())]
 
     def finish(self, key: Key, *, tokens: int | None = None) -> None:
         """Remove a trajectory, waiting or running. `tokens`: its length with its prompt, if it finished."""
@@ -192,13 +191,13 @@ class Scheduler(Generic[Key]):
         engine.running[work.key] = work
         engine.reserved += engine.rounded(work.tokens)
         self._engine_of[cast(Key, work.key)] = engine
-        self.policy.changed(engine, now=self._clock())
+        self.policy.entered(work, engine, now=self._clock())
 
     def _leave(self, work: Work) -> None:
         engine = self._engine_of.pop(cast(Key, work.key))
         del engine.running[work.key]
         engine.reserved -= engine.rounded(work.tokens)
-        self.policy.changed(engine, now=self._clock())
+        self.policy.left(work, engine, now=self._clock())
 
     def _requeue(self, work: Work) -> Key:
         self._leave(work)

@@ -227,8 +227,8 @@ def test_length_model_corrects_for_running_trajectories(observed: float) -> None
     now = int(960 * observed)
     for length in lengths:
         if length < now:
-            model.add(None, length)
-    model.update([(model.class_of(None), model.bin_of(now)) for length in lengths if length >= now])
-    row = model.survival[model.class_of(None)]
+            model.add(None, length, length_class=2)
+    model.update([(2, model.bin_of(now)) for length in lengths if length >= now])
+    row = model.survival[2]
     for fraction in (0.1, 0.25):
         assert row[int(LengthModel.BINS * fraction)] == pytest.approx(1 - fraction, abs=0.04)
