@@ -235,7 +235,9 @@ class _TrainerPod:
 
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
         """Write the outcome to the storage, to the termination message, then to the ConfigMap."""
-        write_model(self._folder.outcome_file, outcome)
+        error = write_outcome(self._folder, self._attempt, outcome)
+        if error:
+            return self._fail(ExitCode.RETRYABLE, error)
         write_termination_message(to_json(outcome), self._options.termination_log)
         await mirror.conclude(outcome)
         return outcome.exit_code
@@ -326,6 +328,19 @@ def acquire_attempt(file: Path, attempt: AttemptRecord) -> str:
     if current is not None and current.uid == attempt.uid and current.attempt > attempt.attempt:
         return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {current.attempt}"
     write_model(file, attempt)
+    return ""
+
+
+def write_outcome(folder: StageState, attempt: AttemptRecord, outcome: Outcome) -> str:
+    """Write the outcome of `attempt`. Returns an error message if another attempt may write by now.
+
+    The pods of an attempt that lost its node may finish long after the next attempt has started.
+    """
+    current = folder.attempt()
+    if current != attempt:
+        number = "none" if current is None else current.attempt
+        return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {number}"
+    write_model(folder.outcome_file, outcome)
     return ""
 
 

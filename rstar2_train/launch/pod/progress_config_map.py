@@ -21,8 +21,17 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
+DELETED = (401, 403, 404)
+"""HTTP statuses if the ConfigMap, or the rights to write it, were deleted with the job."""
+
+
 class ProgressNotWritten(Exception):
     """The API server is unreachable or rejected the request. The message is for the log."""
+
+    def __init__(self, message: str, *, deleted: bool = False) -> None:
+        super().__init__(message)
+        self.deleted = deleted
+        """Whether the ConfigMap, or the rights to write it, seem to be deleted."""
 
 
 class ProgressConfigMap:
@@ -63,6 +72,7 @@ class ProgressConfigMap:
             body = json.dumps({"data": data})
             async with self._session.patch(self._url, data=body, headers=headers, ssl=self._ssl) as response:
                 if response.status != 200:
-                    raise ProgressNotWritten(f"{response.status}: {(await response.text())[:300]}")
+                    message = f"{response.status}: {(await response.text())[:300]}"
+                    raise ProgressNotWritten(message, deleted=response.status in DELETED)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ProgressNotWritten(f"{type(error).__name__}: {error}") from error

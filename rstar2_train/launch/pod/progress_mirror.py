@@ -24,6 +24,9 @@ WRITE_SECONDS = 10.0
 """Minimum interval of writes while the phase stays the same."""
 RETRY_SECONDS = 60.0
 """How long a pod retries its last write. The outcome is also in the storage and in the termination message."""
+DELETED_SECONDS = 10.0
+"""How long it retries if the ConfigMap is deleted: the operator creates it again within seconds, unless its job is
+deleted, and then each second holds the pod's accelerators."""
 TERMINATION_LOG = Path("/dev/termination-log")
 """File of a container's termination message, which the kubelet creates."""
 
@@ -118,8 +121,11 @@ async def put_with_retries(
             await config_map.put(data)
             return
         except ProgressNotWritten as error:
-            if time.monotonic() > deadline:
-                log.error("cannot write %s to the API server after %.0f s: %s", ", ".join(data), seconds, error)
+            now = time.monotonic()
+            if error.deleted:
+                deadline = min(deadline, now + DELETED_SECONDS)
+            if now > deadline:
+                log.error("cannot write %s to the API server: %s", ", ".join(data), error)
                 return
         await asyncio.sleep(POLL_SECONDS)
 

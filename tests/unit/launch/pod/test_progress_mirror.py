@@ -12,7 +12,8 @@ import pytest
 from rstar2_train.api.contracts import PROGRESS_KEY, AttemptRecord, Outcome, Progress, outcome_key, write_model
 from rstar2_train.api.state_dir import JobState, read_attempt
 from rstar2_train.launch.pod import progress_mirror
-from rstar2_train.launch.pod.attempt import acquire_attempt
+from rstar2_train.launch.pod.attempt import acquire_attempt, write_outcome
+from rstar2_train.launch.pod.progress_config_map import ProgressNotWritten
 from rstar2_train.launch.pod.progress_mirror import due, write_termination_message
 from rstar2_train.tracking.tracker import Tracker
 
@@ -113,6 +114,42 @@ def test_acquire_attempt(tmp_path: Path, current: AttemptRecord | None, attempt:
     error = acquire_attempt(file, attempt)
     assert (error == "") is acquired
     assert read_attempt(file) == (attempt if acquired else current)
+
+
+@pytest.mark.parametrize("current", [AttemptRecord(attempt=2, uid="a"), AttemptRecord(attempt=1, uid="b"), None])
+def test_write_outcome_of_a_stale_attempt_is_rejected(tmp_path: Path, current: AttemptRecord | None) -> None:
+    """An attempt that ends late does not replace the outcome of the attempt that runs now."""
+    folder, attempt = JobState(tmp_path).stage("rl"), AttemptRecord(attempt=1, uid="a")
+    later = Outcome(stage="rl", attempt=2, outcome="completed", reason="StepsReached")
+    write_model(folder.outcome_file, later)
+    if current is not None:
+        write_model(folder.attempt_file, current)
+    late = Outcome(stage="rl", attempt=1, outcome="suspended", reason="Suspended")
+    assert "StaleAttempt: attempt 1 is stale" in write_outcome(folder, attempt, late)
+    assert folder.outcome() == later
+    write_model(folder.attempt_file, attempt)
+    assert write_outcome(folder, attempt, late) == "" and folder.outcome() == late
+
+
+@pytest.mark.parametrize(("deleted", "retries"), [(True, 10), (False, 60)])
+async def test_put_deleted_config_map_is_retried_briefly(
+    monkeypatch: pytest.MonkeyPatch, deleted: bool, retries: int
+) -> None:
+    """The pod of a deleted job does not hold its accelerators for a minute."""
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Missing:
+        async def put(self, data: dict[str, str]) -> None:
+            raise ProgressNotWritten("404: not found", deleted=deleted)
+
+    monkeypatch.setattr(progress_mirror, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(progress_mirror, "time", SimpleNamespace(monotonic=lambda: now))
+    await progress_mirror.put_with_retries(Missing(), {"outcome-rl.json": "{}"})  # type: ignore[arg-type]
+    assert retries <= now <= retries + 2
 
 
 def test_termination_message_needs_the_kubelets_file(tmp_path: Path) -> None:
