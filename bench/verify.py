@@ -1,36 +1,51 @@
-r"""Measures the accuracy and speed of answer verification on the gold answers of benchmarks.
+r"""Measures which answers the verifier accepts, next to plain math-verify, and how fast it is.
 
-`make bench-verify` writes bench/results/verify.json. For every gold answer it checks: the answer is extracted from a
-response that contains it, it verifies against itself, rewritings are accepted, and near misses are rejected.
-bench/forms generates both. The parser runs the judge's snippet in one warm process with the judge's time limit; `make
-bench-judge` measures the cost of the sandbox. The data is a folder with *.jsonl files whose rows have an `answer`:
-`--data FOLDER`, or RSTAR2_BENCHMARKS.
+`make bench-verify` writes bench/results/verify.json. It has two sets of pairs of an answer and a gold answer:
+
+- generated classes (bench/forms/generated.py): each class draws gold answers, writes them in other ways, and changes
+  them slightly;
+- benchmark files: for every gold answer, rewritings and near misses by its form (bench/forms). The data is a folder
+  with *.jsonl files whose rows have an `answer`: `--data FOLDER`, or RSTAR2_BENCHMARKS. Without a folder this set is
+  empty.
+
+Other forms must be accepted, near misses refused. Both sets are also compared by math-verify alone, with its defaults.
+The check runs the judge's program in warm processes, one per core; `make bench-judge` measures the cost of the sandbox.
+QUICK=1 takes fewer gold answers of the files and compares every 8th generated pair with math-verify; the JSON keys are
+the same. The verdicts of math-verify are kept in the user's cache, because they take most of the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import collections
+import contextlib
+import functools
+import importlib.metadata
+import io
 import json
 import os
-import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.forms import class_expressions, class_numbers, class_structures
 from bench.forms.algebra import ALGEBRA
+from bench.forms.form import GENERIC
+from bench.forms.generated import CLASSES, generated
 from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.sandbox.rootfs import cache_folder
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rewards.verify import score, verify
@@ -38,67 +53,17 @@ from rstar2_train.rewards.verify import score, verify
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
-"""The form of a gold answer is the first one with a matching pattern."""
+"""The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
+CLASS_MODULES = (class_numbers, class_expressions, class_structures)
+"""The modules that fill CLASSES."""
 MAX_FAILURES = 40
-"""Maximum failures per form in the results."""
-
-_CHILD = """
-import contextlib, io, json, sys
-import math_verify
-print(flush=True)
-for line in sys.stdin:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(json.loads(line), {})
-    print(json.dumps(out.getvalue()), flush=True)
-"""
-
-
-class SnippetResult(NamedTuple):
-    """The result of a snippet."""
-
-    status: str
-    stdout: str
-    exit_code: int | None = None
-
-
-class WarmParser:
-    """Runs snippets in sequence in a process with the loaded parser. Kills the process after a timeout."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.seconds = 0.0
-        self._process = self._start()
-
-    def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", _CHILD]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        process.stdout.readline()  # printed after the parser is loaded
-        return process
-
-    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
-        """Run a snippet as the judge's client does. Of `limits`, only the time applies."""
-        stdin_pipe, stdout_pipe = self._process.stdin, self._process.stdout
-        assert stdin_pipe is not None and stdout_pipe is not None
-        start = time.monotonic()
-        stdin_pipe.write(json.dumps(code) + "\n")
-        stdin_pipe.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout_pipe, selectors.EVENT_READ)
-            answered = selector.select(limits.wall_seconds if limits else None)
-        line = stdout_pipe.readline() if answered else ""
-        self.calls, self.seconds = self.calls + 1, self.seconds + time.monotonic() - start
-        if line:
-            return SnippetResult("ok", json.loads(line))
-        self.close()
-        self._process = self._start()
-        return SnippetResult("error" if answered else "timeout", "")
-
-    def close(self) -> None:
-        """Kill the process."""
-        self._process.kill()
-        self._process.communicate()
+"""Maximum failures per form or class in the results."""
+GOLDS_PER_CLASS = 22
+"""Gold answers per class."""
+STEP = 8
+"""math-verify compares every n-th pair of the benchmark files; in the short form also of the generated classes. The
+short form has every n-th gold answer of the benchmark files."""
+CHUNK = 50
 
 
 class Case(NamedTuple):
@@ -107,8 +72,43 @@ class Case(NamedTuple):
     kind: str
     """`itself`, `same` or `other`."""
     form: str
+    """Form of the gold answer, or class."""
     gold: str
     answer: str
+
+
+class Outcome(NamedTuple):
+    """The measurement of a case."""
+
+    verdict: Verdict | None
+    milliseconds: float
+    """CPU time of the parser's check; 0 if text decided."""
+    baseline: bool | None
+    """Whether plain math-verify accepts the answer; None if it was not asked."""
+
+
+class SnippetResult(NamedTuple):
+    """The result of a program."""
+
+    status: str
+    stdout: str
+    exit_code: int | None = None
+
+
+class WarmProcess:
+    """Runs the judge's programs in this process, as a warm sandbox does. The program has its own limit of CPU time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> SnippetResult:
+        """Run a program as the judge's client does."""
+        start = time.process_time()
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, {})
+        self.seconds += time.process_time() - start
+        return SnippetResult("ok", printed.getvalue())
 
 
 def response(answer: str) -> str:
@@ -117,17 +117,36 @@ def response(answer: str) -> str:
 
 
 def cases(gold: str) -> Iterator[Case]:
-    """Yield all cases of one gold answer. Raises ValueError if no form matches it."""
+    """Yield all cases of one gold answer. A gold answer without a form has the generic one."""
     plain = gold.replace(" ", "")
-    for form in FORMS:
-        match = form.pattern.fullmatch(gold if form.name == "word" else plain)
-        if match:
-            yield Case("itself", form.name, gold, gold)
-            for kind, generate in (("same", form.same), ("other", form.other)):
-                for answer in dict.fromkeys(generate(match)):
-                    yield Case(kind, form.name, gold, answer)
-            return
-    raise ValueError(f"{gold!r} has no known form; add one to bench/forms")
+    for form in (*FORMS, GENERIC):
+        match = form.pattern.fullmatch(gold if form.name in ("word", GENERIC.name) else plain)
+        if match is None:
+            continue
+        yield Case("itself", form.name, gold, gold)
+        try:
+            rewritten = [
+                (kind, list(dict.fromkeys(generate(match))))
+                for kind, generate in (("same", form.same), ("other", form.other))
+            ]
+        except Exception:  # the form's generator does not cover this text
+            match = GENERIC.pattern.fullmatch(gold)
+            assert match is not None
+            rewritten = [("same", list(GENERIC.same(match))), ("other", list(GENERIC.other(match)))]
+        for kind, answers in rewritten:
+            for answer in answers:
+                yield Case(kind, form.name, gold, answer)
+        return
+
+
+def class_cases(golds: int) -> Iterator[Case]:
+    """Yield the cases of all generated classes."""
+    for name in CLASSES:
+        for pairs in generated(name, golds):
+            yield Case("itself", name, pairs.gold, pairs.gold)
+            for kind, answers in (("same", pairs.same), ("other", pairs.other)):
+                for answer in answers:
+                    yield Case(kind, name, pairs.gold, answer)
 
 
 def read_golds(folder: Path) -> dict[str, list[str]]:
@@ -141,36 +160,125 @@ def read_golds(folder: Path) -> dict[str, list[str]]:
     }
 
 
-async def verify_cases(all_cases: list[Case], parser: WarmParser) -> list[Verdict | None]:
-    """Return the verdict of each case."""
-    verdicts = []
-    for number, case in enumerate(all_cases):
-        verdicts.append((await verify(response(case.answer), case.gold, judge=parser)).verdict)
-        if number % 1000 == 999:
-            print(f"{number + 1} of {len(all_cases)}", file=sys.stderr, flush=True)
-    return verdicts
+def accepted_by_math_verify(answer: str, gold: str) -> bool:
+    """Return whether math-verify with its defaults accepts an answer."""
+    import math_verify
+
+    try:
+        return bool(math_verify.verify(_parsed(gold), math_verify.parse(f"${answer}$")))
+    except Exception:
+        return False
 
 
-def results_by_form(all_cases: list[Case], verdicts: list[Verdict | None]) -> dict[str, Any]:
-    """Return the counts and failures of each form."""
-    forms: dict[str, Any] = {}
-    for case, verdict in zip(all_cases, verdicts, strict=True):
-        form = forms.setdefault(
-            case.form,
-            {"golds": 0, "itself": 0, "same": 0, "sameAccepted": 0, "other": 0, "otherAccepted": 0, "failures": []},
-        )
-        accepted = verdict == "correct"
-        if case.kind == "itself":
-            form["golds"] += 1
-            form["itself"] += accepted
-        else:
-            form[case.kind] += 1
-            form[f"{case.kind}Accepted"] += accepted
-        if accepted == (case.kind == "other") or verdict not in ("correct", "wrong"):
-            form["failures"].append({"kind": case.kind, "gold": case.gold, "answer": case.answer, "verdict": verdict})
-    for form in forms.values():
-        form["failures"] = form["failures"][:MAX_FAILURES]
-    return dict(sorted(forms.items()))
+@functools.lru_cache(maxsize=8)
+def _parsed(gold: str) -> list[Any]:
+    import math_verify
+
+    return math_verify.parse(f"${gold}$")
+
+
+def measure(chunk: Sequence[tuple[Case, bool]]) -> list[Outcome]:
+    """Return the outcomes of some cases in a worker; the flag of a case is whether math-verify compares it too."""
+    outcomes = []
+    for case, with_baseline in chunk:
+        process = WarmProcess()
+        verdict = asyncio.run(verify(response(case.answer), case.gold, judge=process)).verdict
+        baseline = accepted_by_math_verify(case.answer, case.gold) if with_baseline else None
+        outcomes.append(Outcome(verdict, process.seconds * 1000, baseline))
+    return outcomes
+
+
+class BaselineCache:
+    """The verdicts of math-verify from earlier runs: a file with one JSON list per pair."""
+
+    def __init__(self) -> None:
+        self.path = cache_folder() / f"bench-math-verify-{importlib.metadata.version('math-verify')}.jsonl"
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        self.verdicts = {(gold, answer): accepted for gold, answer, accepted in map(json.loads, lines)}
+
+    def add(self, measured: Iterable[tuple[Case, Outcome]]) -> None:
+        """Save the new verdicts."""
+        new = {(case.gold, case.answer): out.baseline for case, out in measured if out.baseline is not None}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            for (gold, answer), accepted in new.items():
+                if (gold, answer) not in self.verdicts:
+                    file.write(json.dumps([gold, answer, accepted]) + "\n")
+        self.verdicts |= new
+
+
+def measure_all(all_cases: Sequence[Case], cache: BaselineCache, *, step: int, workers: int) -> list[Outcome]:
+    """Return the outcome of each case; math-verify compares every `step`-th one of each kind."""
+    counts: Counter[tuple[str, str]] = Counter()
+    compared = []
+    for case in all_cases:
+        key = (case.form, case.kind)
+        compared.append(case.kind != "itself" and counts[key] % step == 0)
+        counts[key] += 1
+    flagged = [
+        (case, flag and (case.gold, case.answer) not in cache.verdicts)
+        for case, flag in zip(all_cases, compared, strict=True)
+    ]
+    chunks = [flagged[at : at + CHUNK] for at in range(0, len(flagged), CHUNK)]
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(workers) as pool:
+        for chunk, part in zip(chunks, pool.map(measure, chunks), strict=True):
+            outcomes += part
+            cache.add((case, outcome) for (case, _), outcome in zip(chunk, part, strict=True))
+            if len(outcomes) % (20 * CHUNK) == 0:
+                print(f"{len(outcomes)} of {len(all_cases)}", file=sys.stderr, flush=True)
+    return [
+        outcome._replace(baseline=cache.verdicts[case.gold, case.answer]) if flag else outcome
+        for case, outcome, flag in zip(all_cases, outcomes, compared, strict=True)
+    ]
+
+
+def _rate(count: int, total: int) -> float | None:
+    return round(count / total, 6) if total else None
+
+
+def figures(measured: Iterable[tuple[Case, Outcome]]) -> dict[str, Any]:
+    """Return the counts and rates of some cases."""
+    measured = list(measured)
+    own = {kind: [outcome for case, outcome in measured if case.kind == kind] for kind in ("itself", "same", "other")}
+    results: dict[str, Any] = {"golds": len(own["itself"]), "itself": _accepted(own["itself"])}
+    for key, kind, counted in (("rewritings", "same", "accepted"), ("nearMisses", "other", "refused")):
+        tried = own[kind]
+        compared = [outcome for outcome in tried if outcome.baseline is not None]
+        ours, theirs = _accepted(tried), sum(bool(outcome.baseline) for outcome in compared)
+        undecided = sum(outcome.verdict not in ("correct", "wrong", "no_answer") for outcome in tried)
+        results[key] = {
+            "tried": len(tried),
+            "accepted": ours,
+            "undecided": undecided,
+            "rate": _rate(ours if counted == "accepted" else len(tried) - ours - undecided, len(tried)),
+            "mathVerify": {
+                "tried": len(compared),
+                "accepted": theirs,
+                "rate": _rate(theirs if counted == "accepted" else len(compared) - theirs, len(compared)),
+            },
+        }
+    return results
+
+
+def _accepted(outcomes: Iterable[Outcome]) -> int:
+    return sum(outcome.verdict == "correct" for outcome in outcomes)
+
+
+def results_by_form(measured: Sequence[tuple[Case, Outcome]]) -> dict[str, Any]:
+    """Return the figures and failures of each form or class."""
+    forms: dict[str, list[tuple[Case, Outcome]]] = {}
+    for case, outcome in measured:
+        forms.setdefault(case.form, []).append((case, outcome))
+    results = {}
+    for name, part in sorted(forms.items()):
+        failures = [
+            {"kind": case.kind, "gold": case.gold, "answer": case.answer, "verdict": outcome.verdict}
+            for case, outcome in part
+            if (outcome.verdict == "correct") == (case.kind == "other") or outcome.verdict in ("undecided", "internal")
+        ]
+        results[name] = {**figures(part), "failures": failures[:MAX_FAILURES]}
+    return results
 
 
 def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
@@ -187,16 +295,56 @@ def integer_rate(golds: list[str], seconds: float = 2.0) -> float:
     return done / (time.process_time() - start)
 
 
-def rate_table(forms: dict[str, Any]) -> Table:
+def check_times(outcomes: Sequence[Outcome]) -> dict[str, float | int | None]:
+    """Return the number of checks by the parser, and their CPU time in milliseconds."""
+    times = sorted(outcome.milliseconds for outcome in outcomes if outcome.milliseconds)
+    if not times:
+        return {"calls": 0, "share": 0.0, "p50Milliseconds": None, "p99Milliseconds": None, "maxMilliseconds": None}
+    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+    return {
+        "calls": len(times),
+        "share": round(len(times) / len(outcomes), 3),
+        "p50Milliseconds": round(p50, 2),
+        "p99Milliseconds": round(p99, 2),
+        "maxMilliseconds": round(times[-1], 1),
+    }
+
+
+def rate_table(title: str, forms: dict[str, Any]) -> Table:
     """Return the table of the terminal."""
-    table = Table(title="accepted answers per form")
-    for column in ("form", "gold\nanswers", "accepted", "rewritings", "accepted", "near\nmisses", "accepted"):
+    table = Table(title=title)
+    columns = (
+        "form",
+        "gold\nanswers",
+        "other\nforms",
+        "accepted",
+        "math-\nverify",
+        "near\nmisses",
+        "refused",
+        "math-\nverify",
+    )
+    for column in columns:
         table.add_column(column, justify="left" if column == "form" else "right")
     for name, form in forms.items():
-        same, other = form["sameAccepted"] / form["same"], form["otherAccepted"] / form["other"]
-        cells = [name, str(form["golds"]), f"{form['itself'] / form['golds']:.1%}", str(form["same"]), f"{same:.2%}"]
-        table.add_row(*cells, str(form["other"]), f"{other:.2%}")
+        cells = [name, str(form["golds"])]
+        for key in ("rewritings", "nearMisses"):
+            rates = (form[key]["rate"], form[key]["mathVerify"]["rate"])
+            cells += [str(form[key]["tried"]), *("-" if rate is None else f"{rate:.2%}" for rate in rates)]
+        table.add_row(*cells)
     return table
+
+
+def _commit() -> str:
+    described = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip()
+
+
+def section(all_cases: list[Case], outcomes: list[Outcome], forms: str) -> dict[str, Any]:
+    """Return the results of one set of pairs, with the results per form under the key `forms`."""
+    measured = list(zip(all_cases, outcomes, strict=True))
+    return {**figures(measured), forms: results_by_form(measured)}
 
 
 def main() -> None:
@@ -208,47 +356,62 @@ def main() -> None:
         default=os.environ.get("RSTAR2_BENCHMARKS"),
         help="folder of the benchmark files (default: RSTAR2_BENCHMARKS)",
     )
-    parser.add_argument("--forms", nargs="+", help="measure these forms only, without writing results")
+    parser.add_argument("--forms", nargs="+", help="measure these forms and classes only, without writing results")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     arguments = parser.parse_args()
-    if arguments.data is None:
-        raise SystemExit("no data: set --data FOLDER or RSTAR2_BENCHMARKS to a folder with *.jsonl files")
-    files = read_golds(arguments.data)
-    golds = [gold for answers in files.values() for gold in answers]
-    all_cases = [case for gold in dict.fromkeys(golds) for case in cases(gold)]
+    quick = os.environ.get("QUICK", "") not in ("", "0")
+    files = read_golds(arguments.data) if arguments.data else {}
+    golds = list(dict.fromkeys(gold for answers in files.values() for gold in answers))
+    measured_golds = golds[::STEP] if quick else golds
+    sets = {
+        "generated": list(class_cases(GOLDS_PER_CLASS)),
+        "benchmarks": [case for gold in measured_golds for case in cases(gold)],
+    }
     if arguments.forms:
-        all_cases = [case for case in all_cases if case.form in arguments.forms]
-    warm = WarmParser()
-    try:
-        verdicts = asyncio.run(verify_cases(all_cases, warm))
-    finally:
-        warm.close()
-    forms = results_by_form(all_cases, verdicts)
-    extracted = {
-        name: sum(extract_answer(response(gold)) == gold for gold in answers) for name, answers in files.items()
+        sets = {name: [case for case in part if case.form in arguments.forms] for name, part in sets.items()}
+    start = time.monotonic()
+    cache = BaselineCache()
+    steps = {"generated": STEP if quick else 1, "benchmarks": STEP}
+    measured = {
+        name: measure_all(part, cache, step=steps[name], workers=arguments.workers) for name, part in sets.items()
     }
-    integers = [case.gold for case in all_cases if case.kind == "itself" and case.gold.lstrip("-").isdigit()]
-    counted = collections.Counter(verdict for verdict in verdicts)
-    same, other = (sum(form[key] for form in forms.values()) for key in ("same", "other"))
+    classes = section(sets["generated"], measured["generated"], "classes")
+    benchmarks = section(sets["benchmarks"], measured["benchmarks"], "forms")
+    outcomes = [*measured["generated"], *measured["benchmarks"]]
+    integers = [gold for gold in golds if gold.lstrip("-").isdigit()] or ["17", "-204", "1005"]
     results = {
-        "files": {name: {"golds": len(answers), "extracted": extracted[name]} for name, answers in files.items()},
-        "distinctGolds": sum(form["golds"] for form in forms.values()),
-        "itself": sum(form["itself"] for form in forms.values()),
-        "rewritings": {"tried": same, "accepted": sum(form["sameAccepted"] for form in forms.values())},
-        "nearMisses": {"tried": other, "accepted": sum(form["otherAccepted"] for form in forms.values())},
-        "verdicts": {str(verdict): count for verdict, count in counted.most_common()},
-        "integerVerificationsPerCoreSecond": round(integer_rate(integers)) if integers else None,
-        "parser": {
-            "calls": warm.calls,
-            "share": round(warm.calls / len(all_cases), 3),
-            "perSecond": round(warm.calls / warm.seconds, 1) if warm.calls else None,
+        "command": f"{'QUICK=1 ' if quick else ''}make bench-verify",
+        "commit": _commit(),
+        "quick": quick,
+        "seconds": round(time.monotonic() - start),
+        "generated": {"pairs": sum(case.kind != "itself" for case in sets["generated"]), **classes},
+        "benchmarks": {
+            "files": {
+                name: {
+                    "golds": len(answers),
+                    "extracted": sum(extract_answer(response(gold)) == gold for gold in answers),
+                }
+                for name, answers in files.items()
+            },
+            "pairs": sum(case.kind != "itself" for case in sets["benchmarks"]),
+            **benchmarks,
         },
-        "forms": forms,
+        "verdicts": {str(verdict): count for verdict, count in Counter(out.verdict for out in outcomes).most_common()},
+        "integerVerificationsPerCoreSecond": round(integer_rate(integers)),
+        "parser": check_times(outcomes),
     }
-    Console(width=110).print(rate_table(forms))
-    for name, form in forms.items():
-        for failure in form["failures"]:
-            print(f"{name}: {failure['kind']}: {failure['answer']!r} for {failure['gold']!r}: {failure['verdict']}")
-    print(json.dumps({key: value for key, value in results.items() if key != "forms"}))
+    tables = (("generated classes", classes["classes"]), ("gold answers of the benchmark files", benchmarks["forms"]))
+    for title, forms in tables:
+        Console(width=110).print(rate_table(title, forms))
+        for name, form in forms.items():
+            for failure in form["failures"]:
+                print(f"{name}: {failure['kind']}: {failure['answer']!r} for {failure['gold']!r}: {failure['verdict']}")
+    summary = {
+        name: {key: value for key, value in part.items() if key not in ("forms", "classes")}
+        for name, part in results.items()
+        if isinstance(part, dict)
+    }
+    print(json.dumps(summary))
     if not arguments.forms:
         RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -58,3 +58,28 @@ def parts_of(text: str) -> list[str]:
         else:
             parts[-1] += character
     return parts
+
+
+def _generic_same(match: re.Match[str]) -> Iterator[str]:
+    text = match[0]
+    yield from (f"${text}$", f" {text} ", rf"\boxed{{{text}}}", rf"\displaystyle {text}", f"{text}.", rf"\({text}\)")
+    yield text.replace(r"\frac", r"\dfrac")
+    yield text.replace(" ", "") if "\\" not in text and not re.search("[a-zA-Z] [a-zA-Z]", text) else f"{text} "
+
+
+def _generic_other(match: re.Match[str]) -> Iterator[str]:
+    text = match[0]
+    yield from (
+        "0" if text.strip(" 0.$") else "1",
+        r"\text{none of these}",
+        f"{text}, 1009",
+        f"1009+{text}",
+        f"1009({text})",
+    )
+    digits = re.search(r"\d", text)
+    if digits:
+        yield f"{text[: digits.start()]}{(int(digits[0]) + 1) % 10}{text[digits.end() :]}"
+
+
+GENERIC = Form("other", re.compile(r".*", re.DOTALL), _generic_same, _generic_other)
+"""For a gold answer that no form describes: other typesetting, and changes that give another answer in any form."""

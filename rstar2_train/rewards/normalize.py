@@ -107,6 +107,11 @@ _REWRITES = [
         (_FONT + r"\{\s*(\^\\circ)\s*\}", r"\1 "),
         (r"(?<![\w.}])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
         (r"(?<![\\a-zA-Z])pi(?![a-zA-Z])", r"\\pi "),
+        (r"(?<=\d)\s*(?:\\(?:text|mbox)\s*\{\s*(?:to|:)\s*\}|to)\s*(?=\d)", ":"),
+        *[
+            (rf"(?<=\d)\s*(?:{_FONT}\{{\s*{name}\s*\}}|{name}(?![a-z]))", rf"\\cdot 10^{{{power}}} ")
+            for name, power in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+        ],
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
@@ -120,10 +125,35 @@ _WRAPPED = re.compile(
     re.DOTALL,
 )
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?::|\||\\mid|\\vert)(?![a-zA-Z])(.*)\\\}", re.DOTALL)
-_BASE = re.compile(r"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|base)(\d+)")
+_NUMERALS = [
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+]
+_BASE_NAMES = {name: str(base) for base, name in enumerate(_NUMERALS, start=2)}
+_BASE_NAMES |= {"binary": "2", "ternary": "3", "octal": "8", "decimal": "10", "hexadecimal": "16"}
+_BASE = re.compile(rf"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|base)(\d+|{'|'.join(_BASE_NAMES)})")
 _LAST_TEXT = re.compile(r"(.*\S)\s*" + _FONT + r"\{([^{}\d]*?(?:\$?\^\{?[23]\}?\$?)?\s*)\}" + _POWER, re.DOTALL)
 _JOINS = re.compile(r"\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(r"(.*[\d})])\s*" + _SQUARED + rf"({_NAME})" + _POWER, re.DOTALL | re.IGNORECASE)
+_COUNTED = re.compile(r"((?:[a-zA-Z]\s*=\s*)?[-+]?\d[\d.,]*(?:/\d+)?)\s+([a-zA-Z]{3,}(?:\s+[a-zA-Z]+){0,4})")
+"""A number and the counted things: `18 eggs`."""
+_NO_UNIT = re.compile(
+    r"\b(?:sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|mod|pmod|base|min|max|gcd|lcm|inf|infinity|pi)\b", re.IGNORECASE
+)
+_ANGLE = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _UNIT = re.compile(_SQUARED + r"([a-z]+)\.?\s*([23])?")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + _FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
 _INTEGER_TIMES = re.compile(r"((?<![\w.^}])\d+|\))\s*(?=\()")
@@ -141,11 +171,25 @@ def normalize(text: str) -> NormalizedAnswer:
     value = _plain_latex(text)
     flat = re.sub(_FONT + r"|[{}()\s]", "", value)
     based = _BASE.fullmatch(flat)
-    if based:
-        return NormalizedAnswer(based[1].lstrip("0") or "0", base=based[2])
+    if based and _is_numeral(based[1], _BASE_NAMES.get(based[2], based[2])):
+        return NormalizedAnswer(based[1].lstrip("0") or "0", base=_BASE_NAMES.get(based[2], based[2]))
     value, unit = _without_unit(value)
     value = _rewrite_for_parser(_WRAPPED.sub(_inside, value) if _WRAPPED.fullmatch(value) else value)
     return NormalizedAnswer(value, unit)
+
+
+def normalized_pair(answer: str, gold: str) -> tuple[NormalizedAnswer, NormalizedAnswer]:
+    r"""Return both answers without their formatting; `5 m` has a unit if the other one is `5\text{ m}`."""
+    first, second = normalize(answer), normalize(gold)
+    return _with_letter_unit(first, second.unit), _with_letter_unit(second, first.unit)
+
+
+def _with_letter_unit(side: NormalizedAnswer, unit: str) -> NormalizedAnswer:
+    letter = unit.rstrip("23")
+    if side.unit or side.base or len(letter) != 1 or not letter.isalpha():
+        return side
+    match = re.fullmatch(rf"(.*\d)\s*{letter}{_POWER}", side.value, re.DOTALL)
+    return NormalizedAnswer(match[1], letter + (match[2] or "")) if match else side
 
 
 def normalize_words(text: str) -> str:
@@ -166,6 +210,11 @@ def has_words(value: str) -> bool:
     return bool(_TEXT_WORDS.search(value))
 
 
+def _is_numeral(digits: str, base: str) -> bool:
+    """Return whether letters among the digits are digits of the base: `3A` of 12, but not `6P` of 4."""
+    return digits.isdigit() or all(int(digit, 36) < int(base[:3]) for digit in digits)
+
+
 def _plain_latex(text: str) -> str:
     """Return the text with signs as LaTeX and spacing as blanks, without a wrapper around the whole."""
     text = " ".join(text.split())
@@ -178,7 +227,7 @@ def _plain_latex(text: str) -> str:
     while before != text:
         before = text
         text = text.strip()
-        text = text[:-1] if text.endswith((".", ";")) else text
+        text = text[:-1] if text.endswith((".", ";")) and not text.endswith("..") else text
         wrapped = _WRAPPED.fullmatch(text)
         text = _inside(wrapped) if wrapped else text
     return text
@@ -200,10 +249,10 @@ def _without_unit(value: str) -> tuple[str, str]:
     while True:
         money, degrees, percent = (
             _MONEY.fullmatch(value),
-            value.endswith("^\\circ"),
+            value.endswith("^\\circ") and not _ANGLE.search(value),
             re.fullmatch(r"(.*?)\s*\\?%", value),
         )
-        text, name = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value)
+        text, name, counted = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value), _COUNTED.fullmatch(value)
         if money:
             value, last_unit = money[1] or money[2], "dollar"
         elif degrees:
@@ -214,6 +263,8 @@ def _without_unit(value: str) -> tuple[str, str]:
             value, last_unit = text[1], _unit(f"{text[2]}{text[3] or ''}")
         elif name:
             value, last_unit = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")
+        elif counted and not _JOINS.match(counted[2]) and not _NO_UNIT.search(counted[2]):
+            value, last_unit = counted[1], ""
         else:
             return value, unit
         value, unit = value.strip(), unit or last_unit

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.equality_program import program
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.normalize import has_words, is_word_answer, normalize, normalize_words
+from rstar2_train.rewards.normalize import has_words, is_word_answer, normalize_words, normalized_pair
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
@@ -82,7 +82,7 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "correct"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
-    ours, theirs = normalize(answer), normalize(gold)
+    ours, theirs = normalized_pair(answer, gold)
     if is_word_answer(gold):
         return "correct" if normalize_words(answer) == normalize_words(gold) else "wrong"
     if ours.base or theirs.base:
@@ -123,17 +123,22 @@ def canonical_number(text: str) -> str | None:
 
 
 def parser_snippet(answer: str, gold: str) -> str:
-    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`.
+    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`."""
+    return program(parser_pairs(answer, gold))
+
+
+def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
+    """Return the (answer, gold) pairs of which one must be equal, without formatting.
 
     If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100.
     """
-    ours, theirs = normalize(answer), normalize(gold)
+    ours, theirs = normalized_pair(answer, gold)
     pairs = [(ours.value, theirs.value)]
     if ours.unit == "%" != theirs.unit:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
     elif theirs.unit == "%" != ours.unit:
         pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))
-    return program(pairs)
+    return pairs
 
 
 def parser_verdict(result: SnippetResult) -> Verdict:

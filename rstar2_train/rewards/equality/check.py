@@ -76,7 +76,8 @@ def _equal_by_library(answer: str, gold: str) -> bool:
 def main(pairs: Sequence[tuple[str, str]]) -> None:
     """Print the verdict on the (answer, gold) pairs: `correct`, `wrong` or `undecided`."""
     sys.setrecursionlimit(_DEPTH)
-    soft = int(CPU_SECONDS) + _GRACE_SECONDS
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime + CPU_SECONDS) + _GRACE_SECONDS
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     signal.signal(signal.SIGPROF, _exceeded)

@@ -162,6 +162,8 @@ def _without_labels(node: Node, other: Node) -> Node:
         kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
         operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
         node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
+    if node.kind == "relation" and len(node.parts) > 2 and _is_equation(other) and len(other.parts) == 2:
+        node = _shortened(node)
     if node.kind != "relation" or _is_equation(other) or not set(operators) <= _EQUALITIES:
         if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
             return node.parts[1]
@@ -173,6 +175,14 @@ def _without_labels(node: Node, other: Node) -> Node:
         if not _is_label(label) and not _equal_or_unknown(label, value):
             return node
     return value
+
+
+def _shortened(node: Node) -> Node:
+    """Return `x = 5` for `x = 2+3 = 5`."""
+    first, *middle, last = node.parts
+    if set(node.text.split()) <= _EQUALITIES and all(_equal_or_unknown(part, last) for part in middle):
+        return Node("relation", (first, last), "=")
+    return node
 
 
 def _equal_or_unknown(label: Node, value: Node) -> bool:
@@ -196,7 +206,9 @@ def _list_without_labels(node: Node, other: Node) -> Node:
         ordered = sorted(node.parts, key=lambda part: part.parts[0].text)
         values = tuple(part.parts[-1] for part in ordered)
         different = len({part.parts[0].text for part in node.parts}) == len(node.parts)
-        return Node("tuple", values) if different else Node("list", tuple(part.parts[-1] for part in node.parts))
+        letters = {part.parts[0].text.partition("_")[0] for part in node.parts}
+        ordered_names = different and len(letters) == len(node.parts)
+        return Node("tuple" if ordered_names else "list", values, "," if not ordered_names else "")
     if labelled[0] and not any(labelled[1:]):
         return node._replace(parts=(node.parts[0].parts[-1], *node.parts[1:]))
     return node
@@ -362,7 +374,7 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
         return False
     if inequality:
         return bool(mp.im(factor) == 0 and mp.re(factor) > 0)
-    one_letter = any(part.kind == "name" for part in known.parts) and len(names(known)) == 1
+    one_letter = any(part.kind in ("name", "apply", "text") for part in known.parts) and len(names(known)) == 1
     return not one_letter or bool(abs(abs(factor) - 1) < mpmath.mpf(10) ** -60)
 
 
@@ -374,7 +386,7 @@ def constant_factor(first: Node, second: Node) -> Any:
     factor = None
     with mp.workdps(2 * DIGITS):
         for point in range(5):
-            a, b = (evaluate(side, point, 2 * DIGITS, None)[0] for side in (first, second))
+            a, b = (evaluate(side, point, 2 * DIGITS)[0] for side in (first, second))
             if abs(a) < mpmath.mpf(10) ** -DIGITS or abs(b) < mpmath.mpf(10) ** -DIGITS:
                 return None
             if factor is None:

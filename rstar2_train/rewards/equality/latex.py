@@ -143,8 +143,8 @@ class Parser:
                     divisor = Node("mul", (divisor, self._mixed_number()[0]))
                 node, plain = Node("div", (node, divisor)), False
             elif self.starts_factor():
-                if plain and self.token.kind == "number":
-                    raise ParseError("two numbers in sequence")
+                if self.token.kind == "number" and (plain or node.kind == "div"):
+                    raise ParseError("a number directly after another one")
                 factor, plain = self._mixed_number()
                 node = Node("mul", (node, factor))
             else:
@@ -200,6 +200,8 @@ class Parser:
             elif self.is_sign("\\degree"):
                 self.take()
                 node = Node("degree", (node,))
+            elif self.is_sign("_") and node.kind in ("name", "constant"):
+                node = self.name(node.text)
             elif self.is_sign("_") and node.kind == "pow" and node.parts[0].kind in ("name", "constant"):
                 base, exponent = node.parts
                 node = Node("pow", (Node("name", text=f"{base.text}_{self.subscript()}"), exponent))
@@ -454,6 +456,8 @@ class Parser:
                 exponent = self.argument(whole_number=True)
             else:
                 base = self.argument(whole_number=True)
+        if not (self.is_sign("(", "[", "{", "|", "-", "+") or self.starts_factor()):
+            return Node("text", text=name)  # the word `max`
         if self.is_sign("(", "[", "{", "|"):
             inner = self.operand()
         elif self.is_sign("-", "+"):

@@ -24,10 +24,13 @@ MAX_DIGITS = 4000
 """Digits above which a comparison is undecided."""
 _MAX_BITS = 200_000
 _MAX_POWER = 10**15
-POINTS = 6
-"""Sample points. In the first three, all names are positive; each name is negative in point 3 or 4."""
+_RANGES = ((0.5, 1.5), (1.5, 4.0), (0.05, 0.5), (0.2, 3.0), (0.2, 3.0), (1.1, 2.5), (1.1, 2.5))
+POINTS = len(_RANGES)
+"""Sample points. In the first three, all names are positive. Each name is negative in one of the points 3 and 4, and
+in one of the points 5 and 6, where names are larger than all numbers of both expressions."""
 _POSITIVE = 3
-_SPANS = ((0.5, 1.5), (1.5, 4.0), (0.05, 0.5), (0.2, 3.0), (0.2, 3.0), (0.1, 8.0))
+_LARGE = 5
+_MAX_SCALE = 1e6
 
 
 class NotExact(Exception):
@@ -179,8 +182,8 @@ _EXACT: Mapping[str, Callable[..., Fraction]] = {
 class Evaluator:
     """Computes values at one sample point with mpmath's current precision."""
 
-    def __init__(self, point: int, integers: Mapping[str, int] | None = None) -> None:
-        self.point, self.integers = point, integers or {}
+    def __init__(self, point: int, scale: float = 1.0, integers: Mapping[str, int] | None = None) -> None:
+        self.point, self.scale, self.integers = point, scale if point >= _LARGE else 1.0, integers or {}
         self.spread = 0.0
         """Decimal digits between the largest and the smallest term of a sum."""
         self.in_angle = False
@@ -220,11 +223,11 @@ class Evaluator:
     def _name(self, name: str) -> Any:
         if name in self.integers:
             return mpmath.mpf(self.integers[name])
-        low, high = _SPANS[self.point]
+        low, high = _RANGES[self.point]
         share = mpmath.mpf(random.Random(f"{name}/{self.point}").getrandbits(160)) / 2**160
-        size = low + (high - low) * share
-        turned = random.Random(f"{name}/{self.point // 5}").random() < 0.5
-        negative = self.point >= _POSITIVE and turned != (self.point == _POSITIVE)
+        size = (low + (high - low) * share) * self.scale
+        turned = random.Random(f"{name}/{self.point >= _LARGE}").random() < 0.5
+        negative = self.point >= _POSITIVE and turned != (self.point in (_POSITIVE, _LARGE))
         return -size if negative else size
 
     def _sum(self, terms: list[Any]) -> Any:
@@ -263,7 +266,7 @@ class Evaluator:
     def _apply(self, node: Node) -> Any:
         """Return the value of an unknown function: smooth, different for each name, without special values."""
         total = mpmath.mpf(1)
-        generator = random.Random(f"{node.text}()")
+        generator = random.Random(f"{node.text}()/{self.point}")
         for part in node.parts:
             total += (0.5 + generator.random()) * self.value(part) + generator.random()
             total = mp.cos(total) + total / (3 + generator.random())
@@ -367,9 +370,11 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(node: Node, point: int, digits: int, integers: Mapping[str, int] | None) -> tuple[Any, float]:
+def evaluate(
+    node: Node, point: int, digits: int, *, scale: float = 1.0, integers: Mapping[str, int] | None = None
+) -> tuple[Any, float]:
     """Return the value at a point with `digits` digits, and the spread of its sums. Raises as `Evaluator.value`."""
-    evaluator = Evaluator(point, integers)
+    evaluator = Evaluator(point, scale, integers)
     with mp.workdps(digits):
         try:
             value = evaluator.value(node)
@@ -382,11 +387,15 @@ def evaluate(node: Node, point: int, digits: int, integers: Mapping[str, int] | 
         return value, evaluator.spread
 
 
-def _agree(first: Node, second: Node, point: int, integers: Mapping[str, int] | None) -> bool | None:
-    """Return whether the values at a point are equal; None if one of them is not real while it may be elsewhere."""
+def _agree(
+    first: Node, second: Node, point: int, scale: float, integers: Mapping[str, int] | None = None
+) -> bool | None:
+    """Return whether the values at a point are equal; None if one is not real where a name is negative."""
     digits = DIGITS
     while True:
-        (a, spread_a), (b, spread_b) = (evaluate(node, point, digits, integers) for node in (first, second))
+        (a, spread_a), (b, spread_b) = (
+            evaluate(node, point, digits, scale=scale, integers=integers) for node in (first, second)
+        )
         if mp.isinf(a) or mp.isinf(b):
             return bool(a == b)
         needed = max(spread_a, spread_b) + DIGITS / 2
@@ -400,7 +409,7 @@ def _agree(first: Node, second: Node, point: int, integers: Mapping[str, int] | 
         small = mpmath.mpf(10) ** -30
         sure = abs(a) > small and abs(b) > small and abs(a - b) > small * max(abs(a), abs(b))
         if not sure:
-            c, d = (evaluate(node, point, 2 * digits, integers)[0] for node in (first, second))
+            c, d = (evaluate(node, point, 2 * digits, scale=scale, integers=integers)[0] for node in (first, second))
             zero = [abs(new) <= abs(old) * rounding for old, new in ((a, c), (b, d))]
             if all(zero) or (not any(zero) and abs(c - d) <= max(abs(c), abs(d)) * mpmath.mpf(10) ** -digits):
                 return True
@@ -435,7 +444,7 @@ def equal_values(first: Node, second: Node) -> bool:
 def _is_moderate(node: Node) -> bool:
     """Return whether the value can be computed."""
     try:
-        evaluate(node, 0, DIGITS, None)
+        evaluate(node, 0, DIGITS)
     except TooLarge:
         return False
     except Undefined:
@@ -446,21 +455,27 @@ def _is_moderate(node: Node) -> bool:
 def _equal_at_points(first: Node, second: Node) -> bool:
     letters = names(first) | names(second)
     complex_ = any(node.kind == "constant" and node.text == "i" for side in (first, second) for node in nodes(side))
+    scale = _scale(first, second)
     compared = undefined = 0
     for point in range(POINTS if letters else 1):
         defined = []
         for side in (first, second):
             try:
-                evaluate(side, point, 20, None)
+                evaluate(side, point, 20, scale=scale)
                 defined.append(True)
             except Undefined:
                 defined.append(False)
+            except TooLarge:
+                if point < _LARGE:
+                    raise
+        if len(defined) < 2:
+            continue
         if not all(defined):
             if any(defined):
                 return False
             undefined += 1
             continue
-        agree = _agree(first, second, point, None)
+        agree = _agree(first, second, point, scale)
         if agree is None and complex_:
             agree = False
         if agree is False:
@@ -469,6 +484,12 @@ def _equal_at_points(first: Node, second: Node) -> bool:
     if undefined and not compared:
         return _equal_at_integers(first, second, letters)
     return compared >= min(2, POINTS if letters else 1)
+
+
+def _scale(first: Node, second: Node) -> float:
+    """Return a number above all numbers of both expressions, within a limit."""
+    sizes = [abs(node.number) for side in (first, second) for node in nodes(side) if node.kind == "number"]
+    return min(float(max([size for size in sizes if size < _MAX_SCALE], default=0)) + 1, _MAX_SCALE)
 
 
 _INTEGER_LETTERS = frozenset("nkmjlN")
@@ -484,7 +505,7 @@ def _equal_at_integers(first: Node, second: Node, letters: set[str]) -> bool:
     for step in range(1, 13):
         integers = {name: step + 3 * at for at, name in enumerate(integer_names)}
         try:
-            if _agree(first, second, 0, integers) is not True:
+            if _agree(first, second, 0, 1.0, integers) is not True:
                 return False
         except Undefined:
             return False
@@ -506,7 +527,7 @@ def real_value(node: Node) -> Any:
     if names(node):
         raise Unknown("a name")
     try:
-        value, _ = evaluate(node, 0, DIGITS, None)
+        value, _ = evaluate(node, 0, DIGITS)
     except (Undefined, TooLarge):
         raise Unknown("no value") from None
     with mp.workdps(DIGITS):

@@ -2,8 +2,10 @@
 
 import pytest
 
+from bench.forms.generated import CLASSES, generated
 from bench.verify import FORMS, cases
-from rstar2_train.rewards.verify import compare
+from rstar2_train.rewards.equality.check import verdict
+from rstar2_train.rewards.verify import compare, parser_pairs
 
 INVENTED = {
     "integer": ["0", "-7", "12", "1,450", r"23,\!450"],
@@ -47,7 +49,28 @@ def test_compare_never_contradicts_the_forms(form: str, gold: str) -> None:
     assert {answer for answer in other if compare(answer, gold) == "correct"} == set()
 
 
-def test_cases_unknown_form_raises() -> None:
-    """A gold answer of an unknown form is an error."""
-    with pytest.raises(ValueError, match="no known form"):
-        list(cases("???"))
+def test_cases_unknown_form_has_generic_pairs() -> None:
+    """A gold answer of an unknown form is measured with the generic form."""
+    variants = list(cases("??? 5"))
+    assert {case.form for case in variants} == {"other"}
+    assert {case.kind for case in variants} == {"itself", "same", "other"}
+
+
+def test_classes_are_at_least_forty() -> None:
+    """The generated classes with their golds give the promised number of pairs."""
+    assert len(CLASSES) >= 40
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_generated_pairs_are_decided_right(name: str) -> None:
+    """In each class, equal answers are correct and near misses wrong."""
+    for pairs in generated(name, 2):
+        assert len(pairs.same) >= 3 and len(pairs.other) >= 3 and not set(pairs.same) & set(pairs.other)
+        for expected, answers in (("correct", [pairs.gold, *pairs.same]), ("wrong", pairs.other)):
+            verdicts = {answer: compare(answer, pairs.gold) or decided(answer, pairs.gold) for answer in answers}
+            assert {answer for answer in answers if verdicts[answer] != expected} == set(), pairs.gold
+
+
+def decided(answer: str, gold: str) -> str:
+    """Return the parser's verdict, in this process."""
+    return verdict(parser_pairs(answer, gold))

@@ -60,6 +60,14 @@ async def test_score_trajectory_internal_result_is_lost_to_judge(chat_format: Ch
     assert trajectory.error.startswith("judge: ")
 
 
+async def test_score_trajectory_undecided_answer_is_excluded(chat_format: ChatFormat) -> None:
+    """A check that exceeds its limits twice excludes the trajectory and says why."""
+    judge = FakeJudge(CallResult("ok", stdout="undecided\n"))
+    trajectory = await score(chat_format, judge)
+    assert (trajectory.verdict, trajectory.failed, trajectory.lost_to, judge.calls) == ("undecided", True, "judge", 2)
+    assert trajectory.error == "judge: the check of the answer exceeded its limits twice"
+
+
 async def test_score_trajectory_unreachable_judge_raises(chat_format: ChatFormat) -> None:
     """An unreachable judge is an error for the collector."""
     with pytest.raises(JudgeUnavailable):

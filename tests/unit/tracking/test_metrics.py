@@ -47,6 +47,15 @@ GROUPS = [
 ]
 
 
+def test_step_metrics_undecided_rollouts_are_excluded_and_counted() -> None:
+    """A rollout with an undecided answer counts in the two metrics of excluded rollouts only."""
+    undecided = rollout("e", 0)
+    undecided.verdict = "undecided"
+    metrics = step_metrics([[rollout("e", 1), rollout("e", 0), rollout("e", 1), undecided]], {}, {})
+    assert (metrics["reward/verifier_undecided_ratio"], metrics["rollout/excluded"]) == (1 / 4, 1)
+    assert metrics["reward/mean"] == 2 / 3
+
+
 def test_step_metrics_equal_manual_computation() -> None:
     """The metrics of a step equal the manual computation."""
     metrics = step_metrics(GROUPS, {"loss": 0.25}, {"rollout": 2.0, "update": 1.0})
