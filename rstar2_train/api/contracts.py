@@ -52,7 +52,7 @@ class ExitCode(enum.IntEnum):
 
 
 Reason = Literal[
-    "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended",
+    "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "OffPolicy", "Suspended",
     "EngineUnavailable", "JudgeUnavailable", "RanksLost", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
     "NothingToTrain", "HubUnavailable", "Defect", "Crashed",
 ]  # fmt: skip

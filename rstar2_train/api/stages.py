@@ -79,6 +79,9 @@ class CollapseTrigger(ApiModel):
     """Fall of the mean reward below the best window, as a share of that window's reward."""
     window_steps: Annotated[int, Field(ge=2, le=1000)] = 10
     """Steps that the fall must last."""
+    min_effective_sample_size: Probability = 0.3
+    """Minimum effective sample size of the importance weights, as a share of the tokens. Below it for windowSteps, the
+    stage completes with its best checkpoint. Applies if maxStaleness is above 0."""
 
 
 class ResampleSpec(ApiModel):
@@ -94,10 +97,13 @@ class ResampleSpec(ApiModel):
 class ImportanceCorrection(ApiModel):
     """Truncated importance sampling for the gap between engine and trainer."""
 
-    enabled: bool = False
-    """Whether each token has the weight min(cap, p_trainer / p_engine)."""
+    enabled: bool | None = None
+    """Whether each token has the weight min(cap, p_trainer / p_engine). Default: true if maxStaleness is above 0."""
     cap: Positive = 2.0
     """Maximum weight."""
+    max_sequence_gap: Positive | None = None
+    """Maximum mean of |log p_trainer - log p_engine| over a rollout's tokens; above it they have weight 0. Default: no
+    maximum."""
 
 
 class GRPODefaults(ApiModel):
@@ -129,6 +135,9 @@ class GRPODefaults(ApiModel):
     """Maximum tokens of one trajectory after the prompt, tool output included."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Maximum assistant turns of one trajectory."""
+    max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
+    """Maximum number of steps between the weights that sample a token and the weights that it trains. 0: sampling and
+    training take turns. Above 0, sampling continues during the update."""
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
     """Sampling temperature."""
     learning_rate: Positive | None = None
@@ -168,6 +177,7 @@ class GRPOSettings(ApiModel):
     max_prompt_tokens: int = 2048
     max_response_tokens: int = 8192
     max_turns: int = 10
+    max_staleness: int = 0
     temperature: float = 1.0
     learning_rate: float = 1e-6
     warmup_steps: int = 20
@@ -187,6 +197,13 @@ class GRPOSettings(ApiModel):
         return Sampling(
             temperature=self.temperature, max_response_tokens=self.max_response_tokens, max_turns=self.max_turns
         )
+
+    @property
+    def correction_cap(self) -> float | None:
+        """Cap of the truncated importance correction; None if it is off."""
+        correction = self.importance_correction
+        enabled = self.max_staleness > 0 if correction.enabled is None else correction.enabled
+        return correction.cap if enabled else None
 
 
 class FilterStage(ApiModel):

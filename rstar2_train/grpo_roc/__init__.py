@@ -5,4 +5,5 @@ orchestrator.selection -> resample   which rollouts of a group train           p
                        -> advantage  advantages of the kept rollouts           eq. 7
 trainer.batching -------> advantage  weight of a token in the update           eq. 6
 trainer.step -----------> loss       clipped objective of a micro-batch        eq. 6
+trainer.trainer_group --> gap        quantiles of |log p_trainer - log p_engine|
 """

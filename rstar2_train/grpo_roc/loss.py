@@ -11,8 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rstar2_train.grpo_roc.gap import GAP_EDGES
+
 LOG_RATIO_LIMIT = 20.0
 """Bound of log ratios before exp: an overflow would change a masked token's 0 to NaN."""
+OUTSIDE = 0.1
+"""A token whose p_old / p_engine differs from 1 by more than this counts as outside."""
+DEFAULT_CAP = 2.0
+"""Cap of the weights in the effective sample size if the correction is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +28,11 @@ class LossParts:
     loss: Tensor
     """Scalar with a gradient: minus the micro-batch's share of eq. 6."""
     sums: dict[str, Tensor]
-    """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities also mismatch and correction."""
+    """Scalars to sum: tokens, clipped, ratio, kl; with engine log-probabilities also those of `_gap_metrics`."""
     maxima: dict[str, Tensor]
     """Scalars to maximise: ratio_max, mismatch_max."""
+    gaps: Tensor
+    """Number of tokens per bin of `GAP_EDGES`, by |log p_old - log p_engine|; empty without engine values."""
 
 
 def grpo_loss(
@@ -37,6 +45,8 @@ def grpo_loss(
     clip_high: float,
     engine_logprobs: Tensor | None = None,
     correction_cap: float | None = None,
+    stale: Tensor | None = None,
+    excluded: Tensor | None = None,
 ) -> LossParts:
     """Return minus the clipped objective of eq. 6 for some tokens. All tensors have one shape, or broadcast to it.
 
@@ -49,6 +59,9 @@ def grpo_loss(
         clip_high: the upper bound of the ratio is 1 + clip_high (clip-higher).
         engine_logprobs: log-probabilities that the engine reported, for the mismatch metrics.
         correction_cap: weight each token by min(cap, p_old / p_engine): truncated importance sampling. None: off.
+        stale: whether other weights than those of p_old sampled the token, for the metrics; None: no token.
+        excluded: whether the token's rollout is too far from p_old to be trained on (`excluded_by_gap`); None: no
+            token. Its weight in the loss becomes 0; the metrics include it.
 
     Raises:
         ValueError: for a correction without the engine's log-probabilities.
@@ -73,12 +86,53 @@ def grpo_loss(
         }
         maxima = {"ratio_max": torch.where(trained, ratio, 0.0).max()}
         correction = torch.ones_like(ratio)
+        gaps = torch.zeros(0)
         if engine_logprobs is not None:
             gap = torch.where(trained, old_logprobs - engine_logprobs, 0.0)
-            sums["mismatch"] = gap.abs().sum()
             maxima["mismatch_max"] = gap.abs().max()
+            sums |= _gap_metrics(gap, count, cap=correction_cap or DEFAULT_CAP, stale=stale)
+            gaps = _histogram(gap.abs()[trained])
             if correction_cap is not None:
                 correction = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=correction_cap)
                 sums["correction"] = (correction * count).sum()
+        if excluded is not None:
+            correction = torch.where(excluded, 0.0, correction)
+            sums["excluded"] = (excluded.to(count.dtype) * count).sum()
     loss = -(objective * correction * weights).sum()
-    return LossParts(loss=loss, sums=sums, maxima=maxima)
+    return LossParts(loss=loss, sums=sums, maxima=maxima, gaps=gaps)
+
+
+def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, limit: float) -> Tensor:
+    """Return whether each token belongs to a sequence whose mean absolute gap over its trained tokens exceeds `limit`.
+
+    `sequences`: index of the sequence of each token, from 0.
+    """
+    count = int(sequences.max()) + 1 if len(sequences) else 0
+    totals = torch.zeros(count, device=gap.device).index_add_(0, sequences, torch.where(trained, gap.abs(), 0.0))
+    tokens = torch.zeros(count, device=gap.device).index_add_(0, sequences, trained.to(totals.dtype))
+    return (totals > limit * tokens)[sequences]
+
+
+def _gap_metrics(gap: Tensor, count: Tensor, *, cap: float, stale: Tensor | None) -> dict[str, Tensor]:
+    """Return the sums of the gap's metrics.
+
+    mismatch (absolute gap), outside, and the truncated weights with their squares; of stale tokens drift (absolute gap)
+    and stale (their number).
+    """
+    ratio = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    weight = ratio.clamp(max=cap) * count
+    sums = {
+        "mismatch": gap.abs().sum(),
+        "outside": (((ratio - 1).abs() > OUTSIDE).to(count.dtype) * count).sum(),
+        "weight": weight.sum(),
+        "weight_squared": (weight * weight).sum(),
+    }
+    if stale is not None:
+        other = stale.to(count.dtype) * count
+        sums |= {"drift": (gap.abs() * other).sum(), "stale": other.sum()}
+    return sums
+
+
+def _histogram(values: Tensor) -> Tensor:
+    edges = torch.tensor(GAP_EDGES, device=values.device, dtype=values.dtype)
+    return torch.bincount(torch.bucketize(values, edges), minlength=len(GAP_EDGES) + 1)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +44,9 @@ class Generation:
     """Log-probability of each token under the sampling distribution (after temperature and top-p)."""
     finish_reason: Literal["stop", "length"]
     weight_version: str
-    """Weight version that sampled all tokens."""
+    """Weight version that sampled the first token, and all tokens if `later_versions` is empty."""
+    later_versions: list[tuple[str, int]] = field(default_factory=list)
+    """Each version that the engine loaded during the request, with the position of its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +112,31 @@ class EngineClient:
         reply = await self._call("GET", "/weight_info", seconds=_SHORT_SECONDS)
         return str(reply["weight_version"])
 
-    async def load_weights(self, folder: Path, version: str, *, seconds: float) -> None:
+    async def load_weights(self, folder: Path, version: str, *, seconds: float, keep_requests: bool = False) -> None:
         """Load the weights in `folder` (an absolute path that the engine can read) as `version`.
 
-        Aborts the requests in flight, clears the prefix cache, and verifies the version at the end. During the load,
-        and after a failure in the middle of it, the engine's version is `loading`. Raises EngineRejected when the
-        folder holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
+        Aborts the requests in flight, clears the prefix cache, and verifies the version at the end. With
+        `keep_requests` the requests wait instead, and their next tokens come from the new weights. During the load, and
+        after a failure in the middle of it, the engine's version is `loading`. Raises EngineRejected when the folder
+        holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
         """
         async with self._deadline(version, seconds):
             await self._replace_weights(
                 lambda: self._call_workers("rstar2_load", str(folder), seconds=seconds),
                 version=version,
                 seconds=seconds,
+                keep_requests=keep_requests,
             )
 
     async def load_chain(
-        self, chain: Sequence[Path], version: str, *, version_id: str, seconds: float, fresh: bool = False
+        self,
+        chain: Sequence[Path],
+        version: str,
+        *,
+        version_id: str,
+        seconds: float,
+        fresh: bool = False,
+        keep_requests: bool = False,
     ) -> None:
         """Load the last version of a chain of snapshot and deltas (absolute paths), as `load_weights` loads a folder.
 
@@ -141,6 +152,7 @@ class EngineClient:
                 lambda: self._call_workers("rstar2_swap", version_id, seconds=seconds),
                 version=version,
                 seconds=seconds,
+                keep_requests=keep_requests,
             )
 
     async def workers(self) -> int:
@@ -191,11 +203,18 @@ class EngineClient:
             raise EngineUnavailable(f"{self.url} did not load version {version!r} within {seconds:g} s") from error
 
     async def _replace_weights(
-        self, replace: Callable[[], Awaitable[list[dict[str, Any]]]], *, version: str, seconds: float
+        self,
+        replace: Callable[[], Awaitable[list[dict[str, Any]]]],
+        *,
+        version: str,
+        seconds: float,
+        keep_requests: bool = False,
     ) -> None:
-        """Pause the engine, replace its weights, resume, and verify the version. `replace`: returns each worker's
-        result."""
-        await self._call("POST", "/pause?mode=abort", seconds=seconds)
+        """Pause the engine, replace its weights, resume, and verify the version.
+
+        `replace`: returns each worker's result. `keep_requests`: let the requests in flight wait, not fail.
+        """
+        await self._call("POST", "/pause?mode=keep" if keep_requests else "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
         await self.mark_loading()
         results = await replace()
@@ -267,11 +286,14 @@ def checked_generation(reply: dict[str, Any], *, url: str) -> Generation:
         raise EngineUnavailable(f"{url} finished a request with reason {reason!r}")
     token_ids: list[int] = reply["token_ids"]
     logprobs: list[float] = reply["logprobs"]
-    versions = sorted(set(reply["weight_versions"]))
-    if len(versions) != 1:
-        raise EngineUnavailable(f"{url} changed its weight version during a request: {versions}")
+    spans: list[tuple[str, int]] = [(version, end) for version, end in reply["weight_versions"]]
+    if not spans:
+        raise EngineUnavailable(f"{url} reports no weight version for a request")
     if len(logprobs) != len(token_ids):
         raise EngineUnavailable(f"{url} returned {len(logprobs)} log-probabilities for {len(token_ids)} tokens")
     if math.isnan(sum(logprobs)):
-        raise EngineRejected(f"{url} returned NaN log-probabilities: the weights of version {versions[0]!r} are broken")
-    return Generation(token_ids, logprobs, reason, versions[0])
+        raise EngineRejected(
+            f"{url} returned NaN log-probabilities: the weights of version {spans[-1][0]!r} are broken"
+        )
+    later = [(version, start) for (version, _), (_, start) in zip(spans[1:], spans, strict=False)]
+    return Generation(token_ids, logprobs, reason, spans[0][0], later)

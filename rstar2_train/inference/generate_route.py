@@ -76,7 +76,7 @@ class GenerateRoute:
             "token_ids": list(output.token_ids),
             "logprobs": [max(value, LOWEST) for value in output.logprobs.logprobs],
             "finish_reason": output.finish_reason,
-            "weight_versions": [span.version for span in output.weight_versions or ()],
+            "weight_versions": [[span.version, span.end] for span in output.weight_versions or ()],
         }
 
     async def _score(self, engine: Any, body: bytes) -> dict[str, Any]:

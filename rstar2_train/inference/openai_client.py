@@ -107,7 +107,7 @@ class OpenAIClient(_ModelList):
             "token_ids": token_ids,
             "logprobs": choice["logprobs"]["token_logprobs"],
             "finish_reason": choice["finish_reason"],
-            "weight_versions": [self._model],
+            "weight_versions": [[self._model, -1]],
         }
         return checked_generation(fields, url=self.url)
 
@@ -123,7 +123,7 @@ class OpenAIClient(_ModelList):
         """Return the model's name. Raises EngineUnavailable while the server does not serve it."""
         return (await self._served_model()).name
 
-    async def load_weights(self, folder: Path, version: str, *, seconds: float) -> None:
+    async def load_weights(self, folder: Path, version: str, *, seconds: float, keep_requests: bool = False) -> None:
         """Check that the server serves the model; load nothing. Raises EngineUnavailable if it does not."""
         await self._served_model()
 

@@ -60,6 +60,7 @@ class PoolTimes:
 class _Target:
     number: int
     update: WeightUpdate
+    keep_requests: bool
 
 
 @dataclass(slots=True)
@@ -112,6 +113,8 @@ class EnginePool:
         self._connect = connect or EngineClient
         self._engines: dict[str, _PooledEngine] = {}
         self._target: _Target | None = None
+        self._numbers: dict[str, int] = {}
+        """Number of the last push of each version."""
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,22 +159,32 @@ class EnginePool:
             raise EngineUnavailable(f"{url} has left the pool")
         return engine.client
 
-    async def update_weights(self, folder: Path, version: str) -> list[str]:
-        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`; see `push`."""
-        return await self.push(FolderUpdate.make(folder, version))
+    def push_number(self, version: str) -> int | None:
+        """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
+        return self._numbers.get(version)
 
-    async def push(self, update: WeightUpdate) -> list[str]:
+    async def update_weights(self, folder: Path, version: str, *, keep_requests: bool = False) -> list[str]:
+        """Load the weights in `folder` (a Hugging Face model) into all engines as `version`; see `push`."""
+        return await self.push(FolderUpdate.make(folder, version), keep_requests=keep_requests)
+
+    async def push(self, update: WeightUpdate, *, keep_requests: bool = False) -> list[str]:
         """Load a weight version into all engines.
 
         Returns the addresses of the engines that have confirmed it: at least one. The others join when they confirm it.
-        Running trajectories are moved. Raises EngineRejected when an engine rejects the files and no other engine takes
-        them, EngineUnavailable when no engine serves within the patience of `times`.
+        Running trajectories are moved. With `keep_requests` they stay in their engine, wait for its load and continue
+        with the new weights; only those of an engine that does not confirm the version in time are moved. Raises
+        EngineRejected when an engine rejects the files and no other engine takes them, EngineUnavailable when no engine
+        serves within the patience of `times`.
         """
         number = self._target.number + 1 if self._target else 1
         for url, engine in self._engines.items():
             engine.confirmed, engine.rejected = 0, ""
-            self.admission.remove_engine(url)
-        self._target = _Target(number, update)
+            if keep_requests:
+                self.admission.hold_engine(url)
+            else:
+                self.admission.remove_engine(url)
+        self._target = _Target(number, update, keep_requests)
+        self._numbers[update.version] = number
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()
@@ -192,8 +205,9 @@ class EnginePool:
             await _wait(self._changed, seconds=min(1.0, self.times.retry_interval))
         if not self.serving:
             raise EngineUnavailable(self._outage_message())
-        for engine in self._engines.values():
+        for url, engine in self._engines.items():
             if engine.confirmed != number:
+                self.admission.remove_engine(url)
                 log.warning(
                     "engine %s does not serve version %s yet: %s", engine.client.url, update.version, engine.last_error
                 )
@@ -255,6 +269,8 @@ class EnginePool:
             except (EngineUnavailable, EngineRejected) as error:
                 if serving and target is self._target:
                     self.mark_failed(url, error)
+                elif not serving:
+                    self.admission.remove_engine(url)  # it may be held
                 engine.last_error = str(error)
                 engine.rejected = str(error) if isinstance(error, EngineRejected) else ""
             if target is not None and target is self._target:
@@ -276,7 +292,9 @@ class EnginePool:
         # Loaded once per push, even if the versions are equal: a resumed run can give a new model the same name.
         update = target.update
         if engine.loaded != target.number or await engine.client.weight_version() != update.version:
-            await update.load(engine.client, seconds=self.times.load, fresh=engine.refused)
+            await update.load(
+                engine.client, seconds=self.times.load, fresh=engine.refused, keep_requests=target.keep_requests
+            )
             await self._check_probe(engine, target)
             engine.loaded = target.number
         if target is not self._target:

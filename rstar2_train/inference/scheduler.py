@@ -89,6 +89,7 @@ class Scheduler(Generic[Key]):
         self.policy = make_policy(policy, max_in_flight=max_in_flight) if isinstance(policy, str) else policy
         self._clock = clock
         self._engines: dict[str, EngineState] = {}
+        self._held: set[str] = set()
         self._waiting = _WaitingWork(self.policy)
         self._works: dict[Key, Work] = {}
         self._engine_of: dict[Key, EngineState] = {}
@@ -97,7 +98,7 @@ class Scheduler(Generic[Key]):
     @property
     def engines(self) -> list[str]:
         """Engines that accept trajectories."""
-        return list(self._engines)
+        return [name for name in self._engines if name not in self._held]
 
     @property
     def waiting(self) -> list[Key]:
@@ -110,14 +111,26 @@ class Scheduler(Generic[Key]):
         return {cast(Key, key): state.rounded(work.tokens) for key, work in state.running.items()}
 
     def add_engine(self, engine: str, *, capacity: int, block: int = 1) -> None:
-        """Add an engine with `capacity` tokens of KV cache, allocated in blocks of `block` tokens."""
+        """Add an engine with `capacity` tokens of KV cache, allocated in blocks of `block` tokens.
+
+        A held engine keeps its keys and accepts new ones again.
+        """
+        if engine in self._held:
+            self._held.remove(engine)
+            return
         if engine in self._engines:
             raise ValueError(f"engine {engine} is already in use")
         self._engines[engine] = EngineState(engine, capacity, block)
 
+    def hold_engine(self, engine: str) -> None:
+        """Let an engine keep its keys, but assign no new one to it, until it is added again or removed."""
+        if engine in self._engines:
+            self._held.add(engine)
+
     def remove_engine(self, engine: str) -> list[Key]:
         """Remove an engine and return its keys, which wait again at their old position; an unknown engine has none."""
         state = self._engines.pop(engine, None)
+        self._held.discard(engine)
         return [] if state is None else [self._requeue(work) for work in list(state.running.values())]
 
     def submit(self, key: Key, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> None:
@@ -146,7 +159,8 @@ class Scheduler(Generic[Key]):
             engine.rate = rate if not engine.rate else engine.rate + _RATE_WEIGHT * (rate - engine.rate)
         work.context, work.since = context, now
         if not self._waiting:
-            better = self.policy.moved(work, engine, list(self._engines.values()), now=now)
+            candidates = [state for state in self._accepting() if state is not engine]
+            better = self.policy.moved(work, engine, [engine, *candidates], now=now)
             if better is not engine:
                 self._leave(work)
                 self._enter(work, better)
@@ -178,7 +192,7 @@ class Scheduler(Generic[Key]):
         assigned: list[tuple[Key, str]] = []
         while self._waiting:
             work = self._waiting.first()
-            engine = self.policy.choose(work, self._engines.values(), now=self._clock())
+            engine = self.policy.choose(work, self._accepting(), now=self._clock())
             if engine is None:
                 break
             work.since = self._clock()
@@ -186,6 +200,9 @@ class Scheduler(Generic[Key]):
             self._waiting.remove(work)
             assigned.append((cast(Key, work.key), engine.name))
         return assigned
+
+    def _accepting(self) -> list[EngineState]:
+        return [state for name, state in self._engines.items() if name not in self._held]
 
     def _enter(self, work: Work, engine: EngineState) -> None:
         engine.running[work.key] = work
@@ -287,6 +304,10 @@ class AdmissionQueue:
         """Add an engine that is ready."""
         self._scheduler.add_engine(engine, capacity=capacity, block=block)
         self._assign_slots()
+
+    def hold_engine(self, engine: str) -> None:
+        """Let the slots of an engine keep it, and assign no new slot to it, until it is added again."""
+        self._scheduler.hold_engine(engine)
 
     def remove_engine(self, engine: str) -> None:
         """Remove a lost engine: its requests are cancelled, and its slots wait for another engine."""

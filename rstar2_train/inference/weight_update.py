@@ -34,13 +34,14 @@ class WeightUpdate(Protocol):
         """Check of the engine after the update; None: no check."""
         ...
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
+    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Load the version into one engine.
 
         Args:
             client: the engine.
             seconds: timeout.
             fresh: use nothing that the engine kept from earlier versions, because the probe refused its weights.
+            keep_requests: let the requests in flight wait and continue with the new weights, instead of aborting them.
 
         Raises:
             EngineRejected: the files do not fit the engine; its weights stay.
@@ -63,9 +64,9 @@ class FolderUpdate:
         """Return the update; the engines have other working directories, so the path becomes absolute."""
         return cls(folder.absolute(), version, probe)
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
+    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine read the folder."""
-        await client.load_weights(self.folder, self.version, seconds=seconds)
+        await client.load_weights(self.folder, self.version, seconds=seconds, keep_requests=keep_requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,16 @@ class DeltaUpdate:
     """Id of this version of this run."""
     probe: Probe | None = None
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
+    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
         """Let the engine update its host copy, then load all tensors from it."""
-        await client.load_chain(self.chain, self.version, version_id=self.version_id, seconds=seconds, fresh=fresh)
+        await client.load_chain(
+            self.chain,
+            self.version,
+            version_id=self.version_id,
+            seconds=seconds,
+            fresh=fresh,
+            keep_requests=keep_requests,
+        )
 
 
 class WeightSender(Protocol):
@@ -120,16 +128,16 @@ class CollectiveUpdate:
         """Check of the engine after the update."""
         return self.delta.probe
 
-    async def load(self, client: EngineClient, *, seconds: float, fresh: bool) -> None:
-        """Receive the weights from the trainer; after a failure, read the files."""
-        if self.is_open and not fresh and client.url not in self.failures:
+    async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
+        """Receive the weights from the trainer; after a failure, and to keep requests in flight, read the files."""
+        if self.is_open and not fresh and not keep_requests and client.url not in self.failures:
             try:
                 await self._receive(client, seconds=seconds)
                 return
             except EngineUnavailable as error:
                 self.failures[client.url] = str(error)
                 log.warning("collective transfer failed, using the files of version %s: %s", self.version, error)
-        await self.delta.load(client, seconds=seconds, fresh=fresh)
+        await self.delta.load(client, seconds=seconds, fresh=fresh, keep_requests=keep_requests)
 
     async def _receive(self, client: EngineClient, *, seconds: float) -> None:
         workers = await client.workers()

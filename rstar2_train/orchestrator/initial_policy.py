@@ -45,6 +45,12 @@ def step_version(stage: Stage, step: int) -> str:
     return f"{stage.name}-step-{step:06d}"
 
 
+def version_step(stage: Stage, version: str) -> int | None:
+    """Return the number of steps of a weight version of `step_version`; None for any other version."""
+    prefix, _, number = version.rpartition("-step-")
+    return int(number) if prefix == stage.name and number.isdigit() else None
+
+
 def final_version(stage: Stage, step: int) -> str:
     """Return the weight version of a stage's final model, which is that of `step`."""
     return f"{stage.name}-final-{step:06d}"

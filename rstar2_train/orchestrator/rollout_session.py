@@ -58,6 +58,7 @@ class RolloutSession:
             times=PoolTimes(load=spec.rollout.weight_timeout_seconds),
         )
         self._transport: WeightTransport | None = None
+        self._exported: WeightUpdate | None = None
         self._judge = JudgeClient(
             ctx.endpoints.judge,
             token=read_secret(JUDGE_TOKEN),
@@ -80,9 +81,7 @@ class RolloutSession:
 
         If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
         """
-        if self._transport is None:
-            self._transport = self._make_transport(group)
-        transport = self._transport
+        transport = self._transport_of(group)
         update = await transport.publish(group, version)
         try:
             await self._unless_stopped(self._pool.push(update))
@@ -94,6 +93,30 @@ class RolloutSession:
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
         await asyncio.to_thread(transport.prune)
+
+    async def export_weights(self, group: TrainerGroup, version: str) -> None:
+        """Publish the trainer's weights as `version`, for `load_exported`. Raises StageFailed if the disk is full."""
+        self._exported = await self._transport_of(group).publish(group, version)
+
+    async def load_exported(self) -> bool:
+        """Load the last exported version into the engines; the rollouts in flight continue with its weights.
+
+        Return False if the engines reject a delta: the next exported version is then a snapshot. Raises as
+        `push_folder` does.
+        """
+        assert self._exported is not None
+        assert self._transport is not None
+        try:
+            await self._unless_stopped(self._pool.push(self._exported, keep_requests=True))
+        except EngineRejected as error:
+            if not self._transport.restart():
+                raise _stage_failure(error) from error
+            log.warning("%s; the next version is a snapshot", error)
+            return False
+        except EngineUnavailable as error:
+            raise _stage_failure(error) from error
+        await asyncio.to_thread(self._transport.prune)
+        return True
 
     async def push_folder(self, folder: Path, version: str) -> None:
         """Load the model in `folder` into the engines as `version`; on return at least one engine has confirmed it.
@@ -107,6 +130,12 @@ class RolloutSession:
             await self._unless_stopped(self._pool.push(update))
         except (EngineUnavailable, EngineRejected) as error:
             raise _stage_failure(error) from error
+
+    def _transport_of(self, group: TrainerGroup) -> WeightTransport:
+        """Return the job's transport; the first call creates it."""
+        if self._transport is None:
+            self._transport = self._make_transport(group)
+        return self._transport
 
     def _make_transport(self, group: TrainerGroup) -> WeightTransport:
         rollout = self._ctx.job.spec.rollout
@@ -122,14 +151,16 @@ class RolloutSession:
         sampling: Sampling,
         seed: tuple[int | str, ...],
         on_group: Callable[[list[Trajectory]], None] = lambda _: None,
+        later_versions: bool = False,
     ) -> list[list[Trajectory]]:
         """Return `samples` scored trajectories per problem, in the order of `problems`.
 
-        `on_group`: called with each group, in the order of sample numbers, when its last trajectory is scored. Raises
-        SuspendRequested on a stop request, StageFailed when too many rollouts are lost, and any error of `on_group`.
+        `later_versions`: whether weights that are loaded meanwhile may sample as well. `on_group`: called with each
+        group, in the order of sample numbers, when its last trajectory is scored. Raises SuspendRequested on a stop
+        request, StageFailed when too many rollouts are lost, and any error of `on_group`.
         """
         count = self._progress_counter(0, len(problems) * samples, every=samples)
-        context = self._rollout_context(sampling, seed)
+        context = self._rollout_context(sampling, seed, later_versions=later_versions)
         unfinished: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
 
         def on_done(trajectory: Trajectory) -> None:
@@ -175,7 +206,9 @@ class RolloutSession:
         _check_lost(results)
         return results
 
-    def _rollout_context(self, sampling: Sampling, seed: tuple[int | str, ...]) -> RolloutContext:
+    def _rollout_context(
+        self, sampling: Sampling, seed: tuple[int | str, ...], *, later_versions: bool = False
+    ) -> RolloutContext:
         spec = self._ctx.job.spec
         agent = Agent(
             chat_format=self._chat_format,
@@ -183,7 +216,9 @@ class RolloutSession:
             rollout=spec.rollout,
             limits=JudgeLimits.from_spec(spec.judge.limits),
         )
-        return RolloutContext(agent=agent, pool=self._pool, judge=self._judge, seed=seed)
+        return RolloutContext(
+            agent=agent, pool=self._pool, judge=self._judge, seed=seed, later_versions=later_versions
+        )
 
     def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:
         """Return a function that counts one finished rollout, and reports the progress after each `every` rollouts."""
@@ -203,11 +238,14 @@ class RolloutSession:
         """
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self._ctx.stopping.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not working.done():
-            working.cancel()
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopped = not working.done()
+        finally:
+            stopping.cancel()
+            working.cancel()  # no effect on a finished task
             await asyncio.gather(working, return_exceptions=True)
+        if stopped:
             raise SuspendRequested
         try:
             return working.result()

@@ -5,7 +5,7 @@ Marks each trajectory with its selection (kept or dropped, and the reason), so t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
@@ -16,11 +16,17 @@ from rstar2_train.trainer.types import TrainSequence
 
 
 def select_group(
-    group: Sequence[Trajectory], *, settings: GRPOSettings, seed: int, step: int
+    group: Sequence[Trajectory],
+    *,
+    settings: GRPOSettings,
+    seed: int,
+    step: int,
+    staleness: Callable[[str], int] | None = None,
 ) -> list[TrainSequence] | None:
     """Mark the trajectories of one group in place; return its training sequences (paper §2.2.3, eq. 7).
 
-    Return None for a group whose kept rewards are equal: it has no advantage.
+    `staleness`: returns the age of a weight version at the step, in steps; None: every token has age 0. Return None for
+    a group whose kept rewards are equal: it has no advantage.
     """
     selection = resample(
         [_stats(trajectory) for trajectory in group],
@@ -36,7 +42,7 @@ def select_group(
         return None
     kept = [group[index] for index in selection.kept]
     advantages = group_advantages([trajectory.reward for trajectory in kept])
-    return [_sequence(trajectory, advantage) for trajectory, advantage in zip(kept, advantages, strict=True)]
+    return [_sequence(trajectory, advantage, staleness) for trajectory, advantage in zip(kept, advantages, strict=True)]
 
 
 def regroup_stored(
@@ -60,7 +66,7 @@ def _stats(trajectory: Trajectory) -> RolloutStats:
     )
 
 
-def _sequence(trajectory: Trajectory, advantage: float) -> TrainSequence:
+def _sequence(trajectory: Trajectory, advantage: float, staleness: Callable[[str], int] | None) -> TrainSequence:
     ids, mask, logprobs = trajectory.response()
     return TrainSequence(
         prompt_ids=trajectory.prompt_ids,
@@ -68,4 +74,16 @@ def _sequence(trajectory: Trajectory, advantage: float) -> TrainSequence:
         mask=mask,
         engine_logprobs=logprobs,
         advantage=advantage,
+        staleness=_token_staleness(trajectory, staleness) if staleness else (),
     )
+
+
+def _token_staleness(trajectory: Trajectory, staleness: Callable[[str], int]) -> list[int]:
+    """Return the age of the weights that sampled each response token; 0 for tool output."""
+    ages: list[int] = []
+    for segment in trajectory.segments:
+        if segment.kind == "tool":
+            ages += [0] * len(segment.token_ids)
+        for version, count in segment.version_spans():
+            ages += [staleness(version)] * count
+    return ages

@@ -43,10 +43,12 @@ class TrainerSession:
         source: InitialPolicy,
         *,
         inherit: bool = False,
+        lag: int = 0,
         start_group: Callable[..., TrainerGroup] = TrainerGroup,
     ) -> None:
         """`source`: the policy to start from; `inherit`: with the optimiser of its stage.
 
+        `lag`: largest number of steps between the weights that sample rollouts and the step that they train.
         `start_group`: starts the ranks, with the arguments of TrainerGroup.
         """
         self._ctx = ctx
@@ -60,11 +62,15 @@ class TrainerSession:
         self._saving: asyncio.Task[None] | None = None
         self.extra: dict[str, Any] = {}
         """JSON values that the stage stores in each checkpoint, such as its history."""
-        self.rewards: list[float] = []
-        """Mean reward of each step since the last checkpoint. The first step was sampled with that checkpoint's
-        weights."""
+        self.rewards: list[tuple[int, float]] = []
+        """Steps of the weights that sampled a batch, and the batch's mean reward, for checkpoints that are not rated
+        yet."""
         self.best: tuple[float, int] | None = None
-        """The best checkpoint: mean reward of the steps from it to the next one, and its step."""
+        """The best checkpoint: mean reward of the batches that the weights from it to the next one sampled, and its
+        step."""
+        self._lag = lag
+        self._unrated: list[int] = []
+        """Steps of the checkpoints of this attempt that are not rated yet, in order."""
         self.resumes = bool(checkpoints.list_checkpoints(ctx.folder.checkpoints))
         """Whether the stage has a checkpoint to resume from; if not, its weights are those of `source`."""
 
@@ -107,6 +113,7 @@ class TrainerSession:
             return 0
         self.extra = state.extra
         self._done = self._saved = state.step
+        self._unrated = [state.step]
         best = self.extra.get("best")
         # After a fallback to an older checkpoint, its best one may have been deleted since.
         self.best = (best[0], best[1]) if best and self._exists(best[1]) else None
@@ -182,24 +189,32 @@ class TrainerSession:
             self._saving = None
 
     async def _write(self, step: int) -> None:
-        """Write a checkpoint, rate the previous one, and prune.
-
-        The rewards since the previous checkpoint rate that checkpoint: its weights sampled the first of them.
-        """
+        """Write a checkpoint, rate earlier ones, and prune those that are rated."""
         ctx, policy = self._ctx, self._ctx.job.spec.checkpoint
         ctx.check_current()
-        if self._saved and self.rewards:
-            reward = fmean(self.rewards)
-            if self.best is None or reward > self.best[0]:
-                self.best = (reward, self._saved)
-        self.rewards.clear()
+        self._unrated.append(step)
+        self._rate(step)
         self.extra["best"] = list(self.best) if self.best else None
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
         await asyncio.to_thread(self.group.save, folder, step=step, extra=self.extra)
         self._saved = step
         best = self.best[1] if self.best and policy.keep_best else None
-        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=policy.keep_last, best=best)
+        keep_last = max(policy.keep_last, len(self._unrated)) if policy.keep_best else policy.keep_last
+        await asyncio.to_thread(checkpoints.prune, ctx.folder.checkpoints, keep_last=keep_last, best=best)
         ctx.report(checkpoint=self._reference(step))
+
+    def _rate(self, step: int) -> None:
+        """Rate each checkpoint whose rollouts are all trained on by now, that of the next checkpoint excluded.
+
+        The weights from a checkpoint to the next one sampled batches; the mean reward of these batches rates it.
+        """
+        while len(self._unrated) > 1 and self._unrated[1] + self._lag <= step:
+            checkpoint, following = self._unrated[:2]
+            rewards = [reward for sampled, reward in self.rewards if checkpoint <= sampled < following]
+            if rewards and (self.best is None or fmean(rewards) > self.best[0]):
+                self.best = (fmean(rewards), checkpoint)
+            self.rewards = [(sampled, reward) for sampled, reward in self.rewards if sampled >= following]
+            del self._unrated[0]
 
     async def finish(self, step: int, *, reason: Reason = "StepsReached") -> Outcome:
         """Write the stage's final checkpoint and model, and return the outcome.
@@ -210,11 +225,12 @@ class TrainerSession:
         ctx = self._ctx
         await self.checkpoint(step)
         message = f"finished after {step} steps"
-        if reason == "Collapsed" and self.best is not None and self._exists(self.best[1]):
+        collapsed = reason in ("Collapsed", "OffPolicy")
+        if collapsed and self.best is not None and self._exists(self.best[1]):
             best = checkpoints.checkpoint_path(ctx.folder.checkpoints, self.best[1])
             step = (await asyncio.to_thread(self.group.restore, best)).step
             message += f"; the final model is that of the best checkpoint, step {step}"
-        elif reason == "Collapsed":
+        elif collapsed:
             message += "; no earlier checkpoint was kept, so the final model is the collapsed one"
             log.warning("stage %s: %s (see spec.checkpoint: everySteps, keepBest)", ctx.stage.name, message)
         ctx.check_current()

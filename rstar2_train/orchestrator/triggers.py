@@ -2,6 +2,7 @@
 
 Paper §4.3: stage 1 was followed by stage 2 when the truncation ratio had settled at about 10 %; stage 2 by stage 3 when
 over 70 % of the prompts of a batch were solved by every rollout; after the last stage the reward falls permanently.
+Under staleness a record describes the weights that sampled the step's rollouts, at most maxStaleness steps before it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class StepRecord:
     """Share of rollouts that a limit stopped, 0..1."""
     all_correct: float
     """Share of prompts that every rollout solved, 0..1."""
+    effective_sample_size: float | None = None
+    """Effective sample size of the importance weights, as a share of the tokens; None without staleness or update."""
 
 
-EndReason = Literal["TruncationSettled", "AllCorrect", "Collapsed"]
+EndReason = Literal["TruncationSettled", "AllCorrect", "Collapsed", "OffPolicy"]
 
 _SETTLED_SPREAD = 0.05
 """Truncation has settled if no step of the window differs from the window's mean by more than this."""
@@ -39,6 +42,8 @@ def end_reason(
     """Return why the stage must finish now, or None. `history`: one record per finished step, in step order."""
     if has_collapsed(history, collapse):
         return "Collapsed"
+    if is_off_policy(history, collapse):
+        return "OffPolicy"
     window = history[-advance.window_steps :]
     if len(window) < advance.window_steps or len(history) < advance.min_steps:
         return None
@@ -50,6 +55,15 @@ def end_reason(
         if settled and mean <= advance.truncation_below:
             return "TruncationSettled"
     return None
+
+
+def is_off_policy(history: Sequence[StepRecord], settings: CollapseTrigger) -> bool:
+    """Return whether the effective sample size was below its minimum in every step of the last window."""
+    window = history[-settings.window_steps :]
+    if not settings.enabled or len(window) < settings.window_steps:
+        return False
+    sizes = [record.effective_sample_size for record in window]
+    return all(size is not None and size < settings.min_effective_sample_size for size in sizes)
 
 
 def has_collapsed(history: Sequence[StepRecord], settings: CollapseTrigger) -> bool:

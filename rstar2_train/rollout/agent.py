@@ -85,6 +85,8 @@ class Agent:
                     token_ids=turn.token_ids,
                     logprobs=turn.logprobs,
                     weight_version=turn.weight_version,
+                    later_versions=[version for version, _ in turn.later_versions],
+                    later_starts=[start for _, start in turn.later_versions],
                     seconds=time.monotonic() - started,
                 )
             )

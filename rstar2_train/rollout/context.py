@@ -23,11 +23,19 @@ class RolloutContext:
     """Executes the tool calls and verifies answers; retries, then raises JudgeUnavailable."""
     seed: tuple[int | str, ...]
     """Name of the set, such as (job seed, step). With prompt, sample and turn it seeds each request."""
+    later_versions: bool = False
+    """Whether versions that are pushed later may sample as well. If not, a later push loses unfinished rollouts."""
     version: str = field(init=False)
-    """Weight version that must sample every turn: the pool's version at creation. A later push loses unfinished
-    rollouts."""
+    """Oldest weight version that may sample: the pool's version at creation."""
 
     def __post_init__(self) -> None:
         if self.pool.version is None:
             raise ValueError("the engines have no weights yet: call pool.update_weights first")
         object.__setattr__(self, "version", self.pool.version)
+
+    def accepts(self, version: str) -> bool:
+        """Return whether tokens of a weight version belong to this set."""
+        if not self.later_versions:
+            return version == self.version
+        number, oldest = self.pool.push_number(version), self.pool.push_number(self.version)
+        return number is not None and oldest is not None and number >= oldest

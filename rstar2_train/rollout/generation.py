@@ -64,7 +64,7 @@ class FailoverGenerator:
         self.slot.start_turn(len(token_ids))
         for tries in range(1, MAX_TRIES + 1):
             url = await self.wait_for_engine()
-            if pool.version != version:
+            if pool.version != version and not self.context.later_versions:
                 raise InfrastructureError(
                     f"version {pool.version!r} was pushed before the rollouts of {version!r} finished"
                 )
@@ -103,9 +103,9 @@ class FailoverGenerator:
         if request.cancelled():
             return None
         generation = request.result()
-        if generation.weight_version != version:
-            raise EngineUnavailable(
-                f"{url} sampled with weight version {generation.weight_version!r} instead of {version!r}: the engine "
-                "has restarted"
-            )
+        for sampled in (generation.weight_version, *(later for later, _ in generation.later_versions)):
+            if not self.context.accepts(sampled):
+                raise EngineUnavailable(
+                    f"{url} sampled with weight version {sampled!r} instead of {version!r}: the engine has restarted"
+                )
         return generation

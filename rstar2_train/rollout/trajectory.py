@@ -26,9 +26,21 @@ class Segment:
     logprobs: list[float] = field(default_factory=list)
     """Log-probabilities of `token_ids` under the engine's sampling policy; empty for tool segments."""
     weight_version: str = ""
-    """Weight version that sampled it; empty for tool segments."""
+    """Weight version that sampled it, or its first tokens; empty for tool segments."""
     seconds: float = 0.0
     """Wall time of the generation, or of the tool calls."""
+    later_versions: list[str] = field(default_factory=list)
+    """Weight versions that the engine loaded during the segment."""
+    later_starts: list[int] = field(default_factory=list)
+    """Position of the first token of each of `later_versions`."""
+
+    def version_spans(self) -> list[tuple[str, int]]:
+        """Return each weight version with its number of tokens, in order; empty for a tool segment."""
+        if self.kind != "model":
+            return []
+        ends = [*self.later_starts, len(self.token_ids)]
+        versions = [self.weight_version, *self.later_versions]
+        return [(version, end - start) for version, start, end in zip(versions, [0, *ends], ends, strict=False)]
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ _TYPES: dict[str, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "list[int]": pa.list_(pa.int32()),
+    "list[str]": pa.list_(pa.string()),
     "list[float]": pa.list_(pa.float32()),
     "SegmentKind": pa.string(),
     "CallStatus": pa.string(),

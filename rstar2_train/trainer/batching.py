@@ -28,6 +28,8 @@ class BatchRow:
     """Weight of each trained token in the update."""
     advantage: float = 0.0
     engine_logprobs: NDArray[np.float32] | None = None
+    stale: NDArray[np.bool_] | None = None
+    """Whether older weights than those of the update sampled the token; None: no token."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,10 @@ class MicroBatch:
     weights: NDArray[np.float32]
     advantages: NDArray[np.float32]
     engine_logprobs: NDArray[np.float32] | None = None
+    stale: NDArray[np.bool_] | None = None
+    """[trained] whether older weights sampled the token; None: no token of the batch."""
+    rows: NDArray[np.int64] | None = None
+    """[trained] row of each trained token."""
     sequences: int = field(default=0)
     """Number of sequences without padding rows."""
 
@@ -129,12 +135,17 @@ def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float)
     prompt = len(rollout.prompt_ids)
     engine = np.zeros(len(mask), dtype=np.float32)
     engine[prompt:] = rollout.engine_logprobs
+    stale = None
+    if any(rollout.staleness):
+        stale = np.zeros(len(mask), dtype=bool)
+        stale[prompt:] = np.asarray(rollout.staleness) > 0
     return BatchRow(
         ids=np.concatenate([np.asarray(part, dtype=np.int32) for part in (rollout.prompt_ids, rollout.response_ids)]),
         learned=mask,
         weight=weight,
         advantage=rollout.advantage,
         engine_logprobs=engine,
+        stale=stale,
     )
 
 
@@ -182,6 +193,12 @@ def _pack(rows: list[BatchRow], *, sequences: int | None = None) -> MicroBatch:
     counts = [int(row.learned.sum()) for row in rows]
     positions = [number * longest + np.flatnonzero(row.learned) - 1 for number, row in enumerate(rows)]
     engine = [row.engine_logprobs[row.learned] for row in rows if row.engine_logprobs is not None]
+    stale = None
+    if any(row.stale is not None for row in rows):
+        none = [np.zeros(count, dtype=bool) for count in counts]
+        stale = np.concatenate(
+            [fresh if row.stale is None else row.stale[row.learned] for row, fresh in zip(rows, none, strict=True)]
+        )
     return MicroBatch(
         ids=ids,
         positions=np.concatenate(positions),
@@ -189,5 +206,7 @@ def _pack(rows: list[BatchRow], *, sequences: int | None = None) -> MicroBatch:
         weights=np.repeat(np.array([row.weight for row in rows], dtype=np.float32), counts),
         advantages=np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), counts),
         engine_logprobs=np.concatenate(engine) if engine else None,
+        stale=stale,
+        rows=np.repeat(np.arange(len(rows), dtype=np.int64), counts) if engine else None,
         sequences=len(rows) if sequences is None else sequences,
     )

@@ -5,6 +5,7 @@ Runs inside the rank processes. All ranks call these functions together, with th
 
 from __future__ import annotations
 
+import dataclasses
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.grpo_roc.loss import grpo_loss
+from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.model import Policy
 from rstar2_train.trainer.types import MetricTally, Objective
@@ -59,20 +60,30 @@ def grpo_backward(
     for number, batch in enumerate(batches):
         logprobs, entropies = _forward(policy, batch, device, temperature=objective.temperature)
         assert batch.engine_logprobs is not None
+        assert batch.rows is not None
         weights = _to(batch.weights, device)
+        old = logprobs.detach() if old_logprobs is None else old_logprobs[number]
+        engine = _to(batch.engine_logprobs, device)
+        excluded = None
+        if objective.max_sequence_gap is not None:
+            rows = _to(batch.rows, device)
+            excluded = excluded_by_gap(old - engine, weights > 0, rows, limit=objective.max_sequence_gap)
         parts = grpo_loss(
             logprobs=logprobs,
-            old_logprobs=logprobs.detach() if old_logprobs is None else old_logprobs[number],
+            old_logprobs=old,
             advantages=_to(batch.advantages, device),
             weights=weights,
             clip_low=objective.clip_low,
             clip_high=objective.clip_high,
-            engine_logprobs=_to(batch.engine_logprobs, device),
+            engine_logprobs=engine,
             correction_cap=objective.correction_cap,
+            stale=None if batch.stale is None else _to(batch.stale, device),
+            excluded=excluded,
         )
         _backward(parts.loss)
         entropy = torch.where(weights > 0, entropies, 0.0).sum()
-        tally.add(_floats(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima))
+        values = _floats(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima)
+        tally.add(dataclasses.replace(values, gaps=parts.gaps.tolist()))
     return tally
 
 

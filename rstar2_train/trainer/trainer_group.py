@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rstar2_train.api.stages import GRPOSettings
+from rstar2_train.grpo_roc.gap import gap_quantile
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
@@ -110,16 +111,17 @@ class TrainerGroup:
         Returns:
             loss, grad_norm (largest), clip_fraction, ratio_mean, ratio_max, approx_kl, entropy, mismatch_mean and
             mismatch_max (|log p_trainer - log p_engine| at the start of the step), correction_mean if it is enabled,
-            tokens (trained), sequences, groups, updates, update_skipped, lr, seconds, tokens_per_second.
+            the metrics of `_gap_metrics`, tokens (trained), sequences, groups, updates, update_skipped, lr, seconds,
+            tokens_per_second.
         """
         started = time.perf_counter()
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
-        correction = settings.importance_correction
         objective = Objective(
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             temperature=settings.temperature,
-            correction_cap=correction.cap if correction.enabled else None,
+            correction_cap=settings.correction_cap,
+            max_sequence_gap=settings.importance_correction.max_sequence_gap,
         )
         by_update = [
             distribute_rows(
@@ -148,7 +150,7 @@ class TrainerGroup:
         }
         if "correction" in tally.sums:
             metrics["correction_mean"] = tally.sums["correction"] / tokens
-        return metrics
+        return metrics | _gap_metrics(tally)
 
     def save(self, checkpoint_dir: Path, *, step: int, extra: dict[str, Any]) -> None:
         """Write a checkpoint: complete or absent. Replaces an existing one.
@@ -254,6 +256,29 @@ class TrainerGroup:
         for tally in tallies:
             merged.add(tally)
         return merged
+
+
+def _gap_metrics(tally: MetricTally) -> Metrics:
+    """Return the metrics of the gap between trainer and engine over the trained tokens of the step.
+
+    `engine_error_mean` is its mean over the tokens that the trainer's own version sampled, `drift_mean` over those that
+    older versions sampled; the one without tokens is omitted.
+    """
+    sums, tokens = tally.sums, tally.sums["tokens"]
+    stale, drift = sums.get("stale", 0.0), sums.get("drift", 0.0)
+    metrics = {
+        "gap_p50": gap_quantile(tally.gaps, 0.5),
+        "gap_p99": gap_quantile(tally.gaps, 0.99),
+        "gap_outside_ratio": sums["outside"] / tokens,
+        "effective_sample_size": sums["weight"] ** 2 / (tokens * sums["weight_squared"]),
+    }
+    if stale < tokens:
+        metrics["engine_error_mean"] = (sums["mismatch"] - drift) / (tokens - stale)
+    if stale:
+        metrics["drift_mean"] = drift / stale
+    if "excluded" in sums:
+        metrics["gap_excluded_ratio"] = sums["excluded"] / tokens
+    return metrics
 
 
 def _common(tally: MetricTally, *, lr: float, all_tokens: int, started: float) -> Metrics:

@@ -77,6 +77,9 @@ class TrainSequence:
     engine_logprobs: Sequence[float]
     """Log-probabilities that the engine reported, 0 for masked tokens; has the length of `response_ids`."""
     advantage: float
+    staleness: Sequence[int] = ()
+    """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens; has
+    the length of `response_ids`, or is empty if all are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class Objective:
     temperature: float
     correction_cap: float | None
     """Cap of the truncated importance correction; None: off."""
+    max_sequence_gap: float | None = None
+    """Largest mean absolute gap between trainer and engine of a trained rollout, in nats; None: no limit."""
 
 
 @dataclass(slots=True)
@@ -104,6 +109,8 @@ class MetricTally:
 
     sums: dict[str, float] = field(default_factory=dict)
     maxima: dict[str, float] = field(default_factory=dict)
+    gaps: list[float] = field(default_factory=list)
+    """Histogram of the gap between trainer and engine (`grpo_roc.loss.GAP_EDGES`), to sum; empty: no values."""
 
     def add(self, other: MetricTally) -> None:
         """Merge the metrics of another micro-batch, update or rank."""
@@ -111,3 +118,6 @@ class MetricTally:
             self.sums[name] = self.sums.get(name, 0.0) + value
         for name, value in other.maxima.items():
             self.maxima[name] = max(self.maxima.get(name, value), value)
+        if other.gaps:
+            own = self.gaps or [0.0] * len(other.gaps)
+            self.gaps = [mine + theirs for mine, theirs in zip(own, other.gaps, strict=True)]

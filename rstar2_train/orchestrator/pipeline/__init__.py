@@ -15,5 +15,6 @@ Modules:
 - `group_log`        the complete groups of an incomplete batch, on disk
 - `step_trainer`     one update per batch, with its checkpoint, metrics and triggers
 - `publisher`        the weights of each step to the engines
+- `staleness`        the staleness of a batch: metrics, and the version that its reward rates
 - `served_version`   the newest version that the engines serve; the generator waits for it
 """

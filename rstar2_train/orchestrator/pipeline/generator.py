@@ -16,12 +16,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.orchestrator.context import StageContext
+from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.rollout_session import RolloutSession
@@ -74,7 +76,7 @@ class Generator:
     @contextlib.asynccontextmanager
     async def batches(self, first: int) -> AsyncIterator[BatchQueue]:
         """Sample the batches from step `first` in the background; on exit stop the rollouts of those not yet used."""
-        queue: BatchQueue = asyncio.Queue(maxsize=1)
+        queue: BatchQueue = asyncio.Queue(maxsize=max(1, self._settings.max_staleness))
         started: list[asyncio.Future[Batch]] = []
         filling = asyncio.create_task(self._fill(queue, started, first))
         try:
@@ -89,7 +91,7 @@ class Generator:
         """Start each batch when its version is served. An error ends the queue as its last entry."""
         try:
             for step in range(first, self._settings.steps):
-                await self._served.wait_for(step)
+                await self._served.wait_for(step - self._settings.max_staleness)
                 started.append(asyncio.create_task(self._batch(step)))
                 await queue.put(started[-1])
         except Exception as error:
@@ -116,6 +118,9 @@ class Generator:
         groups = regroup_stored(stored, problems=problems, rollouts_per_prompt=self._settings.rollouts_per_prompt)
         if groups is None:
             log.warning("step %d: the stored rollouts have other settings or data; sampling again", step + 1)
+        elif not all(self._recent(group, step) for group in groups):
+            log.warning("step %d: the stored rollouts exceed maxStaleness; sampling again", step + 1)
+            groups = None
         else:
             log.info("step %d: using the stored rollouts; repeating only the update", step + 1)
         return groups
@@ -136,7 +141,7 @@ class Generator:
             writes.append(asyncio.create_task(_append(group_log, group, after=previous)))
 
         for group in await asyncio.to_thread(group_log.read):
-            if self._usable(group, problems):
+            if self._usable(group, problems) and self._recent(group, step):
                 groups[group[0].prompt_id] = group
                 selected[group[0].prompt_id] = self._select(group, step)
         missing = [problem for problem in problems if problem.id not in groups]
@@ -150,6 +155,7 @@ class Generator:
                     sampling=settings.sampling,
                     seed=(ctx.seed, step),
                     on_group=accept,
+                    later_versions=settings.max_staleness > 0,
                 )
         finally:
             await asyncio.gather(*writes)
@@ -160,7 +166,28 @@ class Generator:
         return Batch(step, [groups[problem.id] for problem in problems], [group for group in trained if group], seconds)
 
     def _select(self, group: Group, step: int) -> list[TrainSequence] | None:
-        return select_group(group, settings=self._settings, seed=self._ctx.seed, step=step)
+        settings = self._settings
+        staleness = partial(self._staleness, step) if settings.max_staleness else None
+        return select_group(group, settings=settings, seed=self._ctx.seed, step=step, staleness=staleness)
+
+    def _staleness(self, step: int, version: str) -> int:
+        """Return how many steps older than those of `step` the weights of a version are; 0 for an unknown version."""
+        sampled = version_step(self._ctx.stage, version)
+        return 0 if sampled is None else step - sampled
+
+    def _recent(self, group: Group, step: int) -> bool:
+        """Return whether every token of a stored group is within maxStaleness at `step`."""
+        versions = {
+            version for trajectory in group for segment in trajectory.segments for version, _ in segment.version_spans()
+        }
+        return all(0 <= self._staleness(step, version) <= self._settings.max_staleness for version in versions)
+
+    def discard_unused(self, step: int) -> None:
+        """Delete the stored rollouts of the steps after `step`: the stage finished before it trained on them."""
+        for path in self._ctx.folder.trajectories.glob("step-*.*"):
+            number = path.stem.removeprefix("step-")
+            if number.isdigit() and int(number) > step:
+                path.unlink()
 
     def _usable(self, group: Group, problems: Sequence[Problem]) -> bool:
         """Return whether a stored group belongs to the batch. One with a lost rollout is sampled again."""

@@ -12,6 +12,7 @@ from statistics import fmean
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.pipeline.generator import Batch, Group
+from rstar2_train.orchestrator.pipeline.staleness import sampled_step, staleness_metrics
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.orchestrator.triggers import EndReason, StepRecord, end_reason
 from rstar2_train.rollout import trajectory_store
@@ -64,10 +65,10 @@ class StepTrainer:
         await trainer.wait_for_checkpoint()
         trained = await self._update(batch)
         seconds = {"rollout": batch.seconds, "update": time.monotonic() - started}
-        self._record(batch.groups)
+        self._record(batch.groups, trained)
         if self.finished or self._ctx.stopping.is_set():
             await trainer.checkpoint(self.step)
-        self._report(batch.groups, trained, seconds)
+        self._report(batch, trained, seconds)
         self._ctx.check_stop()
 
     def start_checkpoint(self) -> None:
@@ -87,24 +88,28 @@ class StepTrainer:
         )
         return dict(metrics) | {"lr": rate}
 
-    def _record(self, groups: Sequence[Group]) -> None:
+    def _record(self, groups: Sequence[Group], trained: dict[str, float]) -> None:
         """Count the step as finished, and keep its record for the triggers and for the next checkpoint."""
+        sampled = sampled_step(self._ctx.stage, groups, default=self.step)
         self.step += 1
-        record = _step_record(self.step, groups)
+        size = trained.get("effective_sample_size") if self._settings.max_staleness else None
+        record = _step_record(self.step, groups, effective_sample_size=size)
         self._history.append(record)
         self.end_reason = self._end_reason()
         recent = self._history[-_history_length(self._settings) :]
         self._trainer.extra["history"] = [asdict(record) for record in recent]
-        self._trainer.rewards.append(record.reward)
+        self._trainer.rewards.append((sampled, record.reward))
 
     def _end_reason(self) -> EndReason | None:
         settings = self._settings
         return end_reason(self._history, advance=settings.advance_when, collapse=settings.collapse)
 
-    def _report(self, groups: Sequence[Group], trained: dict[str, float], seconds: dict[str, float]) -> None:
+    def _report(self, batch: Batch, trained: dict[str, float], seconds: dict[str, float]) -> None:
         """Track the metrics and traces of the finished step, and delete trajectory files that need not be retained."""
-        ctx = self._ctx
+        ctx, groups = self._ctx, batch.groups
         metrics = step_metrics(groups, trained, seconds)
+        if self._settings.max_staleness:
+            metrics |= staleness_metrics(batch.trained, bound=self._settings.max_staleness)
         now = time.monotonic()
         self._trainer.report_step(self.step, metrics, seconds=now - self._reported_at, headline=headline(metrics))
         self._reported_at = now
@@ -112,10 +117,10 @@ class StepTrainer:
         ctx.tracker.log_traces(ctx.stage.name, step=self.step, trajectories=chosen, decode=self._chat_format.decode)
         keep = ctx.job.spec.trajectories.keep_steps
         if keep is not None:
-            trajectory_store.prune(ctx.folder.trajectories, keep)
+            trajectory_store.prune(ctx.folder.trajectories, keep + self._settings.max_staleness)
 
 
-def _step_record(step: int, groups: Sequence[Group]) -> StepRecord:
+def _step_record(step: int, groups: Sequence[Group], *, effective_sample_size: float | None) -> StepRecord:
     alive = [[t for t in group if not t.failed] for group in groups]
     rollouts = [trajectory for group in alive for trajectory in group]
     return StepRecord(
@@ -123,6 +128,7 @@ def _step_record(step: int, groups: Sequence[Group]) -> StepRecord:
         reward=fmean(t.reward for t in rollouts) if rollouts else 0.0,
         truncated=fmean(t.truncated for t in rollouts) if rollouts else 0.0,
         all_correct=fmean(bool(group) and all(t.reward > 0 for t in group) for group in alive),
+        effective_sample_size=effective_sample_size,
     )
 
 

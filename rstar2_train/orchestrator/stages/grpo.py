@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rstar2_train.api.contracts import Outcome, StageFailed
@@ -46,20 +47,21 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
     if inherit:
         settings = settings.model_copy(update={"warmup_steps": 0})  # the inherited moments are already warm
     async with contextlib.AsyncExitStack() as stack:
-        trainer = await stack.enter_async_context(sessions.trainer(ctx, optimizer, source, inherit=inherit))
+        lag = settings.max_staleness
+        trainer = await stack.enter_async_context(sessions.trainer(ctx, optimizer, source, inherit=inherit, lag=lag))
         chat_format = await asyncio.to_thread(sessions.chat_format, ctx, source.model)
         problems = usable_problems(ctx, settings, chat_format)
         rollouts = await stack.enter_async_context(sessions.rollouts(ctx, chat_format))
         served = ServedVersion()
         generator = Generator(ctx, settings, rollouts, problems, served)
         steps = StepTrainer(ctx, settings, trainer, chat_format)
-        publisher = Publisher(ctx, trainer, rollouts, served)
+        publisher = Publisher(ctx, trainer, rollouts, served, in_flight=lag > 0)
 
         first = await publisher.start(source)
         await _validate_source(ctx, rollouts, source, step=first)
         steps.resume(first)
-        publisher.admit(first)
         await _run_steps(ctx, generator, steps, publisher)
+        await asyncio.to_thread(generator.discard_unused, steps.step)
         outcome = await trainer.finish(steps.step, reason=steps.end_reason or "StepsReached")
         await _validate_final(ctx, rollouts, publisher, outcome, last_step=steps.step)
         return outcome
@@ -70,18 +72,33 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
 
     Raises SuspendRequested on a stop request; after the update it does not wait for the engines.
     """
-    async with generator.batches(steps.step) as batches:
+    first = steps.step
+    async with publisher.running(first), generator.batches(first) as batches:
         while not steps.finished:
             ctx.check_stop()
             started = time.monotonic()
             batch = await (await batches.get())
+            waited = time.monotonic() - started
             await steps.train(batch)
-            push_started = time.monotonic()
-            await publisher.publish(steps.step, admit=not steps.finished)
-            finished = time.monotonic()
-            timings = {"time/weights_seconds": finished - push_started, "time/step_seconds": finished - started}
-            ctx.tracker.log_metrics(ctx.stage.name, step=steps.step, values=timings)
+            if steps.finished:
+                break
+            with _timed(ctx, steps.step, started=started, waited=waited):
+                await publisher.publish(steps.step)
             steps.start_checkpoint()
+    if steps.step > first:
+        with _timed(ctx, steps.step, started=started, waited=waited):
+            await publisher.publish_last(steps.step)
+
+
+@contextlib.contextmanager
+def _timed(ctx: StageContext, step: int, *, started: float, waited: float) -> Iterator[None]:
+    """Track the seconds of the body, and of the step that ends with it: `waited` is the time without a batch."""
+    push_started = time.monotonic()
+    yield
+    finished = time.monotonic()
+    seconds = {"weights": finished - push_started, "step": finished - started, "wait": waited}
+    values = {f"time/{phase}_seconds": value for phase, value in seconds.items()}
+    ctx.tracker.log_metrics(ctx.stage.name, step=step, values=values)
 
 
 async def _validate_source(ctx: StageContext, rollouts: RolloutSession, source: InitialPolicy, *, step: int) -> None:

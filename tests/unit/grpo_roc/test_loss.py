@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rstar2_train.grpo_roc.advantage import group_token_weights
-from rstar2_train.grpo_roc.loss import LossParts, grpo_loss
+from rstar2_train.grpo_roc.gap import GAP_EDGES, gap_quantile
+from rstar2_train.grpo_roc.loss import LossParts, excluded_by_gap, grpo_loss
 
 LOW, HIGH = 0.2, 0.28
 
@@ -159,3 +160,62 @@ def test_grpo_loss_matches_a_naive_implementation(seed: int) -> None:
         # None: all of its tokens are clipped or masked.
         torch.testing.assert_close(new.grad[row, :length], torch.zeros(length) if slope is None else slope)
         assert not new.grad[row, length:].any()
+
+
+def three_tokens(**options: torch.Tensor) -> LossParts:
+    """Return the parts of three tokens: gaps log 2, log 0.5 and 0; the third is masked."""
+    old = torch.tensor([-1.0, -1.0, -1.0])
+    return grpo_loss(
+        logprobs=old.clone().requires_grad_(),
+        old_logprobs=old,
+        advantages=torch.ones(3),
+        weights=torch.tensor([0.5, 0.5, 0.0]),
+        clip_low=LOW,
+        clip_high=HIGH,
+        engine_logprobs=old - torch.tensor([math.log(2), math.log(0.5), 5.0]),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_grpo_loss_separates_engine_error_and_drift() -> None:
+    """The gap of stale tokens is counted apart; masked tokens are in no metric."""
+    sums = three_tokens(stale=torch.tensor([True, False, True])).sums
+    assert sums["drift"].item() == pytest.approx(math.log(2))
+    assert sums["stale"].item() == 1
+    assert sums["mismatch"].item() == pytest.approx(2 * math.log(2))
+    assert sums["outside"].item() == 2
+    assert sums["weight"].item() == pytest.approx(2.5)
+    assert sums["weight_squared"].item() == pytest.approx(4.25)
+
+
+def test_grpo_loss_histogram_counts_the_trained_tokens() -> None:
+    """The bins of the gap sum to the number of trained tokens, and a quantile is within a bin of the exact value."""
+    counts = three_tokens().gaps.tolist()
+    assert sum(counts) == 2
+    assert gap_quantile(counts, 0.5) == pytest.approx(math.log(2), rel=0.08)
+
+
+def test_gap_quantile_is_the_edge_of_its_bin() -> None:
+    """A share of exactly the first bins ends in them; gaps above the largest edge count as the largest."""
+    counts = [0.0] * (len(GAP_EDGES) + 1)
+    counts[3], counts[10], counts[-1] = 50, 49, 1
+    assert gap_quantile(counts, 0.5) == GAP_EDGES[3]
+    assert gap_quantile(counts, 0.99) == GAP_EDGES[10]
+    assert gap_quantile(counts, 1.0) == GAP_EDGES[-1]
+
+
+def test_grpo_loss_excluded_tokens_have_no_gradient() -> None:
+    """An excluded token stays in the metrics, and has weight 0 in the loss."""
+    parts = three_tokens(excluded=torch.tensor([True, False, False]))
+    assert parts.loss.item() == pytest.approx(-0.5)
+    assert parts.sums["excluded"].item() == 1
+    assert parts.sums["tokens"].item() == 2
+
+
+def test_excluded_by_gap_takes_the_mean_of_a_sequence() -> None:
+    """A sequence is excluded as a whole; masked tokens do not count in its mean."""
+    gap = torch.tensor([0.3, -0.3, 9.0, 0.0, 0.1, 0.4])
+    trained = torch.tensor([True, True, False, True, True, True])
+    rows = torch.tensor([0, 0, 0, 1, 1, 2])
+    excluded = excluded_by_gap(gap, trained, rows, limit=0.2)
+    assert excluded.tolist() == [True, True, True, False, False, True]

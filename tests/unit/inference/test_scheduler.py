@@ -92,6 +92,22 @@ def test_scheduler_lost_engine_keys_keep_their_position() -> None:
     assert plan.remove_engine("unknown") == []
 
 
+def test_scheduler_held_engine_keeps_keys_and_takes_no_new() -> None:
+    """An engine that loads weights keeps its trajectories; new ones wait until it is added again."""
+    pool = scheduler()
+    pool.add_engine("e", capacity=100)
+    pool.submit("a", tokens=10)
+    assert pool.assign() == [("a", "e")]
+    pool.hold_engine("e")
+    pool.submit("b", tokens=10)
+    assert (pool.assign(), pool.engines) == ([], [])
+    assert pool.running("e") == {"a": 10}
+    pool.add_engine("e", capacity=100)
+    assert pool.assign() == [("b", "e")]
+    pool.hold_engine("e")
+    assert pool.remove_engine("e") == ["a", "b"]
+
+
 def test_scheduler_duplicate_engine_or_key_raises() -> None:
     """A duplicate engine or key is an error."""
     plan = scheduler()

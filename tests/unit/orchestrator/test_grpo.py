@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,6 +16,7 @@ import pytest
 from rstar2_train.api.contracts import Outcome, StageFailed, write_model
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
@@ -41,6 +43,14 @@ class FakeRollouts:
         pass
 
     async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
+        self._on_push(version)
+        self.pushed.append(version)
+
+    async def export_weights(self, group: FakeTrainerGroup, version: str) -> None:
+        pass
+
+    async def load_exported(self, version: str, *, keep_requests: bool) -> None:
+        assert keep_requests
         self._on_push(version)
         self.pushed.append(version)
 
@@ -244,3 +254,87 @@ async def test_grpo_restart_samples_only_missing_groups(stage: Callable[..., Sta
     assert sorted((row.sample, row.kept) for row in rows) == [(0, True), (0, True), (1, True), (1, True)]
     assert len({row.prompt_id for row in rows}) == 2
     assert not log.exists()
+
+
+class SlowRollouts(FakeRollouts):
+    """Rollouts that take time, so that the weights change in between; each turn records the versions it spans."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.running = 0
+        self.most_running = 0
+
+    async def sample_groups(
+        self, problems: Sequence[Problem], *, samples: int, on_group: Callable[[list[Trajectory]], None], **_: object
+    ) -> list[list[Trajectory]]:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        groups = []
+        for number, problem in enumerate(problems):
+            before = self.pushed[-1]
+            await asyncio.sleep(0.02 * (number + 1))
+            group = [rollout(problem, sample) for sample in range(samples)]
+            for trajectory in group:
+                segment = Segment("model", [66, 67], logprobs=[-0.5, -0.5], weight_version=before)
+                if self.pushed[-1] != before:
+                    segment.later_versions, segment.later_starts = [self.pushed[-1]], [1]
+                trajectory.segments = [segment]
+            on_group(group)
+            groups.append(group)
+        self.running -= 1
+        return groups
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+async def test_grpo_max_staleness_bounds_every_token(stage: Callable[..., StageContext], bound: int) -> None:
+    """No stored token is older than `maxStaleness` at its step, and batches overlap as far as the bound allows."""
+    ctx, rollouts = stage(maxStaleness=bound), SlowRollouts()
+    outcome = await run(ctx, rollouts, on_step=lambda _: time.sleep(0.02))
+    assert (outcome.outcome, outcome.checkpoint and outcome.checkpoint.step) == ("completed", 4)
+    ages = set()
+    for step, file in trajectory_store.step_files(ctx.folder.trajectories):
+        for trajectory in trajectory_store.read(file):
+            for version, _ in trajectory.segments[0].version_spans():
+                age = version_step(ctx.stage, version)
+                assert age is not None
+                ages.add(step - 1 - age)
+    assert min(ages) == 0
+    assert max(ages) == bound
+    assert rollouts.most_running <= bound + 1
+    assert (rollouts.most_running > 1) == (bound > 0)
+    assert rollouts.pushed[-1] == "g0-step-000004", "the engines serve the final weights for the validation"
+
+
+async def test_grpo_staleness_is_reported(stage: Callable[..., StageContext]) -> None:
+    """The shares of the staleness values sum to 1; the first batch is fresh."""
+    ctx = stage(maxStaleness=2)
+    await run(ctx, SlowRollouts())
+    events = [json.loads(line) for line in journal_file(ctx.state.root).read_text().splitlines()]
+    values = [event["values"] for event in events if event["kind"] == "metrics" and "staleness/max" in event["values"]]
+    assert len(values) == 4
+    assert values[0]["staleness/lag_0_ratio"] > 0
+    for step in values:
+        assert sum(step[f"staleness/lag_{age}_ratio"] for age in range(3)) == pytest.approx(1)
+        assert step["staleness/max"] <= 2
+
+
+async def test_grpo_failed_background_load_fails_the_stage(stage: Callable[..., StageContext]) -> None:
+    """With staleness, the error of a load in the background stops the stage after the update in progress."""
+
+    def fail(version: str) -> None:
+        if version == "g0-step-000002":
+            raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
+
+    ctx = stage(maxStaleness=1)
+    with pytest.raises(StageFailed, match="all engines are unreachable"):
+        await run(ctx, SlowRollouts(on_push=fail))
+    assert kept(ctx)[-1] in (2, 3), "the bound stops the trainer; the session writes a checkpoint"
+
+
+async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., StageContext]) -> None:
+    """A stage that finishes early deletes the batches that were sampled for later steps."""
+    ctx = stage(maxStaleness=3, advanceWhen={"truncationBelow": 0.5, "windowSteps": 2})
+    outcome = await run(ctx, SlowRollouts())
+    assert (outcome.reason, outcome.checkpoint and outcome.checkpoint.step) == ("TruncationSettled", 2)
+    names = sorted(path.name for path in ctx.folder.trajectories.iterdir())
+    assert names == ["step-000001.parquet", "step-000002.parquet"]

@@ -32,7 +32,7 @@ async def train(ctx: StageContext, rewards: Sequence[float], *, every: int, unti
     async with start(ctx) as trainer:
         for step in range(await trainer.wait_until_ready(), len(rewards) if until is None else until):
             trainer.group.grpo_step([], lr=0.0)
-            trainer.rewards.append(rewards[step])
+            trainer.rewards.append((step, rewards[step]))
             if (step + 1) % every == 0:
                 await trainer.checkpoint(step + 1)
         if until is not None:
@@ -64,6 +64,22 @@ async def test_best_checkpoint_excludes_rewards_before_it(new_attempt: NewAttemp
     outcome = await train(new_attempt(checkpoint={"everySteps": 1}), [0.6, 0.7, 0.8, 0.1, 0.1], every=1)
     assert outcome is not None and outcome.checkpoint is not None
     assert outcome.checkpoint.step == 2, "the weights after the third update had reward 0.1"
+
+
+async def test_best_checkpoint_under_lag_is_the_sampling_one(new_attempt: NewAttempt) -> None:
+    """With rollouts that are two steps old, the reward of a step rates the checkpoint two steps before it."""
+    ctx = new_attempt(checkpoint={"everySteps": 1, "keepLast": 1})
+    rewards = [0.1, 0.1, 0.1, 0.1, 0.9, 0.2, 0.2, 0.2]
+    async with start(ctx, lag=2) as trainer:
+        await trainer.wait_until_ready()
+        for step, reward in enumerate(rewards):
+            trainer.group.grpo_step([], lr=0.0)
+            trainer.rewards.append((max(0, step - 2), reward))
+            await trainer.checkpoint(step + 1)
+        outcome = await trainer.finish(len(rewards), reason="OffPolicy")
+    assert outcome.checkpoint is not None
+    assert (outcome.reason, outcome.checkpoint.step) == ("OffPolicy", 2)
+    assert (ctx.folder.model / "weights.json").read_text() == "2"
 
 
 async def test_finish_after_collapse_without_checkpoint_warns(

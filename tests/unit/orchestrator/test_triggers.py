@@ -1,9 +1,13 @@
 """Advance triggers and collapse detection, on constructed histories."""
 
 from rstar2_train.api.stages import AdvanceTrigger, CollapseTrigger
-from rstar2_train.orchestrator.triggers import StepRecord, end_reason, has_collapsed
+from rstar2_train.orchestrator.triggers import StepRecord, end_reason, has_collapsed, is_off_policy
 
 OFF = CollapseTrigger(enabled=False)
+
+
+def sizes(*values: float | None) -> list[StepRecord]:
+    return [StepRecord(i + 1, 0.5, 0.0, 0.0, effective_sample_size=value) for i, value in enumerate(values)]
 
 
 def history(*, reward=(), truncated=(), all_correct=()) -> list[StepRecord]:
@@ -54,3 +58,14 @@ def test_has_collapsed_needs_a_lasting_fall() -> None:
     fallen = history(reward=[0.6] * 3 + [0.1] * 3)
     assert end_reason(fallen, advance=AdvanceTrigger(), collapse=settings) == "Collapsed"
     assert not has_collapsed(fallen, OFF)
+
+
+def test_is_off_policy_needs_a_lasting_low_sample_size() -> None:
+    """The trigger needs every step of the window below the minimum; a step without an update breaks the window."""
+    settings = CollapseTrigger(window_steps=3, min_effective_sample_size=0.4)
+    assert is_off_policy(sizes(0.9, 0.3, 0.3, 0.3), settings)
+    assert end_reason(sizes(0.3, 0.3, 0.3), advance=AdvanceTrigger(), collapse=settings) == "OffPolicy"
+    assert not is_off_policy(sizes(0.3, 0.3), settings)
+    assert not is_off_policy(sizes(0.3, 0.5, 0.3), settings)
+    assert not is_off_policy(sizes(0.3, None, 0.3), settings)
+    assert not is_off_policy(sizes(0.3, 0.3, 0.3), OFF)
