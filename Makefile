@@ -120,7 +120,7 @@ bench-verify: setup ## Measure which answers count as equal and how fast (RSTAR2
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them
 	@$(BIN)/python bench/learning.py
 
-bench-pipeline: setup ## Measure the training step as a pipeline: weight transports (short form: QUICK=1)
+bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slow tools, weights (short form: QUICK=1)
 	@$(BIN)/python -m bench.pipeline
 
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems

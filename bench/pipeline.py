@@ -17,7 +17,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "pipeline.json"
-KEYS = {"weights": "bench.pipeline_weights"}
+KEYS = {
+    "long_tail": "bench.pipeline_long_tail",
+    "staleness": "bench.pipeline_staleness",
+    "weights": "bench.pipeline_weights",
+}
 """Module of each key, with a function `measure(*, quick)`."""
 
 

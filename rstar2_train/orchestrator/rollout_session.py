@@ -138,7 +138,11 @@ class RolloutSession:
         return self._transport
 
     def _make_transport(self, group: TrainerGroup) -> WeightTransport:
-        rollout = self._ctx.job.spec.rollout
+        rollout, stage = self._ctx.job.spec.rollout, self._ctx.stage
+        in_flight = stage.type == "GRPO" and self._ctx.job.grpo_settings(stage).max_staleness > 0
+        if in_flight and rollout.weight_transport == "Collective":
+            log.warning("maxStaleness is above 0: the engines read files, because a transfer would stop the ranks")
+            rollout = rollout.model_copy(update={"weight_transport": "Delta"})
         if rollout.weight_transport == "Folder" and not rollout.weight_probe:
             return FolderTransport(self._ctx.state.weights, probes=None)
         return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)
@@ -216,9 +220,7 @@ class RolloutSession:
             rollout=spec.rollout,
             limits=JudgeLimits.from_spec(spec.judge.limits),
         )
-        return RolloutContext(
-            agent=agent, pool=self._pool, judge=self._judge, seed=seed, later_versions=later_versions
-        )
+        return RolloutContext(agent=agent, pool=self._pool, judge=self._judge, seed=seed, later_versions=later_versions)
 
     def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:
         """Return a function that counts one finished rollout, and reports the progress after each `every` rollouts."""

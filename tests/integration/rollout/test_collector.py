@@ -1,6 +1,7 @@
 """Rollouts with a real engine and a real judge, and with failures of both."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from rstar2_train.api.roles import AdmissionSpec, RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.pool import EnginePool, PoolTimes
+from rstar2_train.inference.weight_update import FolderUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
@@ -213,7 +215,9 @@ async def test_collect_groups_outage_marks_rollouts_lost(
                     0.0,
                 )
                 assert trajectory.error.startswith(f"{role}: ") and trajectory.lost_to == role
-            pool._target = pool._target.make(99, models.boot / "missing", "known/6")  # no engine can load this folder
+            pool._target = dataclasses.replace(  # no engine can load this folder
+                pool._target, number=99, update=FolderUpdate.make(models.boot / "missing", "known/6")
+            )
             pool.mark_failed(engine.url, RuntimeError("connection refused"))
         assert len(finished) == 8
 

@@ -1,0 +1,149 @@
+"""Runs of the tiny job for the benchmarks of the pipeline: one SFT stage, one GRPO stage, one engine and one judge.
+
+`pipeline_staleness` and `pipeline_long_tail` run their variants with these functions. All variants of a seed start from
+the same SFT model. Finished runs stay under `.rstar2/`, so that an interrupted benchmark resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.launch.local import preflight
+from rstar2_train.launch.local.services import Services
+from rstar2_train.tracking.tracker import journal_file
+from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, secret_env
+from rstar2_train.utils.supervisor import Supervisor, gather_or_cancel
+
+ROOT = Path(__file__).parents[1]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "0": {"maxStaleness": 0},
+    "1": {"maxStaleness": 1},
+    "4": {"maxStaleness": 4},
+    "4_uncorrected": {"maxStaleness": 4, "importanceCorrection": {"enabled": False}},
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The amount of work of one form of the benchmark."""
+
+    seeds: int
+    sft_steps: int
+    steps: int
+    tail_steps: int
+    problems: int
+    samples: int
+
+
+FULL = Size(seeds=5, sft_steps=1000, steps=14, tail_steps=12, problems=480, samples=2)
+SHORT = Size(seeds=1, sft_steps=400, steps=6, tail_steps=6, problems=60, samples=1)
+
+
+def write_job(folder: Path, *, name: str, seed: int, size: Size, grpo: dict[str, Any]) -> tuple[AgenticRLJob, JobState]:
+    """Write the manifest and the job of one run: the SFT stage of examples/tiny.yaml, and one GRPO stage."""
+    data = read_manifest(ROOT / "examples" / "tiny.yaml")
+    data["metadata"]["name"] = name
+    spec = data["spec"]
+    spec["seed"] = seed
+    spec["validation"] |= {"maxProblems": size.problems, "samples": size.samples}
+    sft, rl = (next(stage for stage in spec["stages"] if stage["name"] == wanted) for wanted in ("sft", "rl-1"))
+    sft["sft"]["epochs"] = size.sft_steps * sft["sft"]["batchSize"] / 12000
+    rl["grpo"] |= {"steps": size.steps, "maxResponseTokens": 72, "maxTurns": 4, **grpo}
+    spec["stages"] = [sft, rl]
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / f"{name}.yaml"
+    manifest.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    state = JobState(folder / name)
+    state.root.mkdir(parents=True, exist_ok=True)
+    job, _ = preflight.read_job(manifest)
+    job = preflight.resolve_sources(job, manifest=manifest, state=state)
+    return preflight.write_job(job, manifest=manifest, state=state)[0], state
+
+
+@asynccontextmanager
+async def running_services(state: JobState, job: AgenticRLJob) -> AsyncIterator[Services]:
+    """Run one engine and one judge for all runs of a seed; `state`: of a job with the same model and engine."""
+    services = Services.create(job.spec.executor, state, engines=1)
+    logs = state.root / "logs"
+    async with Supervisor(logs=logs, register=state.root / "children.json", notify=print) as supervisor:
+        await gather_or_cancel(
+            services.judge.start(supervisor), services.start_engines(supervisor, Path(job.spec.model.source))
+        )
+        yield services
+
+
+async def run_stage(
+    services: Services,
+    job: AgenticRLJob,
+    state: JobState,
+    name: str,
+    *,
+    module: Sequence[str] = ("rstar2_train.orchestrator",),
+) -> None:
+    """Run one stage in a process of its own, unless it has completed. Raises RuntimeError if it fails.
+
+    `module`: module of the orchestrator, with its first arguments.
+    """
+    folder = state.stage(name)
+    if folder.done:
+        return
+    attempt = preflight.next_attempt(job, state, name)
+    argv = [sys.executable, "-m", *module]
+    argv += ["--state", str(state.root), "--stage", name, "--attempt", str(attempt), "--judge", services.judge.url]
+    for url in services.engine_urls:
+        argv += ["--engine", url]
+    secrets = secret_env(ENGINE_TOKEN, services.engine_token) | secret_env(JUDGE_TOKEN, services.judge_token)
+    (state.root / "logs").mkdir(exist_ok=True)
+    with (state.root / "logs" / f"{name}.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *argv, cwd=ROOT, env=os.environ | secrets, stdout=log, stderr=log
+        )
+        code = await process.wait()
+    if code != 0:
+        raise RuntimeError(f"stage {name} of {state.root} exited with code {code}; see its logs folder")
+
+
+def runs_folder(*, quick: bool) -> Path:
+    """Return the folder of the runs of one form of the benchmark."""
+    return ROOT / ".rstar2" / ("bench-pipeline-quick" if quick else "bench-pipeline")
+
+
+def first_run_name(seed: int) -> str:
+    """Return the name of the run that trains the SFT model of a seed."""
+    return f"staleness-{seed}-0"
+
+
+def start_from(first: JobState, own: JobState) -> None:
+    """Give a run the SFT stage of the seed's first run, and its evaluation if it has one."""
+    if own.root != first.root:
+        shutil.copytree(first.root / "stages" / "sft", own.root / "stages" / "sft", dirs_exist_ok=True)
+
+
+def read_metrics(state: JobState, name: str) -> list[float]:
+    """Return the values of a metric of the GRPO stage, in step order."""
+    values = {}
+    for line in journal_file(state.root).read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["kind"] == "metrics" and event["run"] == "rl-1" and name in event["values"]:
+            values[event["step"]] = float(event["values"][name])
+    return [values[step] for step in sorted(values)]
+
+
+def pass_at_1(state: JobState, stage: str) -> float:
+    """Return the held-out pass@1 after a stage."""
+    result = json.loads(state.stage(stage).evaluation_file.read_text(encoding="utf-8"))
+    return float(result["pass_at_1"])
