@@ -159,8 +159,8 @@ class Scheduler(Generic[Key]):
             engine.rate = rate if not engine.rate else engine.rate + _RATE_WEIGHT * (rate - engine.rate)
         work.context, work.since = context, now
         if not self._waiting:
-            candidates = [state for state in self._accepting() if state is not engine]
-            better = self.policy.moved(work, engine, [engine, *candidates], now=now)
+            candidates = [state for state in self._engines.values() if state is engine or state.name not in self._held]
+            better = self.policy.moved(work, engine, candidates, now=now)
             if better is not engine:
                 self._leave(work)
                 self._enter(work, better)

@@ -2,7 +2,8 @@
 
 With `maxStaleness: 0` the trainer waits for the engines. Otherwise the trainer waits only for the export of its
 weights; the engines load them in the background, and the rollouts in flight continue with the new weights. If a newer
-version is exported during a load, the versions between are skipped.
+version is exported during a load, the versions between are skipped. If the engines reject a delta, the trainer exports
+a snapshot as soon as its ranks are idle.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Publisher:
         self._exported = 0
         """Step of the newest exported weights."""
         self._wake = asyncio.Event()
+        self.rejected = asyncio.Event()
+        """Set when the engines rejected the newest exported weights: the trainer must export them again."""
         self._error: Exception | None = None
 
     async def start(self, source: InitialPolicy) -> int:
@@ -69,6 +72,7 @@ class Publisher:
             raise self._error
         version = step_version(self._ctx.stage, step)
         if self._in_flight:
+            self.rejected.clear()
             await self._rollouts.export_weights(self._trainer.group, version)
             self._exported = step
             self._wake.set()
@@ -91,7 +95,9 @@ class Publisher:
                 await self._wake.wait()
                 self._wake.clear()
                 started, step = time.monotonic(), self._exported
-                await self._rollouts.load_exported(step_version(self._ctx.stage, step), keep_requests=True)
+                if not await self._rollouts.load_exported():
+                    self.rejected.set()
+                    continue
                 self._served.advance(step)
                 values = {"time/load_seconds": time.monotonic() - started}
                 self._ctx.tracker.log_metrics(self._ctx.stage.name, step=step, values=values)

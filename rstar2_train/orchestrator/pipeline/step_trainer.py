@@ -71,6 +71,10 @@ class StepTrainer:
         self._report(batch, trained, seconds)
         self._ctx.check_stop()
 
+    async def wait_for_checkpoint(self) -> None:
+        """Wait until the ranks have written the background checkpoint."""
+        await self._trainer.wait_for_checkpoint()
+
     def start_checkpoint(self) -> None:
         """Write the checkpoint of the finished step in the background, if the step needs one."""
         if self.step % self._ctx.job.spec.checkpoint.every_steps == 0 and not self.finished:

@@ -25,7 +25,7 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.initial_policy import InitialPolicy, inherits_optimizer, initial_policy
-from rstar2_train.orchestrator.pipeline.generator import Generator
+from rstar2_train.orchestrator.pipeline.generator import Batch, BatchQueue, Generator
 from rstar2_train.orchestrator.pipeline.publisher import Publisher
 from rstar2_train.orchestrator.pipeline.served_version import ServedVersion
 from rstar2_train.orchestrator.pipeline.step_trainer import StepTrainer
@@ -77,7 +77,7 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
         while not steps.finished:
             ctx.check_stop()
             started = time.monotonic()
-            batch = await (await batches.get())
+            batch = await _next_batch(batches, steps, publisher)
             waited = time.monotonic() - started
             await steps.train(batch)
             if steps.finished:
@@ -88,6 +88,26 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
     if steps.step > first:
         with _timed(ctx, steps.step, started=started, waited=waited):
             await publisher.publish_last(steps.step)
+
+
+async def _next_batch(batches: BatchQueue, steps: StepTrainer, publisher: Publisher) -> Batch:
+    """Return the next batch. Meanwhile the ranks are idle: export weights again that the engines rejected."""
+
+    async def take() -> Batch:
+        return await (await batches.get())
+
+    taking = asyncio.create_task(take())
+    try:
+        while not taking.done():
+            rejected = asyncio.create_task(publisher.rejected.wait())
+            await asyncio.wait({taking, rejected}, return_when=asyncio.FIRST_COMPLETED)
+            rejected.cancel()
+            if publisher.rejected.is_set():
+                await steps.wait_for_checkpoint()
+                await publisher.publish(steps.step)
+        return taking.result()
+    finally:
+        taking.cancel()
 
 
 @contextlib.contextmanager

@@ -29,10 +29,19 @@ class FakeRollouts:
     """Replaces RolloutSession: every problem has one correct and one wrong rollout."""
 
     def __init__(
-        self, *, on_push: Callable[[str], None] = lambda _: None, before_sample: Callable[[], Any] | None = None
+        self,
+        *,
+        on_push: Callable[[str], None] = lambda _: None,
+        before_sample: Callable[[], Any] | None = None,
+        rejected: Sequence[str] = (),
     ) -> None:
-        """`on_push`: called with each pushed version; `before_sample`: a coroutine function that is awaited first."""
+        """`on_push`: called with each pushed version; `before_sample`: a coroutine function that is awaited first.
+
+        `rejected`: versions that the engines reject once.
+        """
         self.pushed: list[str] = []
+        self.exported = ""
+        self._rejected = list(rejected)
         self._on_push = on_push
         self._before_sample = before_sample
 
@@ -47,12 +56,16 @@ class FakeRollouts:
         self.pushed.append(version)
 
     async def export_weights(self, group: FakeTrainerGroup, version: str) -> None:
-        pass
+        self.exported = version
 
-    async def load_exported(self, version: str, *, keep_requests: bool) -> None:
-        assert keep_requests
+    async def load_exported(self) -> bool:
+        version = self.exported
         self._on_push(version)
+        if version in self._rejected:
+            self._rejected.remove(version)
+            return False
         self.pushed.append(version)
+        return True
 
     async def push_folder(self, folder: Path, version: str) -> None:
         self.pushed.append(version)
@@ -329,6 +342,15 @@ async def test_grpo_failed_background_load_fails_the_stage(stage: Callable[..., 
     with pytest.raises(StageFailed, match="all engines are unreachable"):
         await run(ctx, SlowRollouts(on_push=fail))
     assert kept(ctx)[-1] in (2, 3), "the bound stops the trainer; the session writes a checkpoint"
+
+
+async def test_grpo_rejected_weights_are_exported_again(stage: Callable[..., StageContext]) -> None:
+    """If the engines reject a delta while every batch waits for it, the trainer exports the weights again."""
+    ctx, rollouts = stage(maxStaleness=1), SlowRollouts(rejected=["g0-step-000001", "g0-step-000003"])
+    async with asyncio.timeout(30):
+        outcome = await run(ctx, rollouts)
+    assert outcome.outcome == "completed"
+    assert rollouts.pushed[-1] == "g0-step-000004"
 
 
 async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., StageContext]) -> None:
