@@ -1,7 +1,7 @@
 """Measures what overlap gains with a slow tool: steps per second with maxStaleness 1 against 0, and idle shares.
 
-Key `long_tail` of `bench.pipeline`. The slowest calls of the tool need 20 times the median. The idle shares are those of
-the trainer (no batch to train on) and of the engine (no running request), from the first step to the last.
+Key `long_tail` of `bench.pipeline`. The slowest calls of the tool need 20 times the median. The idle shares are those
+of the trainer (no batch to train on) and of the engine (no running request), from the first step to the last.
 """
 
 from __future__ import annotations

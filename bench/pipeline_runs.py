@@ -50,7 +50,7 @@ class Size:
 
 
 FULL = Size(seeds=5, sft_steps=1000, steps=14, tail_steps=12, problems=480, samples=2)
-SHORT = Size(seeds=1, sft_steps=400, steps=6, tail_steps=6, problems=60, samples=1)
+SHORT = Size(seeds=1, sft_steps=120, steps=6, tail_steps=6, problems=60, samples=1)
 
 
 def write_job(folder: Path, *, name: str, seed: int, size: Size, grpo: dict[str, Any]) -> tuple[AgenticRLJob, JobState]:
@@ -144,6 +144,6 @@ def read_metrics(state: JobState, name: str) -> list[float]:
 
 
 def pass_at_1(state: JobState, stage: str) -> float:
-    """Return the held-out pass@1 after a stage."""
+    """Return the held-out pass@1 of the model of a stage."""
     result = json.loads(state.stage(stage).evaluation_file.read_text(encoding="utf-8"))
     return float(result["pass_at_1"])
