@@ -13,7 +13,7 @@ from rstar2_train.api.contracts import Reason
 from scripts.docs.repository import ROOT
 
 PAGE = (ROOT / "docs" / "failure-modes.md").read_text("utf-8")
-SUCCESSES = {"Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "Suspended"}
+SUCCESSES = {"Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "OffPolicy", "Suspended"}
 """Outcome reasons that are no failures."""
 JOB_FAILURES = {"DeadlineExceeded", "StageFailed", "PrepareFailed"}
 """Reasons of phase Failed, as operator/rstar2_operator/decide/decide.py has them."""
