@@ -112,6 +112,7 @@ _REWRITES = [
             (rf"(?<=\d)\s*(?:{_FONT}\{{\s*{name}\s*\}}|{name}(?![a-z]))", rf"\\cdot 10^{{{power}}} ")
             for name, power in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
         ],
+        (r"\(\s*\\b?mod(?![a-zA-Z])\s*([^()]*)\)", r"\\pmod{\1}"),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
@@ -146,6 +147,15 @@ _BASE_NAMES = {name: str(base) for base, name in enumerate(_NUMERALS, start=2)}
 _BASE_NAMES |= {"binary": "2", "ternary": "3", "octal": "8", "decimal": "10", "hexadecimal": "16"}
 _BASE = re.compile(rf"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|base)(\d+|{'|'.join(_BASE_NAMES)})")
 _LAST_TEXT = re.compile(r"(.*\S)\s*" + _FONT + r"\{([^{}\d]*?(?:\$?\^\{?[23]\}?\$?)?\s*)\}" + _POWER, re.DOTALL)
+_COMPOUND = re.compile(
+    rf"(.*[\d}})\]])(?:(?:\\cdot(?![a-zA-Z])|/|[\s~])*{_FONT}\{{\s*[a-zA-Z/ .]+\s*\}}(?:\s*\^\s*\{{?-?\d\}}?)?){{2,9}}"
+    rf"|(.*[\d}})\]])[\s~]*{_FONT}\{{\s*[a-zA-Z/ .]+\s*\}}\s*\^\s*\{{?-\d\}}?",
+    re.DOTALL,
+)
+"""A value with a product of units, or a unit with a negative power."""
+_JOINED = re.compile(_FONT + r"\{\s*(?:or|and|not|to|if|plus|minus)\s*\}")
+_UNFINISHED = re.compile(r"(?:or|and|[,_^=+\-*/<>(]|\\(?:cdot|times|div|pm|mp|le|ge|ne|in|sim|approx|to))\s*$")
+"""The start of an expression that continues, so that the words after it are not a unit."""
 _JOINS = re.compile(r"\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(r"(.*[\d})])\s*" + _SQUARED + rf"({_NAME})" + _POWER, re.DOTALL | re.IGNORECASE)
 _COUNTED = re.compile(r"((?:[a-zA-Z]\s*=\s*)?[-+]?\d[\d.,]*(?:/\d+)?)\s+([a-zA-Z]{3,}(?:\s+[a-zA-Z]+){0,4})")
@@ -253,13 +263,18 @@ def _without_unit(value: str) -> tuple[str, str]:
             re.fullmatch(r"(.*?)\s*\\?%", value),
         )
         text, name, counted = _LAST_TEXT.fullmatch(value), _LAST_NAME.fullmatch(value), _COUNTED.fullmatch(value)
+        compound = _COMPOUND.fullmatch(value)
+        if compound and _JOINED.search(value):
+            compound = None
         if money:
             value, last_unit = money[1] or money[2], "dollar"
         elif degrees:
             value, last_unit = value.removesuffix("^\\circ"), "degree"
         elif percent:
             value, last_unit = percent[1], "%"
-        elif text and not re.search(r"(?:or|and|[,_^])$", text[1]) and not _JOINS.match(text[2]):
+        elif compound:
+            value, last_unit = compound[1] or compound[2], ""
+        elif text and not _UNFINISHED.search(text[1]) and not _JOINS.match(text[2]):
             value, last_unit = text[1], _unit(f"{text[2]}{text[3] or ''}")
         elif name:
             value, last_unit = name[1], _unit(f"{name[2] or ''} {name[3]}{name[4] or ''}")

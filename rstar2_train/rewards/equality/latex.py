@@ -404,6 +404,9 @@ class Parser:
             if self.take().text != ("rfloor" if name == "lfloor" else "rceil"):
                 raise ParseError(f"\\{name} without its end")
             return Node("call", (node,), "floor" if name == "lfloor" else "ceil")
+        if name[:-1] in FUNCTIONS or name[:-1] in _GREEK or name[:-1] == "pi":
+            self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
+            return self.command(name[:-1])
         raise ParseError(f"unknown command \\{name}")
 
     def _accent(self, name: str) -> Node:

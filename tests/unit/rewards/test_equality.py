@@ -44,6 +44,7 @@ EQUAL = [
     (r"(2+i)(3-i)", "7+i"),
     (r"e^{i\pi}", "-1"),
     (r"\tan 45^\circ", "1"),
+    (r"\cotx", r"\cot x"),
     ("E_1", "E_{1}"),
     (r"v_{\text{max}}", "v_{max}"),
     ("MR", r"\text{MR}"),
