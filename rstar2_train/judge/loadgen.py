@@ -7,13 +7,65 @@ is checked.
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
+
+from rstar2_train.rewards.verify import parser_snippet
+
+TEMPLATE = """
+import os
+import base64
+import sys
+import ast
+import traceback
+from typing import Optional, Any
+import linecache
+from types import CodeType
+from contextlib import redirect_stdout, redirect_stderr
+from io import StringIO
+
+class PersistentExecutor:
+    def __init__(self):
+        self.exec_globals = {'__name__': '__main__', '__file__': '<string>', '__builtins__': __builtins__}
+
+    def execute_code(self, code, replay_history_code):
+        output = StringIO() if replay_history_code else sys.stdout
+        body = ast.parse(code).body
+        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        try:
+            with redirect_stdout(output):
+                exec(compile(ast.Module(body, []), '<string>', 'exec'), self.exec_globals)
+                value = last and eval(compile(ast.Expression(last.value), '<string>', 'eval'), self.exec_globals)
+            if value is not None and not replay_history_code:
+                print(repr(value))
+        except Exception:
+            if not replay_history_code:
+                traceback.print_exc()
+                os._exit(1)
+
+persistent_executor = PersistentExecutor()
+"""
+"""The template of microsoft/rStar's tool client (rstar2_agent/tools/code_judge_utils.py), restated: the same imports,
+and the code in base64. It replays the earlier cells of a session without their output."""
+TEMPLATE_CELL = """
+code_to_execute = base64.b64decode("{}".encode()).decode()
+persistent_executor.execute_code(code_to_execute, replay_history_code={})
+"""
+
+
+def rstar_template(code: str, history: Sequence[str] = ()) -> str:
+    """Return the program that rStar2-Agent's client sends for a cell; `history`: the earlier cells."""
+    cells = [(cell, True) for cell in history] + [(code, False)]
+    return TEMPLATE + "".join(
+        TEMPLATE_CELL.format(base64.b64encode(cell.encode()).decode(), replayed) for cell, replayed in cells
+    )
+
 
 LIMITS = {"wallSeconds": 30, "memoryMiB": 1024}
 
@@ -26,6 +78,14 @@ SNIPPETS: dict[str, Callable[[int], tuple[str, str]]] = {
     "sympy": lambda n: (
         f"from sympy import symbols, factor\nt = symbols('t')\nprint(factor(t**2 - {(n + 2) ** 2}))",
         f"(t - {n + 2})*(t + {n + 2})\n",
+    ),
+    "rstarClient": lambda n: (
+        rstar_template(f"from sympy import symbols, factor\nt = symbols('t')\nprint(factor(t**2 - {(n + 2) ** 2}))"),
+        f"(t - {n + 2})*(t + {n + 2})\n",
+    ),
+    "verify": lambda n: (
+        parser_snippet(rf"\frac{{{n + 3}}}{{7}} + 2\sqrt{{{n + 2}}}", rf"2\sqrt{{{n + 2}}} + \frac{{{n + 3}}}{{7}}"),
+        "correct\n",
     ),
 }
 """Number of a call -> a program and its output. The warm-up of a sandbox contains none of these expressions."""

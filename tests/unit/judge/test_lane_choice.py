@@ -1,14 +1,27 @@
 """The lane of a snippet, from its imports."""
 
+import base64
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.judge.executor import program
+from rstar2_train.judge.loadgen import rstar_template
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES
 from rstar2_train.judge.worker.lanes import MAX_SCANNED, choose_lane
 
 LANES = ("bare", "std", "numpy", "sympy")
+
+
+def encoded(code: str) -> str:
+    """Return a program in base64."""
+    return base64.b64encode(code.encode()).decode()
+
+
+SYMPY = "from sympy import symbols\nprint(symbols('x'))"
+COMPRESSED = base64.b64encode(zlib.compress(SYMPY.encode())).decode()
 
 
 @pytest.mark.parametrize(
@@ -21,7 +34,7 @@ LANES = ("bare", "std", "numpy", "sympy")
         ("from numpy import array", "numpy"),
         ("import numpy, sympy", "sympy"),
         ("def f():\n    if 1:\n        from sympy.abc import x", "sympy"),
-        ("import mpmath", "sympy"),
+        ("import mpmath", "std"),
         ("import math, random", "std"),
         ("from collections import Counter", "std"),
         ("x = 'import numpy'", "bare"),
@@ -31,6 +44,15 @@ LANES = ("bare", "std", "numpy", "sympy")
         ("import numpy\0", "bare"),
         ("numpy = " + "(" * 500 + ")" * 500, "bare"),
         ("import numpy\n" + "#" * MAX_SCANNED, "bare"),
+        ("exec('import numpy')", "numpy"),
+        ("import base64\nexec(base64.b64decode('" + encoded(SYMPY) + "'))", "sympy"),
+        ("import base64, zlib\nexec(zlib.decompress(base64.b64decode('" + COMPRESSED + "')))", "sympy"),
+        ("code = bytes.fromhex('" + SYMPY.encode().hex() + "')\nexec(code)", "sympy"),
+        ("exec(" + repr("exec(" + repr(SYMPY) + ")") + ")", "sympy"),
+        ("exec('" + encoded("not a program, import numpy") + "')", "bare"),
+        ("__import__('sympy').Symbol('x')", "sympy"),
+        ("import importlib\nimportlib.import_module('numpy.linalg')", "numpy"),
+        ("import base64\nbase64.b64decode('" + encoded(SYMPY) + "')", "std"),  # it decodes the text and does not run it
     ],
 )
 def test_choose_lane_follows_the_imports(code: str, lane: str) -> None:
@@ -42,6 +64,13 @@ def test_choose_lane_skips_missing_lanes() -> None:
     """A lane that the sandbox does not have is not chosen."""
     assert choose_lane("import sympy, numpy", ("bare", "numpy")) == "numpy"
     assert choose_lane("import sympy", ("bare",)) == "bare"
+
+
+def test_choose_lane_reads_the_template_of_a_client() -> None:
+    """The code and the earlier cells in the template of rStar2-Agent decide the lane."""
+    for code, lane in ((SYMPY, "sympy"), ("import numpy", "numpy"), ("print(1)", "std")):
+        assert choose_lane(rstar_template(code), LANES) == lane
+    assert choose_lane(rstar_template("print(1)", history=[SYMPY]), LANES) == "sympy"
 
 
 @given(st.text(max_size=200))
