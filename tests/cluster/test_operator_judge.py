@@ -86,7 +86,7 @@ def test_executor_pod_contains_hostile_snippets(operated: Cluster, judged: str) 
     """No attack succeeds, each ends as expected, and the next call and other sessions are unharmed."""
     namespace = judged
     judge, executor = (pod(operated, namespace, role) for role in ("judge", "executor"))
-    files = ["/etc/resolv.conf", "/usr", "/root", "/var/run/secrets", "/opt/rstar2", names.WORKER_KEYS, "/dev/shm"]
+    files = ["/etc/resolv.conf", "/usr", "/root", "/var/run/secrets", "/opt/rstar2", names.WORKER_KEYS, "/dev/fd"]
     addresses = [
         (service(operated, namespace, names.redis("smoke")), names.REDIS_PORT),
         (judge["status"]["podIP"], names.JUDGE_PORT),

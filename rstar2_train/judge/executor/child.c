@@ -12,8 +12,9 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 
-enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64 };
+enum { MAX_FILE_BYTES = 32 << 20, MAX_OPEN_FILES = 64, MAIN_THREAD = 1, UNPRIVILEGED_USER = 65534 };
 
 static int session_socket = -1; /* source of a session's cells */
 
@@ -26,10 +27,11 @@ static const unsigned refused[] = {
     SYS_perf_event_open, SYS_bpf, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_io_uring_setup, SYS_setns,
 };
 
-static void drop_capabilities(void) {
+/* Drops all capabilities except those in `kept`, a mask of the first 32. */
+static void drop_capabilities(uint32_t kept) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct none[2] = {{0}};
-    if (syscall(SYS_capset, &header, none) != 0) die("capset");
+    struct __user_cap_data_struct sets[2] = {{.effective = kept, .permitted = kept}};
+    if (syscall(SYS_capset, &header, sets) != 0) die("capset");
 }
 
 static void write_file(const char *path, const char *text) {
@@ -38,9 +40,38 @@ static void write_file(const char *path, const char *text) {
     close(fd);
 }
 
-/* Called once in the zygote, with effect on all its children: no terminals, over which calls could communicate, and no
- * refused system calls. */
-void seal(void) {
+/* Enters new user and mount namespaces as the unprivileged user. Of the sandbox's users they contain that one, and `users`
+ * others from `first_user` on. The kernel accepts such a map only from a process outside the new namespace, with
+ * CAP_SETUID: a child that was forked before. */
+static void unshare_users(int first_user, int users) {
+    char map[96], group[32];
+    int go[2], status, uid_map = open("/proc/self/uid_map", O_WRONLY);
+    int own_user = users ? UNPRIVILEGED_USER : (int)getuid();
+    int written = snprintf(map, sizeof map, "%d %d 1\n", own_user, own_user);
+    if (users) snprintf(map + written, sizeof map - (size_t)written, "%d %d %d\n", first_user, first_user, users);
+    snprintf(group, sizeof group, "%d %d 1", (int)getgid(), (int)getgid());
+    if (uid_map < 0 || pipe(go)) die("uid_map");
+    pid_t writer = fork();
+    if (writer < 0) die("fork");
+    if (writer == 0) {
+        close(go[1]);
+        read_all(go[0], &status, 1);
+        if (write(uid_map, map, strlen(map)) < 0) die("write to uid_map");
+        _exit(0);
+    }
+    if (users && syscall(SYS_setresuid, own_user, own_user, own_user) != 0) die("setresuid"); /* loses CAP_SETUID */
+    if (syscall(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS) != 0) die("unshare");
+    close(uid_map);
+    close(go[0]);
+    close(go[1]);
+    if (waitpid(writer, &status, 0) != writer || status != 0) die("uid_map");
+    prctl(PR_SET_DUMPABLE, 1); /* the change of the user made /proc/self belong to root */
+    write_file("/proc/self/gid_map", group);
+}
+
+/* Called once in the zygote, with effect on all its children: no terminals, over which calls could communicate, no
+ * devices that reach a driver, and no refused system calls. */
+void seal(int first_user, int users) {
     enum { CALLS = sizeof refused / sizeof *refused };
     struct sock_filter filter[CALLS + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     for (unsigned i = 0; i < CALLS; i++)
@@ -49,14 +80,13 @@ void seal(void) {
     filter[CALLS + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     struct sock_fprog program = {CALLS + 3, filter};
     if (access("/dev/pts", F_OK) == 0) {
-        char user[32], group[32]; /* a process without a mapping must not create user namespaces for its children */
-        snprintf(user, sizeof user, "%d %d 1", (int)getuid(), (int)getuid());
-        snprintf(group, sizeof group, "%d %d 1", (int)getgid(), (int)getgid());
-        if (syscall(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS) != 0) die("unshare");
-        write_file("/proc/self/uid_map", user);
-        write_file("/proc/self/gid_map", group);
+        unshare_users(first_user, users); /* a process without a mapping must not create namespaces for its children */
         if (mount("tmpfs", "/dev/pts", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NOEXEC, "size=4k") != 0) die("/dev/pts");
-        drop_capabilities();
+        if (access("/dev/net", F_OK) == 0 &&
+            mount("tmpfs", "/dev/net", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NOEXEC, "size=4k") != 0)
+            die("/dev/net");
+        if (access("/dev/fuse", F_OK) == 0 && mount("/dev/null", "/dev/fuse", NULL, MS_BIND, NULL) != 0) die("/dev/fuse");
+        drop_capabilities(users ? 1u << CAP_SETUID : 0);
     }
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) die("seccomp");
 }
@@ -68,9 +98,12 @@ void confine(int namespaces) {
     if (namespaces) {
         if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777") != 0) _exit(70);
         if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) _exit(70);
+        if (access("/dev/shm", F_OK) == 0 &&
+            mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64m,mode=1777") != 0)
+            _exit(70);
         if (chdir("/tmp") != 0) _exit(70);
         for (int cap = 0; cap <= 40; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-        drop_capabilities();
+        drop_capabilities(0);
     }
     setsid();
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -93,7 +126,7 @@ static void limit(const struct request *request, rlim_t zygote_bytes, int others
         rlim_t value;
     } limits[] = {
         {RLIMIT_AS, zygote_bytes + ((rlim_t)request->memory_mib << 20)},
-        {RLIMIT_NPROC, request->processes + (rlim_t)others},
+        {RLIMIT_NPROC, MAIN_THREAD + request->processes + (rlim_t)others},
         {RLIMIT_FSIZE, MAX_FILE_BYTES},
         {RLIMIT_NOFILE, MAX_OPEN_FILES},
         {RLIMIT_CORE, 0},
@@ -114,7 +147,7 @@ static Object *receive(int fd, struct request *request) {
     return code;
 }
 
-/* Waits for the call. Returns (code, whether it is the first cell of a session). */
+/* Waits for the call. Returns (code, whether it is the first cell of a session, time limit of a script or 0). */
 Object *receive_call(rlim_t zygote_bytes, int others) {
     struct request request;
     PyOS_AfterFork_Child();
@@ -127,7 +160,8 @@ Object *receive_call(rlim_t zygote_bytes, int others) {
         close(empty[0]);
         close(empty[1]);
     }
-    return Py_BuildValue("(Ni)", code, request.verb == OPEN);
+    int script_ms = request.verb == SCRIPT ? (int)request.wall_ms : 0;
+    return Py_BuildValue("(Nii)", code, request.verb == OPEN, script_ms);
 }
 
 /* next_cell(status): in a session, reports the exit status of its cell and waits for the next one. Returns its code. */

@@ -5,7 +5,8 @@
  * heap that is written after a fork costs gVisor a copy of up to 2 MB. For the same reason it is a Python module:
  * ctypes needs half a megabyte more.
  *
- * A child is forked before its call arrives. child.c is the child's part, forkserver.h defines the wire format. The
+ * A child is forked before its call arrives, and copies the pages of the heap then (`prefault`). A lane without a call
+ * for IDLE_MS has no such child: it would hold a copy of the heap. child.c is the child's part, forkserver.h defines the wire format. The
  * status of a call comes from wait() and the clock, never from its output.
  *
  * A session is a child that stays alive: it runs cells one after the other and reports their exit statuses over its
@@ -23,12 +24,15 @@
 #include <time.h>
 
 enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3, NO_SESSION = 4 };
-enum { MAX_SESSIONS = 16 };
+enum { MAX_SESSIONS = 16, MAX_REGIONS = 512, IDLE_MS = 10000 };
+enum { SCRIPT_GRACE_US = 500000 }; /* a script prints a last line after its time limit (program.py) */
+enum { USERS = MAX_SESSIONS + 2 }; /* one per session, one for the running call and one for the next one */
+enum { COPY_BYTES = 2 << 20 }; /* gVisor copies a private mapping in aligned pieces of this size */
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS };
 
 struct child {
     pid_t pid; /* 0: no child */
-    int socket, out, err;
+    int socket, out, err, user;
 };
 
 /* Everything that the parent writes while a child lives. The child unmaps it before it receives a call. */
@@ -47,6 +51,9 @@ struct state {
 
 static struct state *state;
 static size_t payload_limit, output_limit;
+static struct { char *start, *end; } regions[MAX_REGIONS]; /* private writable memory of the zygote */
+static int region_count;
+static int first_user; /* first of USERS user ids of this lane's children; -1: they have that of the zygote */
 static rlim_t zygote_bytes; /* address space of the zygote, and of each child at its start */
 
 void die(const char *what) {
@@ -103,6 +110,45 @@ static void detach(void) {
     munmap(state, sizeof *state);
 }
 
+/* Finds the private writable mappings of the zygote. */
+static void find_regions(void) {
+    char line[512], permissions[5];
+    unsigned long start, end;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps) die("/proc/self/maps");
+    while (region_count < MAX_REGIONS && fgets(line, sizeof line, maps)) {
+        int is_private = sscanf(line, "%lx-%lx %4s", &start, &end, permissions) == 3 && strcmp(permissions, "rw-p") == 0;
+        if (is_private && !strstr(line, "[stack]")) regions[region_count++] = (typeof(*regions)){(char *)start, (char *)end};
+    }
+    fclose(maps);
+}
+
+/* In the child, before its call arrives: writes to each piece of the heap, so that gVisor copies it now. Almost every
+ * call writes to almost every piece, because each object has a reference count. */
+static void prefault(void) {
+    for (int i = 0; i < region_count; i++)
+        for (char *byte = regions[i].start; byte < regions[i].end;) {
+            *(volatile char *)byte = *(volatile char *)byte;
+            byte = (char *)(((uintptr_t)byte / COPY_BYTES + 1) * COPY_BYTES);
+        }
+}
+
+/* Returns the lowest user id that no child has. */
+static int free_user(void) {
+    for (int user = first_user;; user++) {
+        int is_free = 1;
+        for (int i = 0; i < MAX_SESSIONS; i++)
+            if (state->sessions[i].pid && state->sessions[i].user == user) is_free = 0;
+        if (is_free) return user;
+    }
+}
+
+/* Sets the user id for which the kernel counts the next child's processes. Its other ids, which are for permissions,
+ * stay: it can use none of them, because its user namespace has no mapping. */
+static void set_real_user(int user) {
+    if (syscall(SYS_setresuid, user, -1, -1) != 0) die("setresuid");
+}
+
 /* Forks the next child. Returns 1 in the child, 0 in the parent. */
 static int spawn(int namespaces) {
     int in[2], out[2], err[2];
@@ -110,6 +156,8 @@ static int spawn(int namespaces) {
     pid_t *tid = cached_tid();
     state->confined = 0;
     unsigned long flags = (namespaces ? NAMESPACES : 0) | SIGCHLD | (tid ? CLONE_CHILD_SETTID : 0);
+    int own_user = (int)geteuid(), user = first_user >= 0 ? free_user() : own_user;
+    if (first_user >= 0) set_real_user(user);
     pid_t pid = (pid_t)syscall(SYS_clone, flags, NULL, NULL, tid, 0);
     if (pid < 0) die("clone");
     if (pid == 0) {
@@ -118,15 +166,17 @@ static int spawn(int namespaces) {
         dup2(err[1], 2);
         confine(namespaces);
         detach();
+        if (namespaces) prefault();
         return 1;
     }
+    if (first_user >= 0) set_real_user(own_user);
     close(in[0]);
     close(out[1]);
     close(err[1]);
     fcntl(in[1], F_SETFL, O_NONBLOCK);
     fcntl(out[0], F_SETFL, O_NONBLOCK);
     fcntl(err[0], F_SETFL, O_NONBLOCK);
-    state->next = (struct child){pid, in[1], out[0], err[0]};
+    state->next = (struct child){pid, in[1], out[0], err[0], user};
     return 0;
 }
 
@@ -189,7 +239,7 @@ static int drain(int fd, int stream) {
         size_t take = (size_t)got < free_bytes ? (size_t)got : free_bytes;
         memcpy(state->outputs[stream] + state->stored[stream], state->scratch, take);
         state->stored[stream] += take;
-        if ((size_t)got > free_bytes) return -1;
+        if ((size_t)got > free_bytes && state->request.verb != SCRIPT) return -1; /* the rest of a script's is cut */
     }
 }
 
@@ -204,7 +254,7 @@ static void feed(struct child *child) {
         if (sent > 0) state->sent += (size_t)sent;
         state->fed = sent < 0 || state->sent == all; /* sent < 0: the snippet closed its stdin */
     }
-    if (state->request.verb == CALL) shutdown(child->socket, SHUT_WR); /* end of its stdin */
+    if (!is_of_session(state->request.verb)) shutdown(child->socket, SHUT_WR); /* end of its stdin */
 }
 
 /* Returns 1 if the session reported the end of its cell; the wait status of the response is then that of a process with
@@ -244,8 +294,9 @@ static void drain_rest(struct child *child) {
 /* Runs the call or cell in state->request in `child` until its end. Fills state->response; `lives` is whether the child
  * is still alive. */
 static void supervise(int signals, struct child *child) {
-    int64_t start = microseconds(), deadline = start + (int64_t)state->request.wall_ms * 1000;
-    int exited = 0, reported = 0, in_session = state->request.verb != CALL;
+    int64_t start = microseconds(), limit = (int64_t)state->request.wall_ms * 1000;
+    int64_t deadline = start + limit + (state->request.verb == SCRIPT ? SCRIPT_GRACE_US : 0);
+    int exited = 0, reported = 0, in_session = is_of_session(state->request.verb);
     feed(child);
     while (!exited && !reported && state->response.reason == EXITED) {
         int64_t left = deadline - microseconds();
@@ -278,6 +329,7 @@ static void supervise(int signals, struct child *child) {
     state->response.lives = reported > 0 && !exited && state->response.reason == EXITED;
     if (!exited && !state->response.lives) kill_child(child);
     state->response.run_us = (uint32_t)(microseconds() - start);
+    if (state->request.verb == SCRIPT && exited && state->response.run_us >= limit) state->response.reason = TIMEOUT;
 }
 
 /* Closes an ended child, and kills its descendants. */
@@ -285,6 +337,16 @@ static void clean_up(struct child *child, int namespaces) {
     pid_t pid = child->pid;
     close_child(child);
     if (!namespaces) sweep(pid);
+}
+
+/* Waits for data or the end of a stream, at most `limit_ms` (-1: no limit). Returns 0 if there is none. */
+static int is_readable(int fd, int limit_ms) {
+    struct pollfd wait = {fd, POLLIN, 0};
+    for (;;) {
+        int ready = poll(&wait, 1, limit_ms);
+        if (ready >= 0) return ready;
+        if (errno != EINTR) die("poll");
+    }
 }
 
 /* Executes state->request. Fills state->response. */
@@ -295,7 +357,7 @@ static void respond(int signals, int namespaces) {
     state->response = (struct response){.id = state->request.id, .reason = EXITED};
     state->sent = state->stored[0] = state->stored[1] = 0;
     state->fed = 0;
-    if (verb != CALL && session->pid && wait_exit(session->pid, &status, WNOHANG) > 0) clean_up(session, namespaces);
+    if (is_of_session(verb) && session->pid && wait_exit(session->pid, &status, WNOHANG) > 0) clean_up(session, namespaces);
     if ((verb == CLOSE || verb == OPEN) && session->pid) {
         kill_child(session);
         clean_up(session, namespaces);
@@ -305,7 +367,7 @@ static void respond(int signals, int namespaces) {
         return;
     }
     if (verb != CELL) {
-        child = verb == CALL ? &state->next : session;
+        child = is_of_session(verb) ? session : &state->next;
         *child = state->next;
         if (child != &state->next) state->next.pid = 0;
     }
@@ -314,17 +376,20 @@ static void respond(int signals, int namespaces) {
     if (!state->response.lives) clean_up(child, namespaces);
 }
 
-/* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the user): the loop.
- * Returns (code, is_session) in a child, which must run the code. Exits when the worker closes the pipe. */
+/* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the user, first user id): the
+ * loop. In a child, which must run the code, it returns (code, is_session, time limit of a script in ms or 0). Exits
+ * when the worker closes the pipe. */
 static Object *serve(Object *self, Object *arguments) {
     (void)self;
     int requests, responses, namespaces, payload_bytes, output_bytes, others;
-    if (!PyArg_ParseTuple(arguments, "iiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others))
+    if (!PyArg_ParseTuple(arguments, "iiiiiii", &requests, &responses, &namespaces, &payload_bytes, &output_bytes, &others,
+                          &first_user))
         return NULL;
-    if (namespaces) seal();
+    if (namespaces) seal(first_user, first_user >= 0 ? USERS : 0);
     zygote_bytes = mapped(); /* before the mappings that only the parent has */
     payload_limit = (size_t)payload_bytes;
     output_limit = (size_t)output_bytes;
+    find_regions();
     state = shared(sizeof *state);
     state->payload = shared(payload_limit);
     state->outputs[0] = shared(output_limit);
@@ -337,12 +402,17 @@ static Object *serve(Object *self, Object *arguments) {
     if (signals < 0) die("signalfd");
     if (!namespaces && prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) die("subreaper");
     write_all(responses, &(struct response){.id = 0}, sizeof(struct response)); /* warmed up */
-    for (;;) {
+    for (int is_used = 0;; is_used = 1) {
+        if (is_used && !state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
+        if (!is_readable(requests, is_used ? IDLE_MS : -1)) {
+            if (state->next.pid) kill_child(&state->next), clean_up(&state->next, namespaces);
+            is_readable(requests, -1);
+        }
         if (!state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
         if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
         if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
-            state->request.session >= MAX_SESSIONS || state->request.verb > CLOSE) {
+            state->request.session >= MAX_SESSIONS || state->request.verb > SCRIPT) {
             errno = EMSGSIZE;
             die("request");
         }
@@ -354,7 +424,7 @@ static Object *serve(Object *self, Object *arguments) {
         write_all(responses, state->outputs[0], state->stored[0]);
         write_all(responses, state->outputs[1], state->stored[1]);
     }
-    kill_child(&state->next);
+    if (state->next.pid) kill_child(&state->next);
     _exit(0);
 }
 

@@ -18,7 +18,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3 }; /* verbs of a request; the last three belong to a session */
+enum { CALL = 0, OPEN = 1, CELL = 2, CLOSE = 3, SCRIPT = 4 }; /* verbs of a request; 1 to 3 belong to a session */
+
+static inline int is_of_session(uint32_t verb) { return verb == OPEN || verb == CELL || verb == CLOSE; }
 
 struct request {
     uint64_t id;
@@ -63,7 +65,7 @@ int read_all(int fd, void *into, size_t bytes);
 
 /* child.c */
 rlim_t mapped(void);
-void seal(void);
+void seal(int first_user, int users);
 void confine(int namespaces);
 Object *receive_call(rlim_t zygote_bytes, int others);
 Object *next_cell(Object *self, Object *arguments);

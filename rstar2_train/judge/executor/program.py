@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 FILENAME = "<snippet>"
 MEMORY_EXIT = 85
 """Exit status of a call that ended with an uncaught MemoryError. A snippet that forges it harms only itself."""
+USERS_PER_LANE = 32
+"""User ids reserved per lane; USERS in forkserver.c is lower."""
+WARM_UP_FILE = "warm_up.py"
+"""A program next to forkserver.so: the warm-up of the check of answers (rewards/equality_program.py)."""
 AST_ONLY = 0x400
 """PyCF_ONLY_AST: `compile` returns a tree, without an import of the module `ast`."""
 FUTURE_FLAGS = 0x1FE0000
@@ -36,11 +40,14 @@ WARM_UP = {
     "print(gcd(48, 36), f'{1.5:.3f}', [x * x for x in range(3)], {'k': (1, 2)})\n7 * 3\n",
     "std": "import math, random, re, itertools, functools, collections, fractions, decimal, json, datetime, string\n"
     "import statistics, heapq, bisect, operator, typing, threading, time, copy, textwrap, cmath\n"
+    "import base64, ast, traceback, linecache, contextlib, io, types\n"
     "print(fractions.Fraction(3, 4) + 1, collections.Counter('abca').most_common(1), re.findall('[0-9]+', 'a12'))\n",
-    "numpy": "import numpy as np\na = np.arange(9.0).reshape(3, 3) + np.eye(3)\n"
+    "numpy": "import base64, ast, traceback, linecache, contextlib\n"
+    "import numpy as np\na = np.arange(9.0).reshape(3, 3) + np.eye(3)\n"
     "print(np.linalg.inv(a), np.linalg.det(a), a @ a, a.sum(axis=0), np.roots([1, -3, 2]))\n"
     "print(np.random.default_rng(1).random(), np.array([[1, 2]]) * 2.5)\n",
-    "sympy": "from sympy import *\nx, y, n = symbols('x y n')\n"
+    "sympy": "import base64, ast, traceback, linecache, contextlib\n"
+    "from sympy import *\nx, y, n = symbols('x y n')\n"
     "print(factor(x**3 - 8), expand((x + y)**3), solve(x**2 - 5*x + 6, x), simplify(sin(x)**2 + cos(x)**2))\n"
     "print(diff(x**2 * exp(x), x), integrate(x**2, (x, 0, 3)), limit(sin(x)/x, x, 0), Rational(3, 6), isprime(97))\n"
     "print(factorint(360), binomial(7, 3), summation(n, (n, 1, 9)), sqrt(12), N(pi, 8))\n"
@@ -59,6 +66,28 @@ def run_source(source: str, namespace: dict[str, object]) -> None:
     if last is not None:
         flags = body.co_flags & FUTURE_FLAGS
         exec(compile(_ast.Interactive([last]), FILENAME, "single", flags, True), namespace)
+
+
+def run_script(source: str, namespace: dict[str, object]) -> None:
+    """Run a program like a file: no value is printed."""
+    exec(compile(source, FILENAME, "exec", 0, True), namespace)
+
+
+def exit_at(milliseconds: int) -> None:
+    """Exit after the time limit of a script with the last line that code-judge's programs print then.
+
+    The parent decides by its own clock that this is a timeout, and kills a process that stops this timer.
+    """
+    import _signal  # type: ignore[import-not-found]
+
+    def end(*_: object) -> None:
+        try:
+            print("Suicide from timeout.", flush=True)
+        finally:  # the signal can interrupt a print
+            os._exit(1)
+
+    _signal.signal(_signal.SIGALRM, end)
+    _signal.setitimer(_signal.ITIMER_REAL, milliseconds / 1000)
 
 
 def report_exception() -> int:
@@ -85,14 +114,14 @@ def fresh_main() -> dict[str, object]:
     return module.__dict__
 
 
-def run_call(source: str, *, to_the_end: bool) -> int:
+def run_call(source: str, *, to_the_end: bool, run: Callable[[str, dict[str, object]], None] = run_source) -> int:
     """Run one snippet; return its exit status.
 
     `to_the_end`: also wait for its threads and run its exit functions. That is possible once per process.
     """
     status = 0
     try:
-        status = run_cell(source, fresh_main())
+        status = run_cell(source, fresh_main(), run)
         if to_the_end:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
@@ -104,10 +133,12 @@ def run_call(source: str, *, to_the_end: bool) -> int:
     return status
 
 
-def run_cell(source: str, namespace: dict[str, object]) -> int:
+def run_cell(
+    source: str, namespace: dict[str, object], run: Callable[[str, dict[str, object]], None] = run_source
+) -> int:
     """Run a program in a namespace. Return the exit status that its process would have."""
     try:
-        run_source(source, namespace)
+        run(source, namespace)
     except BaseException:
         return report_exception()
     return 0
@@ -128,13 +159,23 @@ def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
         source = next_cell(status).decode()
 
 
-def warm_up(lane: str) -> None:
+def extra_warm_up(lane: str, folder: str) -> list[str]:
+    """Return the program WARM_UP_FILE, for the lane `std`, if the sandbox has it."""
+    try:
+        with open(f"{folder}/{WARM_UP_FILE}") as file:  # noqa: PTH123  (no pathlib: each page of memory costs time)
+            return [file.read()] if lane == "std" else []
+    except FileNotFoundError:
+        return []
+
+
+def warm_up(lane: str, folder: str = "") -> None:
     """Run the lane's typical programs, and some that fail, and discard their output."""
     saved = sys.stdout, sys.stderr, sys.modules["__main__"]
     sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-    for name in {"bare", lane}:
-        if run_call(WARM_UP[name], to_the_end=False) != 0:
-            os.write(2, f"executor: warm-up of {name}: {sys.stderr.getvalue()}\n".encode())
+    programs = [WARM_UP[name] for name in {"bare", lane}]
+    for program in programs + extra_warm_up(lane, folder):
+        if run_call(program, to_the_end=False) != 0:
+            os.write(2, f"executor: warm-up of {lane}: {sys.stderr.getvalue()}\n".encode())
             os._exit(70)
     for source in FAILURES:
         run_call(source, to_the_end=False)
@@ -151,17 +192,20 @@ def reseed() -> None:
 def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     """Run a lane: warm up, then serve calls until the worker closes the pipe. serve() returns in each child."""
     forkserver = __import__("forkserver")
+    folder = sys.path[0]
     del sys.modules["forkserver"], sys.path[0]
     gc.disable()
-    warm_up(lane)
+    warm_up(lane, folder)
     gc.collect()
     gc.freeze()
-    code, is_session = forkserver.serve(*pipes, *settings)
+    code, is_session, script_ms = forkserver.serve(*pipes, *settings)
     gc.enable()
     reseed()
     if is_session:
         run_session(code.decode(), forkserver.next_cell)
-    os._exit(run_call(code.decode(), to_the_end=True))
+    if script_ms:
+        exit_at(script_ms)
+    os._exit(run_call(code.decode(), to_the_end=True, run=run_script if script_ms else run_source))
 
 
 def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:
@@ -180,13 +224,14 @@ def main() -> None:
     sys.path[:] = [folder, *sys.path, *paths]
     sys.argv = [""]
     builtins.exit = builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D")
-    for lane, pipes in lanes.items():
+    *settings, first_user = numbers
+    for index, (lane, pipes) in enumerate(lanes.items()):
         if os.fork() == 0:
             for other in lanes.values():
                 if other != pipes:
                     os.close(other[0])
                     os.close(other[1])
-            zygote_main(lane, pipes, numbers)
+            zygote_main(lane, pipes, [*settings, first_user + index * USERS_PER_LANE if first_user >= 0 else -1])
     for requests, responses in lanes.values():
         os.close(requests)
         os.close(responses)

@@ -22,7 +22,7 @@ from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 REQUEST = struct.Struct("<QIIIIIIII")
 RESPONSE = struct.Struct("<QiIIIII")
 REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
-VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3}
+VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3, "script": 4}
 MAX_SESSIONS = 16
 """Sessions per sandbox. MAX_SESSIONS in forkserver.c is the same number per lane."""
 START_SECONDS = 120.0
@@ -32,10 +32,12 @@ START_SECONDS = 120.0
 class SandboxError(Exception):
     """The sandbox ended or did not start. The message contains its last output."""
 
-    def __init__(self, message: str, *, running: bool = False) -> None:
+    def __init__(self, message: str, *, running: bool = False, run_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.running = running
         """Whether the sandbox ran this call, and not one before it."""
+        self.run_seconds = run_seconds
+        """How long it ran the call."""
 
 
 class SandboxBusy(SandboxError):
@@ -67,6 +69,8 @@ class Lane:
         """Calls without a response, oldest first."""
         self.time_limits: deque[float] = deque()
         """Wall-clock limits of the calls in `in_flight`, in seconds."""
+        self._running_since = 0.0
+        """When the oldest call in flight became the oldest (monotonic seconds)."""
         self._sandbox = sandbox
         self._buffer = bytearray()
 
@@ -80,8 +84,11 @@ class Lane:
         limits = (wall_ms, call.memory_mib, call.output_bytes, call.processes)
         head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[call.verb], slot)
         future: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
+        if not self.in_flight:
+            self._running_since = time.monotonic()
         self.in_flight.append(future)
         self.time_limits.append(call.wall_seconds)
+        self._sandbox.last_used = time.monotonic()
         try:
             self._sandbox.send(self, head + code + stdin)
         except (RuntimeError, OSError):  # a closed pipe or connection: uvloop reports it only at the next write
@@ -117,6 +124,7 @@ class Lane:
                 continue
             future = self.in_flight.popleft()
             self.time_limits.popleft()
+            self._running_since = self._sandbox.last_used = time.monotonic()
             if not future.done():
                 future.set_result(process_exit)
 
@@ -125,7 +133,8 @@ class Lane:
         self.ready = self.admitted = False
         for index, future in enumerate(self.in_flight):
             if not future.done():
-                future.set_exception(SandboxError(message, running=index == 0))
+                seconds = time.monotonic() - self._running_since if index == 0 else 0.0
+                future.set_exception(SandboxError(message, running=index == 0, run_seconds=seconds))
         self.in_flight.clear()
         self.time_limits.clear()
 
@@ -142,6 +151,8 @@ class Sandbox(ABC):
         self.changed = asyncio.Event()
         """Set when a lane becomes ready or the sandbox ends."""
         self.started = time.monotonic()
+        self.last_used = self.started
+        """Time of the last request or response (monotonic seconds)."""
         self.forbidden: ForbiddenTargets | None = None
         """Targets that are specific to this sandbox; None: those of the worker's machine."""
 
@@ -164,6 +175,9 @@ class Sandbox(ABC):
     @abstractmethod
     def memory_bytes(self) -> int | None:
         """Return the memory held by everything inside, in bytes; None if unknown."""
+
+    def pause(self) -> None:  # noqa: B027  (a sandbox that is not on this machine does nothing)
+        """Stop the idle processes of the sandbox from using CPU. The next request resumes them."""
 
     @abstractmethod
     async def stop(self, *, failed_check: bool = False) -> None:

@@ -40,7 +40,7 @@ MEMORY_CHANGE = 1 << 20
 """Change of the pod's memory that is reported to the worker, in bytes."""
 SERVER_PROCESSES = 24
 """Processes and threads of this server. It has the same user as the calls, so their process limit counts them."""
-FORBIDDEN_FILES = ("/etc/resolv.conf", "/dev/null", "/dev/shm", "/usr")
+FORBIDDEN_FILES = ("/etc/resolv.conf", "/dev/null", "/dev/fd", "/usr")
 """Paths that every pod has and a jail must not have."""
 SENTRY = Path("/proc/sentry-meminfo")
 """A file that exists only in gVisor."""

@@ -81,19 +81,21 @@ async def start_program(
     return process, own_ends
 
 
-def sandbox_arguments(ends: Ends, *, other_processes: int) -> list[str]:
+def sandbox_arguments(ends: Ends, *, other_processes: int = 0, first_user: int = -1) -> list[str]:
     """Return the program's command line inside a sandbox root.
 
-    `other_processes`: processes of the same user that RLIMIT_NPROC counts in addition to those of a call.
+    `other_processes`: processes of the same user that RLIMIT_NPROC counts in addition to those of a call. `first_user`:
+    the first of the user ids for calls and sessions, one each; -1: all have the id of the program.
     """
-    numbers = ",".join(map(str, [1, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, other_processes]))
+    limits = [1, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, other_processes, first_user]
+    numbers = ",".join(map(str, limits))
     return [PYTHON, *PYTHON_FLAGS, PROGRAM, str(Path(LIBRARY).parent), PACKAGES_FOLDER, numbers, *_lanes(ends)]
 
 
 def bare_arguments(ends: Ends, library: Path) -> list[str]:
     """Return the program's command line on the machine itself, without isolation."""
     paths = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
-    numbers = ",".join(map(str, [0, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, NO_PROCESS_LIMIT]))
+    numbers = ",".join(map(str, [0, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, NO_PROCESS_LIMIT, -1]))
     program = str(EXECUTOR / "program.py")
     return [sys.executable, *PYTHON_FLAGS, program, str(library.parent), paths, numbers, *_lanes(ends)]
 

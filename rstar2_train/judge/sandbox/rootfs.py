@@ -24,6 +24,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rstar2_train.rewards import equality_program
+
 EXECUTOR = Path(__file__).parents[1] / "executor"
 PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
 """Distributions that snippets may import. Those that are installed here are copied."""
@@ -32,13 +34,15 @@ LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy"}
 PYTHON = "/opt/python/bin/python3"
 PROGRAM = "/opt/executor/program.py"
 LIBRARY = "/opt/executor/forkserver.so"
+WARM_UP = "/opt/executor/warm_up.py"
+"""Warm-up of the check of answers, which the root contains as a package."""
 PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
-MOUNT_POINTS = ("proc", "tmp", "dev", "sys", "etc")
+MOUNT_POINTS = ("proc", "tmp", "dev", "dev/shm", "sys", "etc")
 UNUSED_DAYS = 14
 """A root that was not used for this many days is removed when another one is built."""
-LAYOUT = "4"
+LAYOUT = "5"
 """Part of the hash. Change it when this file changes the layout of the root."""
 
 
@@ -66,13 +70,30 @@ def name_full_disk(folder: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
+def requested_packages() -> tuple[list[str], list[Path]]:
+    """Return the distributions and the package folders in RSTAR2_SANDBOX_PACKAGES, separated by spaces or commas."""
+    entries = os.environ.get("RSTAR2_SANDBOX_PACKAGES", "").replace(",", " ").split()
+    return [entry for entry in entries if "/" not in entry], [Path(entry) for entry in entries if "/" in entry]
+
+
 def installed_packages() -> dict[str, importlib.metadata.Distribution]:
-    """Return those of PACKAGES that are installed here."""
+    """Return the distributions to copy: those of PACKAGES that are installed here, and the requested ones.
+
+    Raises SetupError if a requested one is not installed.
+    """
+    requested, folders = requested_packages()
     installed = {}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *requested):
         for distribution in importlib.metadata.distributions(name=name):
             installed[name] = distribution
             break
+    missing = [name for name in requested if name not in installed]
+    missing += [str(folder) for folder in folders if not (folder / "__init__.py").exists()]
+    if missing:
+        raise SetupError(
+            f"RSTAR2_SANDBOX_PACKAGES: {', '.join(missing)} is neither an installed distribution nor the folder of a "
+            "package. Install it where the judge runs, or correct the name."
+        )
     return installed
 
 
@@ -94,13 +115,14 @@ def choose_lanes(requested: tuple[str, ...] | None) -> tuple[str, ...]:
 def _key() -> str:
     """Return a hash of all inputs of the root."""
     digest = hashlib.sha256()
-    parts = [LAYOUT, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
+    parts = [LAYOUT, equality_program.MODULE, sys.version, os.path.realpath(sys.executable), sysconfig.get_platform()]
     parts += [f"{name}=={package.version}" for name, package in sorted(installed_packages().items())]
     for part in parts:
         digest.update(part.encode() + b"\0")
-    for source in sorted(EXECUTOR.iterdir()):
-        if source.suffix in (".c", ".h", ".py"):
-            digest.update(source.read_bytes())
+    folders = requested_packages()[1]
+    sources = [path for path in EXECUTOR.iterdir() if path.suffix in (".c", ".h", ".py")]
+    for source in sorted(sources) + sorted(path for folder in folders for path in folder.rglob("*.py")):
+        digest.update(str(source.name).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -165,6 +187,11 @@ def _build(root: Path) -> None:
             inside = ".." not in name.parts and not SKIPPED.intersection(name.parts)
             if inside and source.suffix != ".pyc" and source.exists():
                 _copy(source, root / PACKAGES_FOLDER[1:] / name, 0o644)
+    equality_program.install(root / PACKAGES_FOLDER[1:])
+    (root / WARM_UP[1:]).parent.mkdir(parents=True, exist_ok=True)
+    (root / WARM_UP[1:]).write_text(equality_program.WARM_UP)
+    for package in requested_packages()[1]:
+        _copy_tree(package, root / PACKAGES_FOLDER[1:] / package.name, SKIPPED)
     compile_library(root / LIBRARY[1:])
     _copy(EXECUTOR / "program.py", root / PROGRAM[1:], 0o644)
     binaries = [executable, root / LIBRARY[1:], *library.rglob("*.so"), *library.rglob("*.so.*")]

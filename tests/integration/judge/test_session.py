@@ -65,6 +65,18 @@ async def test_session_ends_with_a_cell_over_its_limits(
     assert (await client.run("print(1)")).stdout == "1\n"
 
 
+async def test_session_with_all_its_processes_harms_no_other(client: JudgeClient) -> None:
+    """The process limit counts the processes of one session, and not those of other sessions and calls."""
+    bomb = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(600)\n        n += 1\n"
+    bomb += "except OSError: print(n)"
+    threads = "import threading, time\nt = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(16)]\n"
+    threads += "for one in t: one.start()\nprint(len(t))"
+    async with client.session() as session, client.session() as other:
+        assert (await session.run(bomb)).stdout == "16\n"
+        assert (await other.run(threads)).stdout == "16\n"
+        assert (await client.run(threads)).stdout == "16\n"
+
+
 async def test_session_memory_is_limited(client: JudgeClient) -> None:
     """The memory limit applies to all cells of a session together."""
     async with client.session() as session:

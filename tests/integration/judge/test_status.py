@@ -33,6 +33,13 @@ Run = Callable[..., CallResult]
         ("import numpy as np\nprint(np.linalg.inv(np.eye(2) * 2).tolist())", "", "[[0.5, 0.0], [0.0, 0.5]]\n"),
         ("from sympy import symbols, factor\nx = symbols('x')\nfactor(x**2 - 1)", "", "(x - 1)*(x + 1)\n"),
         ("def f():\n    import sympy\n    return sympy.Rational(1, 3)\nprint(f())", "", "1/3\n"),
+        ("import multiprocessing as m\nwith m.Pool(4) as p: print(p.map(abs, range(-3, 0)))", "", "[3, 2, 1]\n"),
+        (
+            "import threading, time\nt = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(16)]\n"
+            "for one in t: one.start()\nprint(len(t))",
+            "",
+            "16\n",
+        ),
         ("import math_verify as m\nm.verify(m.parse('$1/2$'), m.parse('$0.5$'))", "", "True\n"),
     ],
 )

@@ -31,9 +31,9 @@ ESCAPES = [
     ),
     hostile(
         "write-anywhere",
-        "writes outside /tmp",
+        "writes outside its own /tmp and /dev/shm",
         "for folder, _, _ in os.walk('/'):\n"
-        "    if not folder.startswith(('/proc', '/tmp')):\n"
+        "    if not folder.startswith(('/proc', '/tmp', '/dev/shm')):\n"
         "        attempt(folder, lambda: open(folder + '/probe', 'w').close())",
         "ok",
         limits={"wall_seconds": 60},
@@ -95,6 +95,9 @@ ESCAPES = [
         "    attempt(name, lambda: open('/dev/' + name, 'rb'))\n"
         "tap = struct.pack('16sH14x', b'', 1)\n"
         "attempt('tun', lambda: fcntl.ioctl(open('/dev/net/tun', 'r+b', 0), 0x400454CA, tap))\n"
+        "attempt('net', lambda: os.stat('/dev/net/tun'))\n"
+        "if os.path.exists('/dev/fuse') and os.stat('/dev/fuse').st_rdev == os.makedev(10, 229): breach('fuse')\n"
+        "if libc.mount(b'f', b'/tmp', b'fuse', 0, b'fd=0,rootmode=40000,user_id=0,group_id=0') == 0: breach('mount')\n"
         "def node():  # gVisor lets anyone create one; the mount of /tmp forbids to open it\n"
         "    os.mknod('/tmp/mem', stat.S_IFCHR | 0o666, os.makedev(1, 1))\n"
         "    return open('/tmp/mem', 'rb').read(1)\nattempt('node', node)",

@@ -6,9 +6,10 @@ LEFTOVERS = [
     hostile(
         "files-left",
         "finds files of the previous call",
-        "for f in os.listdir('/tmp'): breach(f)",
+        "for f in os.listdir('/tmp') + (os.listdir('/dev/shm') if os.path.isdir('/dev/shm') else []): breach(f)",
         "ok",
         before="import os\nfor n in range(9): open(f'/tmp/{n}', 'w').write('x')\nos.makedirs('/tmp/a/b/c')\n"
+        "if os.path.isdir('/dev/shm'): open('/dev/shm/x', 'w').write('x')\n"
         "os.chmod('/tmp/a', 0)",
     ),
     hostile(

@@ -19,13 +19,13 @@ def test_name_full_disk_adds_the_folder() -> None:
 
 
 def test_bundle_config_is_unprivileged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The OCI configuration has no capability, no host mount and no variable of the worker."""
+    """The OCI configuration has no host mount, no variable of the worker, and no capability but that for user ids."""
     monkeypatch.setenv("RSTAR2_REDIS_PASSWORD", "hunter2")
     config = bundle_config(tmp_path, ["python"])
     process = config["process"]
     assert config["root"]["readonly"] and process["noNewPrivileges"]
-    assert process["user"] == {"uid": 65534, "gid": 65534}
-    assert all(not names for names in process["capabilities"].values())
+    assert process["user"] == {"uid": 0, "gid": 65534}  # a call has a user id of its own, without any capability
+    assert all(names == ["CAP_SETUID"] for names in process["capabilities"].values())
     assert {"type": "network"} in config["linux"]["namespaces"]
     assert "hunter2" not in json.dumps(config)
     assert all(mount["source"] in ("proc", "tmpfs") for mount in config["mounts"])
