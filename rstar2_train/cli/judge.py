@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar2_train.cli.common import Subparsers, add_command, fail
-from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SESSION_IDLE_SECONDS
+from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.utils.auth import JUDGE_TOKEN, check_bind, read_secret
 from rstar2_train.utils.options import count, port, seconds
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 NAME = "judge"
 STOP_SECONDS = DRAIN_SECONDS + 10
 """Grace period of the judge's processes: a little longer than they let running calls finish."""
+MAX_RESTARTS = 100
+"""Restarts of a process of `serve` within ten minutes before it gives up. A service must survive many kills."""
 PATIENCE_SECONDS = 10.0
 """How long `run` waits for a judge that does not answer: a person is waiting."""
 DESCRIPTION = "Run code in gVisor sandboxes: start a judge, run a program in one, or measure one."
@@ -73,6 +75,13 @@ def add_arguments(commands: Subparsers) -> None:
         metavar="SECONDS",
         help="idle time after which a session is closed (default: %(default)s)",
     )
+    serve.add_argument(
+        "--script-seconds",
+        type=seconds,
+        default=SCRIPT_SECONDS,
+        metavar="SECONDS",
+        help="time limit of a program from a client of code-judge (default: %(default)s)",
+    )
 
     help = "run a program in a sandbox and print its output"
     run = add_command(verbs, "run", main, parents=[local, remote], help=help)
@@ -85,7 +94,7 @@ def add_arguments(commands: Subparsers) -> None:
     bench = add_command(verbs, "bench", main, parents=[local, remote], help=help)
     bench.add_argument(
         "--snippet",
-        choices=["print", "numpy", "sympy", "all"],
+        choices=["print", "numpy", "sympy", "rstarClient", "verify", "all"],
         default="all",
         help="program to run (default: %(default)s)",
     )
@@ -123,9 +132,13 @@ def _serve(args: argparse.Namespace) -> int:
 
     check_bind(args.host, token=read_secret(JUDGE_TOKEN), insecure=args.insecure)
     settings = {
+        "max_restarts": MAX_RESTARTS,
         "host": args.host,
         "port": args.port,
-        "api_arguments": ("--max-pending", str(args.max_pending), *(["--insecure"] if args.insecure else [])),
+        "api_arguments": (
+            *("--max-pending", str(args.max_pending), "--script-seconds", str(args.script_seconds)),
+            *(["--insecure"] if args.insecure else []),
+        ),
         "worker_arguments": ("--session-idle", str(args.session_idle)),
     }
     try:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
-from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SESSION_IDLE_SECONDS
+from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.options import count, port, seconds
 
@@ -66,6 +66,11 @@ def parser() -> argparse.ArgumentParser:
         help="time in the queue after which a call is given up (default: 900)",
     )  # fmt: skip
 
+    api.add_argument(
+        "--script-seconds", type=seconds, default=SCRIPT_SECONDS, metavar="SECONDS",
+        help="time limit of a program on the routes of code-judge (default: 4)",
+    )  # fmt: skip
+
     worker = roles.add_parser(
         "worker", parents=[queue, common, runner], help="runs calls in sandboxes", description=WORKER,
         formatter_class=formatter, epilog=SECRETS,
@@ -113,6 +118,7 @@ def run_api(options: argparse.Namespace) -> None:
             max_pending=options.max_pending,
             max_wait_seconds=options.max_wait,
             prefix=options.prefix,
+            script_seconds=options.script_seconds,
         )
     )
 

@@ -52,6 +52,8 @@ class LocalJudge:
     """Further options of `python -m rstar2_train.judge api`."""
     worker_arguments: Sequence[str] = ()
     """Further options of `python -m rstar2_train.judge worker`."""
+    max_restarts: int = 5
+    """Restarts of each process within ten minutes before the judge counts as failed."""
     stop_seconds: float = 10
     """Grace period of the API and the worker to finish running calls."""
 
@@ -84,13 +86,20 @@ class LocalJudge:
             mode=0o600,
         )
         server = shutil.which("redis-server") or "redis-server"
-        return Child("redis", [server, str(config)], ready=self._redis_is_ready)
+        return Child("redis", [server, str(config)], ready=self._redis_is_ready, max_restarts=self.max_restarts)
 
     def api(self) -> Child:
         """Return the judge's HTTP API."""
         argv = [sys.executable, "-m", "rstar2_train.judge", "api", "--redis", self.redis_url]
         argv += ["--host", self.host, "--port", str(self.port), *self.api_arguments]
-        return Child("judge-api", argv, env=self._env, ready=self._api_is_ready, stop_seconds=self.stop_seconds)
+        return Child(
+            "judge-api",
+            argv,
+            env=self._env,
+            ready=self._api_is_ready,
+            max_restarts=self.max_restarts,
+            stop_seconds=self.stop_seconds,
+        )
 
     def worker(self, *, name: str = "judge-worker", state: str = "judge") -> Child:
         """Return a worker, which starts the sandboxes. `state`: its own folder in the state folder."""
@@ -103,6 +112,7 @@ class LocalJudge:
             env=self._env,
             ready=self._worker_is_ready,
             ready_seconds=READY_SECONDS,
+            max_restarts=self.max_restarts,
             stop_seconds=self.stop_seconds,
         )
 

@@ -50,7 +50,7 @@ def to_result(process_exit: ProcessExit) -> CallResult:
     else:
         status = "error"
         if code < 0:
-            stderr += f"ended by signal {-code} ({signal_name(-code)})\n"
+            stderr += signal_note(code)
     return CallResult(
         status=status,
         stdout=process_exit.stdout.decode("utf-8", "replace"),
@@ -59,6 +59,11 @@ def to_result(process_exit: ProcessExit) -> CallResult:
         run_seconds=process_exit.run_seconds,
         session_lives=process_exit.session_lives,
     )
+
+
+def signal_note(code: int | None) -> str:
+    """Return the line that names the signal of this exit code; empty if it is not that of a signal."""
+    return f"ended by signal {-code} ({signal_name(-code)})\n" if code is not None and code < 0 else ""
 
 
 def signal_name(number: int) -> str:

@@ -15,9 +15,10 @@ session_lost: the session of the cell has ended; the cell was not run, or not to
 internal: an infrastructure failure; there is no result."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
-Verb = Literal["call", "open", "cell", "close"]
-"""call: a program without a session. open: the first cell of a session. cell: a further cell. close: end the
-session."""
+Verb = Literal["call", "script", "open", "cell", "close"]
+"""call: a program without a session. script: the same as code-judge runs it: no value is printed, output above the
+limit is cut, and the time limit adds a last line. open: the first cell of a session. cell: a further cell. close: end
+the session."""
 
 NO_FREE_SLOT = "no sandbox has room for another session\n"
 """stderr of an `internal` result: no slot was free for a new session, and nothing was run."""
@@ -33,6 +34,8 @@ SESSION_IDLE_SECONDS = 600
 """Default time without a cell after which a session is closed."""
 MAX_WAIT_SECONDS = 900.0
 """Default time in the queue after which a call gets status `internal`."""
+SCRIPT_SECONDS = 4.0
+"""Default time limit of a program on the routes of code-judge."""
 ALIVE_SECONDS = 10.0
 """Interval of empty lines in a streamed response while no result is ready: they show that the API is alive."""
 SILENT_SECONDS = 60.0
@@ -118,6 +121,11 @@ class QueuedCall:
         """Return the end of an idle session. No process reads its result."""
         empty: dict[str, Any] = {"id": "", "reply_to": "", "code": "", "stdin": "", "deadline": 0.0}
         return cls.build(limits=JudgeLimits(), verb="close", session=session, **empty)
+
+    @property
+    def in_session(self) -> bool:
+        """Whether it belongs to a session, so that it must run at most once."""
+        return self.verb in ("open", "cell", "close")
 
     def encode(self) -> str:
         """Return the fields, in their order, as a JSON array."""

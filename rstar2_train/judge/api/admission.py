@@ -90,14 +90,17 @@ class CallAdmission:
         message = f"The queue is full: {submitter.pending} calls are pending; at most {self.max_pending} are allowed."
         raise QueueFull(message, retry_after=seconds)
 
-    async def run(self, code: str, stdin: str, limits: JudgeLimits) -> CallResult:
-        """Run one admitted call. Raises the permanent error of the Redis connection, such as a wrong password."""
+    async def run(self, code: str, stdin: str, limits: JudgeLimits, *, verb: Verb = "call") -> CallResult:
+        """Run one admitted call; `verb`: call or script.
+
+        Raises the permanent error of the Redis connection, such as a wrong password.
+        """
         problem = check_request(code, stdin)
         if problem:
             result = CallResult("invalid", stderr=problem + "\n")
         else:
             self.submitter.check()
-            result = await self.submitter.submit(code, stdin, limits)
+            result = await self.submitter.submit(code, stdin, limits, verb=verb)
             self._wait.observe(result.queue_seconds)
             self._run.observe(result.run_seconds)
         self._calls.labels(result.status).inc()

@@ -40,7 +40,14 @@ from rstar2_train.judge.api.schema import (
 )
 from rstar2_train.judge.api.submitter import Submitter
 from rstar2_train.judge.queue import PREFIX, QueueKeys, connect, describe
-from rstar2_train.judge.types import ALIVE_SECONDS, DRAIN_SECONDS, MAX_PENDING, MAX_WAIT_SECONDS, CallResult
+from rstar2_train.judge.types import (
+    ALIVE_SECONDS,
+    DRAIN_SECONDS,
+    MAX_PENDING,
+    MAX_WAIT_SECONDS,
+    SCRIPT_SECONDS,
+    CallResult,
+)
 from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
 
 log = logging.getLogger("rstar2.judge.api")
@@ -62,6 +69,8 @@ class ApiSettings:
     max_wait_seconds: float = MAX_WAIT_SECONDS
     """Time in the queue after which a call gets status `internal`."""
     prefix: str = PREFIX
+    script_seconds: float = SCRIPT_SECONDS
+    """Time limit of a program on the routes of code-judge, whose requests have none."""
 
 
 def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
@@ -161,7 +170,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         await admission().close_session(session)
         return Response(status_code=204)
 
-    app.include_router(code_judge_compat.create_router(admission))
+    app.include_router(code_judge_compat.create_router(admission, wall_seconds=settings.script_seconds))
     if token:
         app.add_middleware(BearerAuth, token=token, is_open=is_open)
     return app

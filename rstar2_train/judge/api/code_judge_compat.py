@@ -1,12 +1,15 @@
 """Routes for clients of `code-judge`, the judge of the paper's public code: the same paths, requests and responses.
 
-They use the same `admission` as the routes of `app`. A submission is a script, so the value of its last line is not
-printed. The types `math` and `cpp` are not supported; such a submission gets the reason `invalid_input`.
+They use the same `admission` as the routes of `app`. A submission is a script: the value of its last line is not
+printed, and output above the limit is cut. The types `math` and `cpp` are not supported; such a submission gets the
+reason `invalid_input`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -17,10 +20,16 @@ from pydantic import AfterValidator, Field
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
 from rstar2_train.judge.api.schema import BAD_BODY, BATCH_TOO_LARGE, UNAVAILABLE, ApiMessage
-from rstar2_train.judge.types import CallResult
+from rstar2_train.judge.process_exit import signal_note
+from rstar2_train.judge.types import MAX_OUTPUT_BYTES, CallResult
+
+log = logging.getLogger("rstar2.judge.api")
 
 MAX_CHARACTERS = 1000
 """Characters of stdout and of stderr in a response: code-judge's default. Outputs are compared before truncation."""
+MAX_REPORTED = 100
+"""Missing modules that are logged, one message each."""
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '(\w{1,64})", re.MULTILINE)
 
 Reason = Literal["", "internal_error", "worker_timeout", "queue_timeout", "invalid_input"]
 REASONS: dict[str, Reason] = {
@@ -113,36 +122,61 @@ def to_submission_result(submission: Submission, result: CallResult) -> Submissi
     """Convert a result to code-judge's format. Pure."""
     run_success = result.status == "ok"
     expected = submission.expected_output
-    notes = {"memory": "out of memory\n", "output_limit": "too much output\n", "killed": "killed\n"}
+    notes = {"memory": "out of memory\n", "killed": "killed\n"}
+    stderr = result.stderr.removesuffix(signal_note(result.exit_code))  # code-judge does not report signals
     return SubmissionResult(
         sub_id=submission.sub_id or str(uuid.uuid4()),
         success=run_success and (expected is None or result.stdout.strip() == expected.strip()),
         run_success=run_success,
         cost=result.run_seconds,
         stdout=result.stdout[:MAX_CHARACTERS],
-        stderr=(result.stderr or notes.get(result.status, ""))[:MAX_CHARACTERS],
+        stderr=(stderr or notes.get(result.status, ""))[:MAX_CHARACTERS],
         reason=REASONS.get(result.status, ""),
     )
 
 
-def as_script(program: str) -> str:
-    """Append a statement without a value: the judge prints the value of a last expression, a script does not.
+def limits_of(submission: Submission, wall_seconds: float) -> JudgeLimits:
+    """Return the limits of a submission. Output that must be compared is kept."""
+    limits = JudgeLimits(wall_seconds=wall_seconds)
+    expected_bytes = 2 * len((submission.expected_output or "").encode())
+    return limits.model_copy(update={"output_bytes": min(MAX_OUTPUT_BYTES, max(limits.output_bytes, expected_bytes))})
 
-    The trusted side cannot parse the program to do this more precisely. A program that ends with a backslash gets an
-    error that mentions the appended statement.
+
+class MissingModules:
+    """Logs each module that programs import and the sandboxes do not have: rewards of such programs are wrong."""
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()
+
+    def report(self, result: CallResult) -> None:
+        """Log the missing module that ended a program, the first time."""
+        match = _MISSING.search(result.stderr) if result.status == "error" else None
+        if match is None or match[1] in self._reported or len(self._reported) >= MAX_REPORTED:
+            return
+        self._reported.add(match[1])
+        log.error(
+            "A program of a code-judge client failed: the sandboxes have no module %s. A client that computes rewards "
+            "in the judge counts this as reward 0. Install the module where the judge runs, add its distribution or "
+            "its folder to RSTAR2_SANDBOX_PACKAGES, and restart the judge.",
+            match[1],
+        )
+
+
+def create_router(admission: Callable[[], CallAdmission], *, wall_seconds: float) -> APIRouter:
+    """Return the routes. `admission` is called at each request, because it exists only after the application starts.
+
+    `wall_seconds`: time limit of a program.
     """
-    return f"{program}\npass\n"
-
-
-def create_router(admission: Callable[[], CallAdmission]) -> APIRouter:
-    """Return the routes. `admission` is called at each request, because it exists only after the application starts."""
     router = APIRouter(tags=["code-judge"])
+    missing_modules = MissingModules()
 
     async def run_submission(submission: Submission) -> SubmissionResult:
         if submission.type != "python":
             result = CallResult("invalid", stderr=f"this judge runs python, not {submission.type}\n")
         else:
-            result = await admission().run(as_script(submission.solution), submission.input or "", JudgeLimits())
+            limits = limits_of(submission, wall_seconds)
+            result = await admission().run(submission.solution, submission.input or "", limits, verb="script")
+            missing_modules.report(result)
         return to_submission_result(submission, result)
 
     async def run(submission: Submission) -> Any:

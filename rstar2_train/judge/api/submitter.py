@@ -142,7 +142,7 @@ class Submitter:
         if submitted is None:
             return  # the second result of a call that ran twice
         self.answered += 1
-        if result.status == "internal" and submitted.call.verb != "call" and result.stderr != NO_FREE_SLOT:
+        if result.status == "internal" and submitted.call.in_session and result.stderr != NO_FREE_SLOT:
             result = CallResult("session_lost", stderr=result.stderr)  # it may have run: it must not be sent again
         result.queue_seconds = max(0.0, time.monotonic() - submitted.accepted - result.run_seconds)
         if not submitted.future.done():
@@ -232,7 +232,7 @@ class Submitter:
                 submitted.missing = False
             elif not submitted.missing:
                 submitted.missing = True
-            elif submitted.call.verb != "call":
+            elif submitted.call.in_session:
                 self._answer(submitted.call.id, CallResult("session_lost", stderr="Redis lost the cell\n"))
             else:
                 submitted.missing, submitted.entry = False, b""

@@ -34,6 +34,8 @@ DEPTH = 2
 GRACE_SECONDS = 10.0
 """Time that a call may take beyond its limits before its sandbox counts as stuck."""
 IDLE_CHECK_SECONDS = 5.0
+PAUSE_SECONDS = 15.0
+"""Time without calls and sessions after which a sandbox is paused. Its lanes drop their prepared processes before."""
 
 
 class SandboxPool:
@@ -68,7 +70,9 @@ class SandboxPool:
         """Start the sandboxes in the background."""
         self.supervisor.start()
         watching = self._memory.run(self.supervisor.sandboxes)
-        self._tasks = [asyncio.create_task(loop) for loop in (watching, self._close_idle_sessions())]
+        self._tasks = [
+            asyncio.create_task(loop) for loop in (watching, self._close_idle_sessions(), self._pause_idle())
+        ]
 
     async def stop(self) -> None:
         """Kill all sandboxes."""
@@ -82,7 +86,7 @@ class SandboxPool:
         lane = choose_lane(call.code, self._waiting)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         running = RunningCall(call, lane, future)
-        if call.verb == "call":
+        if not call.in_session:
             self._waiting[lane].append(running)
         elif call.verb == "open":
             self._opening.append(running)
@@ -102,6 +106,16 @@ class SandboxPool:
             await asyncio.sleep(min(IDLE_CHECK_SECONDS, self._session_idle / 2))
             for id in self.sessions.idle_since(time.monotonic() - self._session_idle):
                 self.submit(QueuedCall.build_close(id))
+
+    async def _pause_idle(self) -> None:
+        """Pause each sandbox that has been idle for PAUSE_SECONDS."""
+        while True:
+            await asyncio.sleep(IDLE_CHECK_SECONDS)
+            for sandbox in self.supervisor.sandboxes:
+                open_lanes = all(lane.admitted for lane in sandbox.lanes.values())
+                idle = open_lanes and not sandbox.in_flight and not self.sessions.in_sandbox(sandbox)
+                if idle and time.monotonic() - sandbox.last_used >= PAUSE_SECONDS:
+                    sandbox.pause()
 
     def _opened(self, sandbox: Sandbox) -> None:
         self._memory.lane_opened(sandbox)
@@ -174,26 +188,36 @@ class SandboxPool:
         if sandbox.in_flight:
             self._memory.call_started(sandbox)
         error, over_memory = done.exception(), self._memory.account(sandbox).over_limit
-        if running.call.verb != "call":
-            self._cell_done(running, None if error else to_result(done.result()), over_memory=over_memory)
+        run_seconds = error.run_seconds if isinstance(error, SandboxError) else 0.0
+        if running.call.in_session:
+            result = None if error else to_result(done.result())
+            self._cell_done(running, result, over_memory=over_memory, run_seconds=run_seconds)
         else:
             if error is None:
                 result = running.result_of_exit(done.result())
             else:
                 result = running.result_of_sandbox_death(
                     was_running=isinstance(error, SandboxError) and error.running,
+                    run_seconds=run_seconds,
                     over_memory=over_memory and not self.sessions.in_sandbox(sandbox),  # else a session may hold it
                 )
-            if result is None:
+            if result is None and running.sandbox_deaths:
+                # Behind the other calls: if sandboxes end for another reason, it is not the running call each time.
+                self._waiting[running.lane].append(running)
+            elif result is None:
                 self._waiting[running.lane].appendleft(running)
             else:
                 running.answer(result)
         self._assign()
 
-    def _cell_done(self, running: RunningCall, result: CallResult | None, *, over_memory: bool) -> None:
+    def _cell_done(
+        self, running: RunningCall, result: CallResult | None, *, over_memory: bool, run_seconds: float
+    ) -> None:
         """Answer a cell. `result` is None if the sandbox ended, and the session with it."""
-        if result is None:
-            result = TOO_MUCH_MEMORY if over_memory else session_lost(running.call)
+        if result is None and over_memory:
+            result = CallResult("memory", stderr=TOO_MUCH_MEMORY, run_seconds=run_seconds)
+        elif result is None:
+            result = session_lost(running.call)
         session = self.sessions.get(running.call.session)
         if session is not None and result.session_lives:
             session.last_used, session.running = time.monotonic(), False

@@ -16,7 +16,8 @@ MAX_SANDBOX_DEATHS = 3
 """Sandboxes that must end while they run a call before the call gets status `killed`."""
 MAX_SETUP_FAILURES = 3
 """Failed preparations of the process before the call gets status `internal`."""
-TOO_MUCH_MEMORY = CallResult("memory", stderr="its processes together took too much memory\n")
+TOO_MUCH_MEMORY = "its processes together took too much memory\n"
+"""stderr of a call whose sandbox was stopped because it took too much memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,15 +50,18 @@ class RunningCall:
         self.setup_failures += 1
         return result if self.setup_failures >= MAX_SETUP_FAILURES else None
 
-    def result_of_sandbox_death(self, *, was_running: bool, over_memory: bool) -> CallResult | None:
+    def result_of_sandbox_death(
+        self, *, was_running: bool, over_memory: bool, run_seconds: float = 0.0
+    ) -> CallResult | None:
         """Return the result if the call is to blame for the end of its sandbox, or None if it must run again.
 
         `was_running`: the sandbox ran this call, and not one before it. `over_memory`: the sandbox was stopped because
-        this call took too much memory.
+        this call took too much memory. `run_seconds`: how long it ran the call.
         """
         self.sandbox_deaths += was_running
         if was_running and over_memory:
-            return TOO_MUCH_MEMORY
+            return CallResult("memory", stderr=TOO_MUCH_MEMORY, run_seconds=run_seconds)
         if self.sandbox_deaths >= MAX_SANDBOX_DEATHS:
-            return CallResult("killed", stderr="the call ended its sandbox each time it was run\n")
+            message = "the call ended its sandbox each time it was run\n"
+            return CallResult("killed", stderr=message, run_seconds=run_seconds)
         return None

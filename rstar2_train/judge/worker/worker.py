@@ -49,6 +49,8 @@ log = logging.getLogger("rstar2.judge.worker")
 
 PREFETCH = 4
 """Calls that a worker leases per sandbox in addition to those in flight: fewer and larger pulls."""
+PULL_MS = 1000
+"""Time that a pull waits for a call: also the time after which a drained worker stops to pull."""
 MAX_CELLS_PER_PULL = 64
 MAX_CLAIMS = 64
 CLEAN_UP_EVERY = 150
@@ -142,14 +144,14 @@ class Worker:
                 self._capacity_changed.clear()
                 await self._capacity_changed.wait()
                 continue
-            pull = partial(self._consumer.pull, self._keys.calls, capacity, block_ms=500)
+            pull = partial(self._consumer.pull, self._keys.calls, capacity, block_ms=PULL_MS)
             for lease in await retry_until_done("pulling calls", pull, stop=self._draining):
                 await self._start(lease)
 
     async def _pull_cells(self) -> None:
         """Pull cells regardless of capacity: they end the sessions that first cells wait for."""
         while not self._draining.is_set():
-            pull = partial(self._consumer.pull, self._consumer.cells, MAX_CELLS_PER_PULL, block_ms=500)
+            pull = partial(self._consumer.pull, self._consumer.cells, MAX_CELLS_PER_PULL, block_ms=PULL_MS)
             for lease in await retry_until_done("pulling cells", pull, stop=self._draining):
                 await self._start(lease)
 
@@ -167,7 +169,7 @@ class Worker:
         if call.deadline < time.time():
             self._finish(lease, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
             return
-        if call.verb != "call":
+        if call.in_session:
             self._cells.start(call.id)
         if call.verb == "open" and not await self._reserve_session(lease):
             return

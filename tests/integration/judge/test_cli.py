@@ -1,5 +1,6 @@
 """`rstar2 judge serve|run|bench`, as a user runs them."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,6 +16,8 @@ import httpx
 import psutil
 import pytest
 
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.judge.client.client import JudgeClient
 from tests.integration.judge.conftest import require_sandbox
 
 RSTAR2 = [sys.executable, "-m", "rstar2_train.cli", "judge"]
@@ -94,6 +97,26 @@ def served() -> Iterator[tuple[psutil.Process, str]]:
     """A judge for the tests that kill its parts."""
     with judge_serve() as (serve, url):
         yield psutil.Process(serve.pid), url
+
+
+def test_serve_worker_killed_with_calls_in_flight(served: tuple[psutil.Process, str]) -> None:
+    """All 128 calls in flight return right although the only worker is killed."""
+    serve, url = served
+
+    async def square(client: JudgeClient, n: int) -> str:
+        result = await client.run(
+            f"import time\ntime.sleep(0.02)\nprint({n} * {n})", limits=JudgeLimits(wall_seconds=60)
+        )
+        return result.stdout
+
+    async def calls() -> list[str]:
+        async with JudgeClient(url) as client:
+            running = [asyncio.create_task(square(client, n)) for n in range(128)]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            find_part(serve, "worker").kill()
+            return await asyncio.gather(*running)
+
+    assert asyncio.run(calls()) == [f"{n * n}\n" for n in range(128)]
 
 
 @pytest.mark.parametrize("part", PARTS)

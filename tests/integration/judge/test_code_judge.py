@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from rstar2_train.judge.api.schema import JudgeStatus
+from rstar2_train.judge.loadgen import rstar_template
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 
@@ -59,6 +60,47 @@ def test_code_judge_batch_of_the_rstar2_client(judge: UnsupervisedJudge, path: s
     assert results[1]["stderr"].endswith("ZeroDivisionError: division by zero\n")
     assert "SyntaxError" in results[3]["stderr"]
     assert results[5]["stdout"] == "x" * 1000
+
+
+def test_code_judge_output_is_cut(judge: UnsupervisedJudge) -> None:
+    """Output above the kept size does not fail a program; an expected output of any size is compared as a whole."""
+    result = post(judge, "/run", {"type": "python", "solution": "print('x' * 3_000_000)"})
+    assert (result["success"], result["run_success"], result["stdout"]) == (True, True, "x" * 1000)
+    body = {"type": "python", "solution": "print('x' * 100_000 + 'y')", "expected_output": "x" * 100_000}
+    assert post(judge, "/run", {**body, "expected_output": "x" * 100_000 + "y"})["success"]
+    assert not post(judge, "/run", body)["success"]
+
+
+def test_code_judge_timeout_keeps_the_output(judge: UnsupervisedJudge) -> None:
+    """A program over its time limit ends with code-judge's last line, also if it stops the timer."""
+    result = post(judge, "/run", {"type": "python", "solution": "print('started')\nwhile True: pass"})
+    assert (result["success"], result["reason"]) == (False, "worker_timeout")
+    assert result["stdout"] == "started\nSuicide from timeout.\n" and 3.5 < result["cost"] < 5
+    stopped = post(judge, "/run", {"type": "python", "solution": "import signal\nsignal.alarm(0)\nwhile True: pass"})
+    assert (stopped["reason"], stopped["stderr"]) == ("worker_timeout", "")
+
+
+def test_code_judge_missing_module_is_logged_once(judge: UnsupervisedJudge) -> None:
+    """A reward that the client computes in the judge fails with a message that names the remedy."""
+    code = "from fused_compute_score import compute_score\nprint(f'<result>{compute_score(1, 1)}</result>')"
+    for _ in range(2):
+        result = post(judge, "/run", {"type": "python", "solution": code})
+        assert not result["success"] and "No module named 'fused_compute_score'" in result["stderr"]
+    assert judge.log("api").count("no module fused_compute_score") == 1
+    assert "RSTAR2_SANDBOX_PACKAGES" in judge.log("api")
+
+
+def test_code_judge_template_of_rstar2_agent(judge: UnsupervisedJudge) -> None:
+    """The template of the paper's client: values of last expressions, replayed cells, errors."""
+    programs = {
+        rstar_template("x + 1", history=["x = 41\nprint('hidden')"]): (True, "42\n"),
+        rstar_template("from sympy import *\nfactor(symbols('t')**2 - 1)"): (True, "(t - 1)*(t + 1)\n"),
+        rstar_template("1 / 0"): (False, ""),
+    }
+    body = {"type": "batch", "submissions": [{"type": "python", "solution": code} for code in programs]}
+    results = post(judge, "/run/long-batch", body)["results"]
+    assert [(result["success"], result["stdout"]) for result in results] == list(programs.values())
+    assert "ZeroDivisionError" in results[2]["stderr"]
 
 
 def test_code_judge_batch_verdicts(judge: UnsupervisedJudge) -> None:
