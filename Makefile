@@ -111,7 +111,7 @@ images: setup ## Build the operator and judge images (root; buildah) and print h
 	@$(BIN)/python -m tests.cluster.project_images
 
 ##@ Benchmarks (they write bench/results)
-bench-judge: setup ## Measure the judge against one fresh process per call, then a soak test with kills
+bench-judge: setup ## Measure the judge against one fresh process per call, then a soak test (short form: QUICK=1)
 	@$(BIN)/python -m bench.judge
 
 bench-verify: setup ## Measure which answers count as equal and how fast (RSTAR2_BENCHMARKS=FOLDER)

@@ -3,7 +3,7 @@
 `make bench-judge` writes bench/results/judge.json. Both judges have the same HTTP API, the same Redis and the same
 cores, but different workers: this project forks a process per call in gVisor. The baseline (bench/judge_baseline.py)
 runs a fresh `python3` per call without a sandbox, as the public judge does. Every result is checked. `--only
-speed|tuned|soak` runs one part.
+speed|tuned|idle|soak` runs one part; `--quick` or QUICK=1 has fewer calls and the same keys.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.judge_idle import measure_idle
 from bench.judge_soak import soak
 from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
@@ -33,10 +35,21 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "judge.json"
 CALLERS = (1, 64, 1024)
 
-CALLS = {"print": (200, 1000, 3072), "numpy": (100, 400, 1024), "sympy": (40, 200, 1024)}
+CALLS = {
+    "print": (200, 1000, 3072),
+    "numpy": (100, 400, 1024),
+    "sympy": (40, 200, 1024),
+    "rstarClient": (40, 200, 1024),
+    "verify": (40, 200, 1024),
+}
 """Snippet -> number of calls for each number of CALLERS."""
-BASELINE_CALLS = {**CALLS, "sympy": (40, 200)}
-"""As CALLS, without 1024 callers for sympy: a thousand programs would take the baseline five minutes."""
+BASELINE_CALLS = {**CALLS, **{kind: (40, 200) for kind in ("sympy", "rstarClient", "verify")}}
+"""As CALLS, without 1024 callers for slow programs: a thousand of them would take the baseline five minutes."""
+QUICK_CALLS = {"print": (50, 300), "numpy": (30, 128), "sympy": (20, 96), "rstarClient": (20, 96), "verify": (20, 96)}
+QUICK_BASELINE_CALLS = {**QUICK_CALLS, **{kind: (10, 64) for kind in ("sympy", "rstarClient", "verify")}}
+QUICK_SOAK_CALLS = 3_000
+SOAK_CALLS = 45_000
+IDLE_SECONDS = 60.0
 
 
 class BaselineJudge(UnsupervisedJudge):
@@ -115,6 +128,26 @@ def huge_pages() -> Iterator[None]:
         HUGE_PAGES.write_text(before)
 
 
+def idle_figures(seconds: float) -> dict[str, Any]:
+    """Return the cost of an idle judge with a sandbox per core."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rstar2-idle-") as folder,
+        UnsupervisedJudge(Path(folder), executors=cores()) as judge,
+    ):
+        warm_up(judge)
+        return measure_idle(judge, seconds=seconds)
+
+
+def provenance() -> dict[str, str]:
+    """Return the command and the commit of this run."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    short = "QUICK=1 " if os.environ.get("QUICK") == "1" and "--quick" not in sys.argv else ""
+    command = " ".join([short + "python -m bench.judge", *sys.argv[1:]])
+    return {"command": command, "commit": commit.stdout.strip(), "loadAverage": f"{os.getloadavg()[1]:.1f}"}
+
+
 def print_table(title: str, results: dict[str, Any]) -> None:
     """Print the rates and latencies of both judges."""
     table = Table(title=title)
@@ -141,29 +174,33 @@ def print_table(title: str, results: dict[str, Any]) -> None:
 def main() -> None:
     """Run the selected parts. The results of the other parts are retained."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["speed", "tuned", "soak"], help="part to run (default: all)")
+    parser.add_argument("--only", choices=["speed", "tuned", "idle", "soak"], help="part to run (default: all)")
     parser.add_argument(
         "--kinds", nargs="+", choices=list(SNIPPETS), default=list(SNIPPETS), help="snippets to measure (default: all)"
     )
-    parser.add_argument("--soak-calls", type=int, default=45_000, help="calls of the soak test (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1", help="fewer calls")
+    parser.add_argument("--soak-calls", type=int, help="calls of the soak test (default: 45000, quick: 3000)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit restores the node's huge pages
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     kinds = tuple(arguments.kinds)
-    calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in (CALLS, BASELINE_CALLS))
+    tables = (QUICK_CALLS, QUICK_BASELINE_CALLS) if arguments.quick else (CALLS, BASELINE_CALLS)
+    calls, baseline_calls = ({kind: table[kind] for kind in kinds} for table in tables)
+    soak_calls = arguments.soak_calls or (QUICK_SOAK_CALLS if arguments.quick else SOAK_CALLS)
 
     def ours(folder: Path) -> UnsupervisedJudge:
         return UnsupervisedJudge(folder, executors=cores())
 
-    def save() -> None:
+    def save(*saved: str) -> None:
         results["host"] = {"cores": cores(), "hugePages": huge_pages_active()}
+        results.setdefault("runs", {}).update(dict.fromkeys(saved, provenance()))
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
     if arguments.only in (None, "speed"):
         results |= compare(measure_judge(ours, calls, "ours"), measure_judge(BaselineJudge, baseline_calls, "baseline"))
         print_table("default settings", {kind: results[kind] for kind in kinds})
-        save()
+        save(*kinds)
     if arguments.only in (None, "tuned"):
         if not os.access(HUGE_PAGES, os.W_OK):
             print(f"tuned: skipped, because this user cannot write {HUGE_PAGES}", file=sys.stderr)
@@ -172,13 +209,17 @@ def main() -> None:
                 tuned = measure_judge(ours, calls, "tuned")
             baseline = {kind: results[kind]["rows"]["baseline"] for kind in kinds}
             results["tuned"] = results.get("tuned", {}) | compare(tuned, baseline)
-            print_table("with huge pages for shared memory", results["tuned"])
-            save()
+            print_table("with huge pages for shared memory", {kind: results["tuned"][kind] for kind in kinds})
+            save("tuned")
+    if arguments.only in (None, "idle"):
+        results["idle"] = idle_figures(IDLE_SECONDS / 3 if arguments.quick else IDLE_SECONDS)
+        print(json.dumps(results["idle"]))
+        save("idle")
     if arguments.only in (None, "soak"):
         with tempfile.TemporaryDirectory(prefix="rstar2-soak-") as folder:
-            results["soak"] = asyncio.run(soak(Path(folder), calls=arguments.soak_calls))
+            results["soak"] = asyncio.run(soak(Path(folder), calls=soak_calls))
         print(json.dumps(results["soak"]))
-        save()
+        save("soak")
 
 
 if __name__ == "__main__":

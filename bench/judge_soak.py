@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import MAX_BATCH, CallResult
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
-WORKERS = ("worker", "worker-2")
 PARALLEL_BATCHES = 120
 """Batches in flight. 120 batches of 64 calls are near the limit of the API; the other batches wait at the caller."""
 SESSIONS = 8
@@ -103,7 +103,7 @@ async def hold_sessions(client: JudgeClient, tally: SoakTally) -> None:
 
 
 async def kill_parts(
-    stack: UnsupervisedJudge, kills: Counter[str], tally: SoakTally, *, every: float, seed: int
+    stack: UnsupervisedJudge, kills: Counter[str], tally: SoakTally, *, workers: Sequence[str], every: float, seed: int
 ) -> None:
     """Kill and restart one part after another until this task is cancelled. Waits for a result between two kills."""
     rng = random.Random(seed)
@@ -112,7 +112,7 @@ async def kill_parts(
             tally.answered.clear()
             await asyncio.sleep(every * rng.uniform(0.7, 1.3))
             await tally.answered.wait()  # on a busy machine, a sandbox may take longer than `every` to start
-            worker = rng.choice(WORKERS)
+            worker = rng.choice(workers)
             if victim == "sandbox":
                 kill_sandbox(stack.processes[worker].pid)
             else:
@@ -141,13 +141,15 @@ def kill_sandbox(worker: int) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
-async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -> dict[str, Any]:
+async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0, workers: int = 1) -> dict[str, Any]:
     """Queue `calls` calls, kill a part `every` few seconds, and return the counts."""
+    names = ("worker", *(f"worker-{number}" for number in range(2, workers + 1)))
     tally, kills = SoakTally(), Counter[str]()
     batches = iter([list(range(start, min(start + MAX_BATCH, calls))) for start in range(0, calls, MAX_BATCH)])
     with UnsupervisedJudge(folder, executors=1, lanes=("bare",)) as stack:
-        stack.start_worker(WORKERS[1])
-        stack.wait_ready(len(WORKERS))
+        for name in names[1:]:
+            stack.start_worker(name)
+        stack.wait_ready(workers)
         headers = {"Accept": "application/x-ndjson"}
         connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
         async with (
@@ -160,7 +162,7 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
                     await send(session, stack.url, numbers, tally)
 
             start, last_report = time.monotonic(), 0.0
-            background = [kill_parts(stack, kills, tally, every=every, seed=seed)]
+            background = [kill_parts(stack, kills, tally, workers=names, every=every, seed=seed)]
             background += [hold_sessions(client, tally) for _ in range(SESSIONS)]
             endless = [asyncio.create_task(coroutine) for coroutine in background]
             senders = asyncio.gather(*(sender() for _ in range(PARALLEL_BATCHES)))
@@ -184,6 +186,7 @@ async def soak(folder: Path, *, calls: int, every: float = 4.0, seed: int = 0) -
             resubmitted = stack.status()["resubmitted"]
     return {
         "calls": calls,
+        "workers": workers,
         "lost": tally.lost,
         "duplicated": sum(times - 1 for times in tally.answers.values()),
         "wrong": len(tally.wrong),
