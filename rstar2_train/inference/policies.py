@@ -89,6 +89,9 @@ class EngineState:
 class SchedulingPolicy(Protocol):
     """The decisions of the scheduler. `now`: seconds on the scheduler's clock."""
 
+    needs_load: bool
+    """Whether it uses live figures of the engines."""
+
     def rank(self, work: Work) -> float:
         """Return the rank of a waiting trajectory: a smaller one starts first. Within a group, order decides."""
 
@@ -116,6 +119,8 @@ class SchedulingPolicy(Protocol):
 
 class Static:
     """A fixed number of trajectories per engine; ignores the KV cache."""
+
+    needs_load = False
 
     def __init__(self, *, max_in_flight: int) -> None:
         """`max_in_flight`: largest number of trajectories per engine."""
@@ -261,6 +266,7 @@ class Graded:
     cache of an engine is nearly full, the youngest trajectories leave it before it preempts.
     """
 
+    needs_load = True
     WINDOW = 8192
     """Largest number of arrivals by which a later trajectory may start before an earlier one."""
     PROBES = 2

@@ -264,6 +264,10 @@ class EnginePool:
                     version = await engine.client.weight_version()
                     if version != target.update.version and target is self._target:
                         raise EngineUnavailable(f"{url} has weight version {version!r}: the engine has restarted")
+                    if self.admission.needs_load:
+                        load = await engine.client.load()
+                        if load is not None and engine.confirmed:
+                            self.admission.observe(url, load)
                 elif not (engine.rejected and engine.tried == target.number):
                     await self._load_target(engine, target)
             except (EngineUnavailable, EngineRejected) as error:

@@ -225,13 +225,15 @@ class Scheduler(Generic[Key]):
 class EngineSlot:
     """The slot of one trajectory: it waits for an engine, keeps it, and waits again when the engine is lost."""
 
-    __slots__ = ("_future", "_queue", "request")
+    __slots__ = ("_future", "_queue", "is_displaced", "request")
 
     def __init__(self, queue: AdmissionQueue) -> None:
         self._queue = queue
         self._future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.request: asyncio.Future[Any] | None = None
         """The request in the engine; cancelled when the engine is lost."""
+        self.is_displaced = False
+        """Whether the policy moved the trajectory away from a full engine since the last failure."""
 
     async def wait_for_engine(self) -> str:
         """Wait for an engine and return it. Raises the error of `AdmissionQueue.fail_waiting`."""
@@ -272,6 +274,11 @@ class AdmissionQueue:
         self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
 
     @property
+    def needs_load(self) -> bool:
+        """Whether the policy uses live figures of the engines."""
+        return self._scheduler.policy.needs_load
+
+    @property
     def engines(self) -> list[str]:
         """Engines that accept trajectories now."""
         return self._scheduler.engines
@@ -292,6 +299,7 @@ class AdmissionQueue:
     def observe(self, engine: str, load: EngineLoad) -> None:
         """Report live figures of an engine. Trajectories that must leave it wait for another engine."""
         for slot in self._scheduler.observe(engine, load):
+            slot.is_displaced = True
             slot._unassign()
         self._assign_slots()
 

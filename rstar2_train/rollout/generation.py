@@ -62,7 +62,9 @@ class FailoverGenerator:
         pool, version = self.context.pool, self.context.version
         failure: Exception | None = None
         self.slot.start_turn(len(token_ids))
-        for tries in range(1, MAX_TRIES + 1):
+        tries = 0
+        while tries < MAX_TRIES:
+            tries += 1
             url = await self.wait_for_engine()
             if pool.version != version and not self.context.later_versions:
                 raise InfrastructureError(
@@ -77,6 +79,9 @@ class FailoverGenerator:
                 continue
             if generation is not None:
                 return generation
+            if self.slot.is_displaced:
+                self.slot.is_displaced = False
+                tries -= 1  # not a failure: the policy moved it, and it starts before those that have not started
         raise InfrastructureError(f"a turn failed {MAX_TRIES} times: {failure}")
 
     async def _generate_in(

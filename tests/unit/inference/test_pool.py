@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import EngineUnavailable
+from rstar2_train.inference.client import EngineClient, EngineUnavailable
 from rstar2_train.inference.openai_client import OpenAIClient
+from rstar2_train.inference.policies import EngineLoad
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator
@@ -127,3 +128,35 @@ async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.
         await first.requested.wait()
         assert (await turn).token_ids == [7]
         assert pool.serving == [second.url]
+
+
+async def test_client_load_reads_the_metrics() -> None:
+    """The live figures are summed over the engine's labels; a server without them reports none."""
+    texts = ["", METRICS]
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text=texts[-1])
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", metrics)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with ClientSession() as session:
+        client = EngineClient(f"http://127.0.0.1:{runner.addresses[0][1]}", token="", session=session)
+        assert await client.load() == EngineLoad(kv_usage=0.625, running=7, waiting=2, preemptions=13)
+        texts.pop()
+        assert await client.load() is None
+    await runner.cleanup()
+
+
+METRICS = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="policy"} 7.0
+vllm:num_requests_waiting{engine="0",model_name="policy"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="policy"} 0.625
+vllm:num_preemptions_total{engine="0",model_name="policy"} 13.0
+vllm:num_preemptions_created{engine="0",model_name="policy"} 1.7e+09
+"""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rstar2_train.inference.policies import EngineLoad
 from rstar2_train.inference.scheduler import AdmissionQueue, Scheduler
 
 
@@ -224,3 +225,25 @@ async def test_slot_cancelled_while_waiting_can_be_released() -> None:
     admission.add_engine("one", capacity=5, block=1)
     first.release()
     assert await second.wait_for_engine() == "one"
+
+
+async def test_slot_displaced_from_a_full_engine_waits() -> None:
+    """With `Graded` the youngest of a full engine loses its request and starts in another engine."""
+    admission = AdmissionQueue(policy="Graded", max_in_flight=10)
+    assert admission.needs_load and not AdmissionQueue(policy="Reserve", max_in_flight=1).needs_load
+    admission.add_engine("full", capacity=1000, block=1)
+    slots = [admission.request_slot(tokens=400, prompt_tokens=10) for _ in range(2)]
+    for slot, context in zip(slots, (300, 10), strict=True):
+        assert await slot.wait_for_engine() == "full"
+        slot.start_turn(context)
+        slot.request = asyncio.get_running_loop().create_future()
+    admission.observe("full", EngineLoad(kv_usage=1.0, running=2))
+    admission.add_engine("free", capacity=1000, block=1)
+    admission.observe("unknown", EngineLoad(kv_usage=1.0))
+    old, young = slots
+    assert old.request is not None and not old.request.cancelled() and not old.is_displaced
+    assert young.request is not None and young.request.cancelled() and young.is_displaced
+    assert await young.wait_for_engine() == "free"
+    assert await old.wait_for_engine() == "full"
+    for slot in slots:
+        slot.release(tokens=350)
