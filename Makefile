@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout
 
 ##@ Start here
 help: ## Print this list
@@ -119,6 +119,9 @@ bench-verify: setup ## Measure which answers count as equal and how fast (RSTAR2
 
 bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GRPO, and plot them
 	@$(BIN)/python bench/learning.py
+
+bench-rollout: setup ## Measure the scheduler's policies, simulated and on real engines, and the agent loop (QUICK=1)
+	@$(BIN)/python -m bench.rollout
 
 bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slow tools, weights (short form: QUICK=1)
 	@$(BIN)/python -m bench.pipeline

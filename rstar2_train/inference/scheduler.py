@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, cast
 
 from rstar2_train.inference.policies import EngineLoad, EngineState, PolicyName, SchedulingPolicy, Work, make_policy
+from rstar2_train.utils.pacer import Pacer
 
 Key = TypeVar("Key", bound=Hashable)
 _RATE_WEIGHT = 0.1
@@ -272,6 +273,8 @@ class AdmissionQueue:
 
     def __init__(self, *, policy: PolicyName, max_in_flight: int) -> None:
         self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
+        self.pacer = Pacer()
+        """Spreads the requests of slots that get an engine together: each costs a millisecond to encode."""
 
     @property
     def needs_load(self) -> bool:

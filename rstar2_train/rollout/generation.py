@@ -65,7 +65,9 @@ class FailoverGenerator:
         tries = 0
         while tries < MAX_TRIES:
             tries += 1
-            url = await self.wait_for_engine()
+            await self.wait_for_engine()
+            await pool.admission.pacer.wait()
+            url = await self.wait_for_engine()  # no wait, unless the engine was lost meanwhile
             if pool.version != version and not self.context.later_versions:
                 raise InfrastructureError(
                     f"version {pool.version!r} was pushed before the rollouts of {version!r} finished"
