@@ -132,9 +132,11 @@ def test_chart_operator_rights_are_minimal(cluster: Cluster, namespace: str, rel
     assert may("create", "jobs.batch")
     assert may("create", "secrets")
     assert may("create", "leases.coordination.k8s.io")
+    assert may("delete", "pods")  # of lost nodes, with spec.nodeLoss
     for verb, target in (
         *(("get", "secrets"), ("list", "secrets"), ("update", "agenticrljobs.rstar2.dev"), ("create", "pods")),
-        *(("create", "pods/exec"), ("delete", "pods"), ("get", "pods/log"), ("escalate", "roles")),
+        *(("create", "pods/exec"), ("deletecollection", "pods"), ("patch", "pods"), ("get", "pods/log")),
+        ("escalate", "roles"),
     ):
         assert not may(verb, target), f"{verb} {target}"
     assert may("create", "jobs.batch", "default") is everywhere
