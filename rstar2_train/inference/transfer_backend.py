@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -79,7 +80,7 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
         infos = [TensorInfo(**tensor) for tensor in update_info.tensors]
         arrays = [copy.allocate(info.name, info.shape, info.dtype) for info in infos]
         copy.keep_only({info.name for info in infos})
-        group.broadcast(torch.from_numpy(array.view(f"i{array.itemsize}")) for array in arrays)
+        group.broadcast(torch.from_numpy(array.view(np.uint8)) for array in arrays)
         for info, array in zip(infos, arrays, strict=True):
             if bit_sum(array) != info.checksum:
                 raise ValueError(f"{info.name} differs from the trainer's tensor")

@@ -53,7 +53,7 @@ class CollectiveSender:
             try:
                 store = server_store(listener, members=1 + workers, seconds=seconds)
                 group = TensorGroup(store, rank=0, members=1 + workers, address=self.host, seconds=seconds)
-                group.broadcast(tensor.flatten() for tensor in tensors)
+                group.broadcast(tensor.flatten().view(torch.uint8) for tensor in tensors)
             except RuntimeError as error:
                 log.warning("the transfer at port %d failed: %s", port, error)
 

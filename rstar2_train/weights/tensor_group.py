@@ -39,7 +39,10 @@ class TensorGroup:
         self._group = gloo(store, rank, members, options)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Send (rank 0) or receive flat CPU tensors, in order. Raises RuntimeError after the deadline."""
+        """Send (rank 0) or receive flat CPU tensors of bytes, in order. Raises RuntimeError after the deadline.
+
+        Gloo has no 16-bit integers.
+        """
         for tensor in tensors:
             self._group.broadcast(tensor, 0).wait()
 
