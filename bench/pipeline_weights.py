@@ -1,10 +1,12 @@
 """The key `weights`: bytes and seconds per update of two real engines, by Folder, Delta and Collective (gloo).
 
 A Qwen3-shaped bfloat16 model with random weights is trained by GRPO steps of AdamW at a learning rate of 1e-6 with two
-ranks. Each transport carries its own steps. After every update the SHA-256 of every parameter in both engines is
-compared with the trainer's export. The seconds are medians, from the end of a step until both engines serve the
-version. The engines hash their parameters while they load, which costs all transports the same. The probe is not
-timed; its largest difference between engine and trainer is part of the result.
+ranks. All transports carry every step, in rotating order. After every update the SHA-256 of every parameter in both
+engines is compared with the trainer's export; the hashes of earlier loads are forgotten before.
+
+The seconds are medians, from the end of a step until both engines serve the version. The engines hash their parameters
+while they load, which costs all transports the same. The probe is not timed; its largest difference between engine and
+trainer is part of the result.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import json
 import os
 import random
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -94,35 +95,49 @@ def write_model(folder: Path, shape: dict[str, int]) -> int:
 
 
 async def _measure(group: TrainerGroup, folder: Path, urls: list[str], token: str, *, steps: int) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    equal, number = True, 0
+    """Run the steps; after each one, load its weights by every transport, in rotating order."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TRANSPORTS}
     model_bytes = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
     async with EnginePool(urls, token=token, times=TIMES) as pool:
-        for name in TRANSPORTS:
-            rollout = RolloutSpec.model_validate({"weightTransport": name})
-            transport = make_transport(rollout, weights=folder / name, model_dir=group.model_dir)
+        transports = {name: _transport(group, folder / name, name) for name in TRANSPORTS}
+        for name, transport in transports.items():
             # The first version of a chain is a snapshot; it is not one of the measured updates.
-            await _update(group, pool, transport, f"{name}-start")
-            rows = []
-            for _ in range(steps):
-                number += 1
-                await asyncio.to_thread(_train, group, number)
-                row = await _update(group, pool, transport, f"{name}-{number}")
-                row["probe_difference"] = await _probe_difference(group, pool, urls)
-                row["equal"] = await _is_equal(group, pool, urls, folder / "export")
-                equal = equal and row["equal"]
+            await _update(group, pool, transport, f"{name}-0")
+        for step in range(1, steps + 1):
+            await asyncio.to_thread(_train, group, step)
+            expected = await _expected(group, folder / "export")
+            for turn in range(len(TRANSPORTS)):
+                name = TRANSPORTS[(step + turn) % len(TRANSPORTS)]
+                for url in urls:
+                    await pool.client(url)._call_workers("rstar2_forget_hashes", seconds=120)
+                row = await _update(group, pool, transports[name], f"{name}-{step}")
+                row["equal"] = await _is_equal(expected, pool, urls)
                 print(name, json.dumps(row), file=sys.stderr, flush=True)
-                rows.append(row)
-            results[name.lower()] = {
-                "bytes": round(fmean(row["bytes"] for row in rows)),
-                "seconds": round(median(row["seconds"] for row in rows), 3),
-                "publish_seconds": round(median(row["publish_seconds"] for row in rows), 3),
-                "probe_difference": max(row["probe_difference"] for row in rows),
-                "updates": rows,
-            }
-            shutil.rmtree(folder / name, ignore_errors=True)
+                rows[name].append(row)
+        difference = await _probe_difference(group, pool, urls)
+    results: dict[str, Any] = {name.lower(): _summary(rows[name]) for name in TRANSPORTS}
     results["delta"]["bytes_vs_folder"] = round(results["delta"]["bytes"] / results["folder"]["bytes"], 4)
-    return results | {"model_bytes": model_bytes, "engines": len(urls), "equal": equal}
+    equal = all(row["equal"] for transport in rows.values() for row in transport)
+    return results | {
+        "equal": equal,
+        "model_bytes": model_bytes,
+        "engines": len(urls),
+        "probe_difference": difference,
+    }
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "bytes": round(fmean(row["bytes"] for row in rows)),
+        "seconds": round(median(row["seconds"] for row in rows), 3),
+        "publish_seconds": round(median(row["publish_seconds"] for row in rows), 3),
+        "updates": rows,
+    }
+
+
+def _transport(group: TrainerGroup, weights: Path, name: str) -> WeightTransport:
+    rollout = RolloutSpec.model_validate({"weightTransport": name})
+    return make_transport(rollout, weights=weights, model_dir=group.model_dir)
 
 
 def _train(group: TrainerGroup, step: int) -> None:
@@ -130,12 +145,12 @@ def _train(group: TrainerGroup, step: int) -> None:
     draw = random.Random(step)
 
     def sequence(member: int) -> TrainSequence:
-        ids = [draw.randrange(8192) for _ in range(56)]
+        ids = [draw.randrange(8192) for _ in range(24)]
         return TrainSequence(
             prompt_ids=ids[:8],
             response_ids=ids[8:],
-            mask=[1] * 48,
-            engine_logprobs=[-10.0] * 48,
+            mask=[1] * 16,
+            engine_logprobs=[-10.0] * 16,
             advantage=draw.gauss(0, 1),
         )
 
@@ -183,10 +198,14 @@ async def _probe_difference(group: TrainerGroup, pool: EnginePool, urls: list[st
     return round(max(mean_difference(row, probe.expected) for row in scores), 5)
 
 
-async def _is_equal(group: TrainerGroup, pool: EnginePool, urls: list[str], export: Path) -> bool:
-    """Return whether every parameter of every engine has the hash of the trainer's export."""
+async def _expected(group: TrainerGroup, export: Path) -> dict[str, str]:
+    """Return the hashes that every engine must have after the step."""
     await asyncio.to_thread(group.export, export, durable=False)
-    expected = await asyncio.to_thread(folder_hashes, export)
+    return await asyncio.to_thread(folder_hashes, export)
+
+
+async def _is_equal(expected: dict[str, str], pool: EnginePool, urls: list[str]) -> bool:
+    """Return whether every parameter of every engine has the hash of the trainer's export."""
     for url in urls:
         (hashes,) = await pool.client(url)._call_workers("rstar2_hashes", seconds=120)
         if any(hashes.get(name) != value for name, value in expected.items()):

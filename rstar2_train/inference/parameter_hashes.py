@@ -55,6 +55,11 @@ def engine_hashes(model: torch.nn.Module) -> dict[str, str]:
     return hashes | _packed
 
 
+def forget() -> None:
+    """Forget the hashes of packed layers, so that only layers that are loaded from now on have one."""
+    _packed.clear()
+
+
 def folder_hashes(folder: Path) -> dict[str, str]:
     """Return the hashes that an engine with the weights of a model folder must have, by parameter."""
     parts: dict[str, list[Tensor]] = {}
