@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineClient, EngineUnavailable
 from rstar2_train.weights.probe import Probe
 from rstar2_train.weights.transfer import Offer, TensorInfo
@@ -141,7 +142,10 @@ class CollectiveUpdate:
 
     async def _receive(self, client: EngineClient, *, seconds: float) -> None:
         workers = await client.workers()
-        offer = await asyncio.to_thread(self.sender.offer_weights, workers=workers, seconds=self.seconds)
+        try:
+            offer = await asyncio.to_thread(self.sender.offer_weights, workers=workers, seconds=self.seconds)
+        except StageFailed as error:  # the trainer is lost; the engine's task must survive it
+            raise EngineUnavailable(f"{client.url}: the trainer offers no transfer: {error}") from error
         await client.receive_weights(
             offer, self.tensors, self.version, version_id=self.delta.version_id, seconds=seconds
         )

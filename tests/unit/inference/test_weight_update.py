@@ -1,0 +1,67 @@
+"""A collective transfer that fails falls back to the files of the same version."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.contracts import StageFailed
+from rstar2_train.inference.client import EngineUnavailable
+from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
+from rstar2_train.weights.transfer import Offer
+
+
+class FakeClient:
+    """Records how the engine gets its weights."""
+
+    url = "http://engine"
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.loads: list[str] = []
+        self._fails = fails
+
+    async def workers(self) -> int:
+        return 2
+
+    async def receive_weights(self, offer: Offer, *_: object, **__: object) -> None:
+        self.loads.append(f"transfer to {offer.workers} workers")
+        if self._fails:
+            raise EngineUnavailable("the group is broken")
+
+    async def load_chain(self, *_: object, fresh: bool, **__: object) -> None:
+        self.loads.append("fresh files" if fresh else "files")
+
+
+class FakeSender:
+    """A trainer that offers transfers, or is lost."""
+
+    def __init__(self, *, lost: bool = False) -> None:
+        self._lost = lost
+
+    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
+        if self._lost:
+            raise StageFailed("RanksLost", "rank 0 crashed", retryable=True)
+        return Offer("host", 1, workers, seconds)
+
+
+@pytest.mark.parametrize(
+    ("fails", "lost", "is_open", "fresh", "loads"),
+    [
+        (False, False, True, False, ["transfer to 2 workers"]),
+        (True, False, True, False, ["transfer to 2 workers", "files"]),
+        (False, True, True, False, ["files"]),
+        (False, False, False, False, ["files"]),
+        (False, False, True, True, ["fresh files"]),
+    ],
+)
+async def test_collective_update_falls_back_to_files(
+    fails: bool, lost: bool, is_open: bool, fresh: bool, loads: list[str]
+) -> None:
+    """A broken group, a lost trainer, a closed transfer and a refused engine read the files; so does a retry."""
+    client: Any = FakeClient(fails=fails)
+    update = CollectiveUpdate(DeltaUpdate([Path("/v")], "v", "id"), FakeSender(lost=lost), [], 1, is_open)
+    await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
+    assert client.loads == loads
+    assert bool(update.failures) == (fails or lost)
+    await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
+    assert client.loads[len(loads) :] == loads[-1:]
