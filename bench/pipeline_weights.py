@@ -2,7 +2,7 @@
 
 A Qwen3-shaped bfloat16 model with random weights is trained by GRPO steps of AdamW at a learning rate of 1e-6 with two
 ranks. All transports carry every step, in rotating order. After every update the SHA-256 of every parameter in both
-engines is compared with the trainer's export; the hashes of earlier loads are forgotten before.
+engines is compared with the trainer's export; the hashes of earlier loads are deleted before.
 
 The seconds are medians, from the end of a step until both engines serve the version. The engines hash their parameters
 while they load, which costs all transports the same. The probe is not timed; its largest difference between engine and
