@@ -61,7 +61,7 @@ async def test_score_trajectory_internal_result_is_lost_to_judge(chat_format: Ch
 
 
 async def test_score_trajectory_undecided_answer_is_excluded(chat_format: ChatFormat) -> None:
-    """A check that exceeds its limits twice excludes the trajectory and says why."""
+    """A check that exceeds its limits twice excludes the trajectory and names the reason."""
     judge = FakeJudge(CallResult("ok", stdout="undecided\n"))
     trajectory = await score(chat_format, judge)
     assert (trajectory.verdict, trajectory.failed, trajectory.lost_to, judge.calls) == ("undecided", True, "judge", 2)

@@ -47,7 +47,7 @@ GROUPS = [
 ]
 
 
-def test_step_metrics_undecided_rollouts_are_excluded_and_counted() -> None:
+def test_step_metrics_undecided_rollouts_are_excluded() -> None:
     """A rollout with an undecided answer counts in the two metrics of excluded rollouts only."""
     undecided = rollout("e", 0)
     undecided.verdict = "undecided"
