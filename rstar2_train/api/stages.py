@@ -138,6 +138,8 @@ class GRPODefaults(ApiModel):
     max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
     """Maximum number of steps between the weights that sample a token and the weights that it trains. 0: sampling and
     training take turns. Above 0, sampling continues during the update."""
+    dynamic_sampling: bool | None = None
+    """Whether to sample further problems, up to four times promptsPerStep, until promptsPerStep groups can train."""
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
     """Sampling temperature."""
     learning_rate: Positive | None = None
@@ -178,6 +180,7 @@ class GRPOSettings(ApiModel):
     max_response_tokens: int = 8192
     max_turns: int = 10
     max_staleness: int = 0
+    dynamic_sampling: bool = False
     temperature: float = 1.0
     learning_rate: float = 1e-6
     warmup_steps: int = 20

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,8 @@ from rstar2_train.trainer.types import TrainSequence
 log = logging.getLogger(__name__)
 
 Group = list[Trajectory]
+MOST_DRAWS = 4
+"""With dynamic sampling, the largest number of problems of a step, in multiples of `promptsPerStep`."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,23 @@ class Generator:
     async def _batch(self, step: int) -> Batch:
         """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them."""
         started = time.monotonic()
-        problems = [self._problems[index] for index in self._order.at(step)]
+        problems = self._candidates(step)
         groups = await self._stored(step, problems)
         if groups is None:
             return await self._sample(step, problems, started)
         selected = [self._select(group, step) for group in groups]
         return Batch(step, groups, [group for group in selected if group], time.monotonic() - started)
+
+    def _candidates(self, step: int) -> list[Problem]:
+        """Return the distinct problems that the step may draw, in the order of use.
+
+        Without dynamic sampling it draws all of them. A function of the step number alone, so that a restart draws the
+        same problems.
+        """
+        if not self._settings.dynamic_sampling:
+            return [self._problems[index] for index in self._order.at(step)]
+        draws = (self._order.at(step * MOST_DRAWS + draw) for draw in range(MOST_DRAWS))
+        return [self._problems[index] for index in dict.fromkeys(index for draw in draws for index in draw)]
 
     async def _stored(self, step: int, problems: Sequence[Problem]) -> list[Group] | None:
         """Return the groups of a complete stored batch, or None."""
@@ -115,6 +128,9 @@ class Generator:
         stored = await asyncio.to_thread(trajectory_store.read, file) if file.exists() else []
         if not stored:
             return None
+        if self._settings.dynamic_sampling:
+            drawn = {trajectory.prompt_id for trajectory in stored}
+            problems = [problem for problem in problems if problem.id in drawn]
         groups = regroup_stored(stored, problems=problems, rollouts_per_prompt=self._settings.rollouts_per_prompt)
         if groups is None:
             log.warning("step %d: the stored rollouts have other settings or data; sampling again", step + 1)
@@ -144,11 +160,10 @@ class Generator:
             if self._usable(group, problems) and self._recent(group, step):
                 groups[group[0].prompt_id] = group
                 selected[group[0].prompt_id] = self._select(group, step)
-        missing = [problem for problem in problems if problem.id not in groups]
         if groups:
-            log.info("step %d: %d groups are stored; sampling the other %d", step + 1, len(groups), len(missing))
+            log.info("step %d: %d groups are stored; sampling the others", step + 1, len(groups))
         try:
-            if missing:
+            while missing := self._next_draw(problems, selected):
                 await self._rollouts.sample_groups(
                     missing,
                     samples=settings.rollouts_per_prompt,
@@ -161,9 +176,23 @@ class Generator:
             await asyncio.gather(*writes)
         seconds = time.monotonic() - started
         ctx.check_current()
-        await asyncio.to_thread(group_log.seal, [problem.id for problem in problems])
-        trained = [selected[problem.id] for problem in problems]
-        return Batch(step, [groups[problem.id] for problem in problems], [group for group in trained if group], seconds)
+        drawn = [problem.id for problem in problems if problem.id in groups]
+        await asyncio.to_thread(group_log.seal, drawn)
+        trained = [sequences for prompt_id in drawn if (sequences := selected[prompt_id])]
+        return Batch(step, [groups[prompt_id] for prompt_id in drawn], trained, seconds)
+
+    def _next_draw(
+        self, problems: Sequence[Problem], selected: Mapping[str, list[TrainSequence] | None]
+    ) -> list[Problem]:
+        """Return the problems to sample next, given the selected groups; none when the batch is complete.
+
+        Dynamic sampling draws as many problems as groups are missing, so that no group is left over.
+        """
+        missing = [problem for problem in problems if problem.id not in selected]
+        if not self._settings.dynamic_sampling:
+            return missing
+        trainable = sum(sequences is not None for sequences in selected.values())
+        return missing[: max(0, self._settings.prompts_per_step - trainable)]
 
     def _select(self, group: Group, step: int) -> list[TrainSequence] | None:
         settings = self._settings

@@ -360,3 +360,35 @@ async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., Sta
     assert (outcome.reason, outcome.checkpoint and outcome.checkpoint.step) == ("TruncationSettled", 2)
     names = sorted(path.name for path in ctx.folder.trajectories.iterdir())
     assert names == ["step-000001.parquet", "step-000002.parquet"]
+
+
+@pytest.mark.parametrize(("solved", "drawn"), [("", 2), ("0", 3), ("0123", 4)])
+async def test_grpo_dynamic_sampling_replaces_equal_groups(
+    stage: Callable[..., StageContext], solved: str, drawn: int
+) -> None:
+    """Problems that every rollout solves are replaced by others; a step draws at most all candidates."""
+
+    class PartlySolved(FakeRollouts):
+        draws: ClassVar[list[int]] = []
+
+        async def sample_groups(
+            self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
+        ) -> list[list[Trajectory]]:
+            self.draws.append(len(problems))
+            groups = [[rollout(problem, sample) for sample in range(more["samples"])] for problem in problems]
+            for group in groups:
+                for trajectory in group:
+                    if trajectory.prompt_id in solved:
+                        trajectory.reward = 1.0
+                on_group(group)
+            return groups
+
+    ctx, rollouts = stage(dynamicSampling=True), PartlySolved()
+    assert (await run(ctx, rollouts)).outcome == "completed"
+    files = trajectory_store.step_files(ctx.folder.trajectories)
+    groups = [{row.prompt_id for row in trajectory_store.read(file)} for _, file in files]
+    assert len(groups) == 4
+    assert max(len(ids) for ids in groups) == drawn
+    for ids in groups:
+        assert len(ids - set(solved)) == (2 if solved != "0123" else 0)
+    assert all(count <= 2 for count in rollouts.draws)
