@@ -136,8 +136,7 @@ class GRPODefaults(ApiModel):
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Maximum assistant turns of one trajectory."""
     max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
-    """Maximum number of steps between the weights that sample a token and the weights that it trains. 0: sampling and
-    training take turns. Above 0, sampling continues during the update."""
+    """Maximum steps between the weights that sample a token and those that it trains. 0: sampling stops meanwhile."""
     dynamic_sampling: bool | None = None
     """Whether to sample further problems, up to four times promptsPerStep, until promptsPerStep groups can train."""
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
