@@ -161,30 +161,6 @@ def test_trainer_group_export_replaces_the_folder(group: TrainerGroup, model_dir
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with space for a manifest, but not for a checkpoint."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_trainer_group_full_disk_is_storage_full(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
-    """This test is the last one of the module's group: after an error of its ranks it is unusable."""
-    group.load(model_dir, optimizer=OPTIMIZER)
-    with pytest.raises(StageFailed, match="no space left") as caught:
-        group.save(small_disk / "step-000001", step=1, extra={})
-    assert caught.value.reason == "StorageFull"
-    assert not caught.value.retryable
-    assert list(small_disk.iterdir()) == []
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_trainer_group_published_versions_equal_the_export(group: TrainerGroup, tmp_path: Path, dtype: str) -> None:
     """A snapshot and two deltas of two ranks give the exported weights bit by bit; the small rate changes few bits."""
@@ -224,3 +200,27 @@ def test_trainer_group_score_equals_transformers(group: TrainerGroup, tmp_path: 
         table = AutoModelForCausalLM.from_pretrained(model)(torch.tensor(rows)).logits[:, :-1].log_softmax(-1)
     expected = table.gather(2, torch.tensor(rows)[:, 1:, None]).squeeze(2)
     assert torch.allclose(torch.tensor(scores), expected, atol=1e-5)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with space for a manifest, but not for a checkpoint."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_trainer_group_full_disk_is_storage_full(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
+    """This test is the last one of the module's group: after an error of its ranks it is unusable."""
+    group.load(model_dir, optimizer=OPTIMIZER)
+    with pytest.raises(StageFailed, match="no space left") as caught:
+        group.save(small_disk / "step-000001", step=1, extra={})
+    assert caught.value.reason == "StorageFull"
+    assert not caught.value.retryable
+    assert list(small_disk.iterdir()) == []
