@@ -1,7 +1,7 @@
 """The key `weights`: bytes and seconds per update of two real engines, by Folder, Delta and Collective (gloo).
 
 A Qwen3-shaped bfloat16 model with random weights is trained by GRPO steps of AdamW at a learning rate of 1e-6 with two
-ranks. All transports carry every step, in rotating order. After every update the SHA-256 of every parameter in both
+ranks. Each transport carries its own steps. After every update the SHA-256 of every parameter in both
 engines is compared with the trainer's export; the hashes of earlier loads are deleted before.
 
 The seconds are medians, from the end of a step until both engines serve the version. The engines hash their parameters
@@ -16,6 +16,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,29 +96,29 @@ def write_model(folder: Path, shape: dict[str, int]) -> int:
 
 
 async def _measure(group: TrainerGroup, folder: Path, urls: list[str], token: str, *, steps: int) -> dict[str, Any]:
-    """Run the steps; after each one, load its weights by every transport, in rotating order."""
+    """Run the steps of each transport, and load the weights of each step."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TRANSPORTS}
     model_bytes = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
     async with EnginePool(urls, token=token, times=TIMES) as pool:
-        transports = {name: _transport(group, folder / name, name) for name in TRANSPORTS}
-        for name, transport in transports.items():
+        for turn, name in enumerate(TRANSPORTS):
+            # One transport after the other: the ranks keep the base of one chain of deltas.
+            transport = _transport(group, folder / name, name)
             # The first version of a chain is a snapshot; it is not one of the measured updates.
             await _update(group, pool, transport, f"{name}-0")
-        for step in range(1, steps + 1):
-            await asyncio.to_thread(_train, group, step)
-            expected = await _expected(group, folder / "export")
-            for turn in range(len(TRANSPORTS)):
-                name = TRANSPORTS[(step + turn) % len(TRANSPORTS)]
+            for step in range(1, steps + 1):
+                await asyncio.to_thread(_train, group, turn * steps + step)
+                expected = await _expected(group, folder / "export")
                 for url in urls:
                     await pool.client(url)._call_workers("rstar2_forget_hashes", seconds=120)
-                row = await _update(group, pool, transports[name], f"{name}-{step}")
+                row = await _update(group, pool, transport, f"{name}-{step}")
                 row["equal"] = await _is_equal(expected, pool, urls)
                 print(name, json.dumps(row), file=sys.stderr, flush=True)
                 rows[name].append(row)
+            shutil.rmtree(folder / name, ignore_errors=True)
         difference = await _probe_difference(group, pool, urls)
     results: dict[str, Any] = {name.lower(): _summary(rows[name]) for name in TRANSPORTS}
     results["delta"]["bytes_vs_folder"] = round(results["delta"]["bytes"] / results["folder"]["bytes"], 4)
-    equal = all(row["equal"] for transport in rows.values() for row in transport)
+    equal = all(row["equal"] for updates in rows.values() for row in updates)
     return results | {
         "equal": equal,
         "model_bytes": model_bytes,
