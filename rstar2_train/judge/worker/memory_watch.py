@@ -27,6 +27,10 @@ LEAK_BYTES = 256 << 20
 LANE_BYTES = 128 << 20
 """Allowance for a lane that is starting: its imports (65 MiB for SymPy). Memory above it belongs to the call."""
 
+PREPARED_BYTES = 48 << 20
+"""Allowance per lane: its prepared process has a copy of the heap (5 to 46 MiB; NumPy has the largest one), and the
+copy appears or disappears at any time."""
+
 
 @dataclass(slots=True)
 class MemoryAccount:
@@ -97,7 +101,7 @@ class MemoryWatch:
         starting = sum(not lane.admitted for lane in sandbox.lanes.values())
         allowed = CALL_FACTOR * account.allowed_bytes if sandbox.in_flight else 0
         allowed += SESSIONS_FACTOR * max((session.memory_bytes for session in sessions), default=0)
-        allowed += LANE_BYTES * starting
+        allowed += LANE_BYTES * starting + PREPARED_BYTES * len(sandbox.lanes)
         idle = not sandbox.in_flight and not sessions
         if idle:
             account.idle_bytes = held

@@ -9,7 +9,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.process_exit import ProcessExit
 from rstar2_train.judge.sandbox.base import MAX_SESSIONS
 from rstar2_train.judge.types import QueuedCall, Verb
-from rstar2_train.judge.worker.memory_watch import LANE_BYTES, LEAK_BYTES, MemoryWatch
+from rstar2_train.judge.worker.memory_watch import LANE_BYTES, LEAK_BYTES, PREPARED_BYTES, MemoryWatch
 from rstar2_train.judge.worker.running_call import MAX_SANDBOX_DEATHS, MAX_SETUP_FAILURES, RunningCall
 from rstar2_train.judge.worker.sessions import SessionTable
 from tests.support.fake_sandbox import FakeSandbox
@@ -110,13 +110,13 @@ async def test_sessions_idle_excludes_running_ones(sessions: SessionTable, sandb
 
 
 async def test_memory_watch_stops_a_call_over_its_limit(sessions: SessionTable, sandbox: FakeSandbox) -> None:
-    """Twice the limit of one process, beyond what the sandbox held before the call."""
+    """Twice the limit of one process and a prepared process per lane, beyond what the sandbox held before the call."""
     watch = MemoryWatch(sessions)
     sandbox.held_bytes = 100 * MIB
     watch.lane_opened(sandbox)
     watch.call_written(sandbox, 64 * MIB, is_next=True)
     call = sandbox.lanes["bare"].submit(queued())
-    sandbox.held_bytes = 228 * MIB
+    sandbox.held_bytes = 228 * MIB + PREPARED_BYTES
     watch.check(sandbox)
     assert not sandbox.dead.is_set()
     sandbox.held_bytes += 1
@@ -130,7 +130,7 @@ async def test_memory_watch_replaces_a_leaking_sandbox(sessions: SessionTable, s
     watch = MemoryWatch(sessions)
     sandbox.held_bytes = 100 * MIB
     watch.lane_opened(sandbox)
-    sandbox.held_bytes += LEAK_BYTES
+    sandbox.held_bytes += LEAK_BYTES + PREPARED_BYTES
     watch.check(sandbox)
     assert not watch.account(sandbox).retiring
     sandbox.held_bytes += 1
@@ -146,7 +146,7 @@ async def test_memory_watch_allows_lanes_that_start(sessions: SessionTable) -> N
     watch.lane_opened(sandbox)
     watch.call_written(sandbox, 64 * MIB, is_next=True)
     call = sandbox.lanes["bare"].submit(queued())
-    sandbox.held_bytes = 228 * MIB + LANE_BYTES
+    sandbox.held_bytes = 228 * MIB + LANE_BYTES + 2 * PREPARED_BYTES
     watch.check(sandbox)
     assert not sandbox.dead.is_set()
     sandbox.lanes["sympy"].admitted = True
@@ -164,7 +164,7 @@ async def test_memory_watch_limits_sessions_together(sessions: SessionTable, san
         call = queued("open", f"s{slot}", memory_mib=64)
         sessions.open(call, sandbox, sandbox.lanes["bare"], slot)
         watch.call_written(sandbox, 64 * MIB, is_next=True)
-    sandbox.held_bytes = (100 + 4 * 64) * MIB
+    sandbox.held_bytes = (100 + 4 * 64) * MIB + PREPARED_BYTES
     watch.check(sandbox)
     assert not sandbox.dead.is_set()
     sandbox.held_bytes += 1
