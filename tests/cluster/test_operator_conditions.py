@@ -171,7 +171,7 @@ def test_condition_missing_data_file_names_the_fix(operated: Cluster, namespace:
     assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
     status = operated.get("arl", "smoke", "-n", namespace)["status"]
     assert "spec.validation.data is 'report.jsonl'" in status["message"]
-    assert "put the file on a claim" in status["message"]
+    assert "copy the file to a claim and use pvc:" in status["message"]
     reported_at = min(seconds(condition["lastTransitionTime"]) for condition in status["conditions"])
     created = operated.get("arl", "smoke", "-n", namespace)["metadata"]["creationTimestamp"]
     assert reported_at - seconds(created) <= SECONDS
