@@ -169,6 +169,8 @@ class ListType:
 ATOMIC: Final = ListType("atomic")
 SET: Final = ListType("set")
 BY_NAME: Final = ListType("map", "name")
+FREE_FORM: Final[dict[str, Any]] = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 3}
+"""Marks a model whose fields the CRD leaves out: only the model checks them."""
 ATOMIC_MAP: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
 """Schema extension of an object that one manager sets as a whole."""
 

@@ -75,6 +75,8 @@ def structural(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
         if f"exclusive{bound}" in out:
             out[bound.lower()] = out[f"exclusive{bound}"]
             out[f"exclusive{bound}"] = True
+    if out.get("x-kubernetes-preserve-unknown-fields"):  # the model alone checks the content
+        return out
     if "properties" in schema:
         out["properties"] = {name: structural(value, definitions) for name, value in schema["properties"].items()}
     elif out.get("type") == "object":

@@ -14,6 +14,7 @@ from rstar2_train.api.base import (
     ATOMIC,
     ATOMIC_MAP,
     FOLDER,
+    FREE_FORM,
     LABEL_KEY,
     LABEL_VALUE,
     RELATIVE,
@@ -213,7 +214,9 @@ class PodAffinity(ApiModel):
 
 
 class Affinity(ApiModel):
-    """Scheduling constraints, as in a pod's spec.affinity."""
+    """Scheduling constraints, as in a pod's spec.affinity. The CRD has no schema for them, to stay small."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
 
     node_affinity: NodeAffinity | None = None
     """Nodes that the pods require or prefer."""

@@ -284,7 +284,7 @@ class RuntimePatch(ApiModel):
     tolerations: Annotated[list[Toleration], Field(max_length=16), ATOMIC] = []
     """Pod tolerations."""
     affinity: Affinity | None = None
-    """Pod affinity."""
+    """Affinity as in a pod: matchExpressions of nodes, matchLabels of pods. The API server does not check it."""
     image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), BY_NAME] = []
     """Registry credentials."""
     resources: Resources | None = None

@@ -57,6 +57,9 @@ def test_crd_schema_is_structural_and_bounded(tree: Callable[[], dict]) -> None:
             assert "maxItems" in node, path
         if "additionalProperties" in node:
             assert "maxProperties" in node, path
+        if free and node.get("type") == "object":
+            assert "maxProperties" in node, path
+            continue
         if amount or free or (node.get("type") == "string" and not {"enum", "format"} & set(node)):
             assert "maxLength" in node, path
         if free:
