@@ -196,6 +196,20 @@ def lacks_pods(kind: str, child: Object) -> bool:
     return created < int(child["spec"].get("parallelism", 1))
 
 
+def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
+    """Return (ready, desired) pods of a role."""
+    kind, name = {
+        "redis": ("StatefulSet", names.redis),
+        "judge": ("Deployment", names.judge),
+        "executor": ("Deployment", names.executor),
+        "rollout": ("Deployment", names.rollout),
+    }[role]
+    child = observed.child(kind, name(observed.name))
+    if child is None:
+        return 0, 0
+    return int((child.get("status") or {}).get("readyReplicas") or 0), int(child["spec"].get("replicas", 1))
+
+
 def is_alive(pod: Object) -> bool:
     """Whether a pod may still run a container; also if its node does not answer."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

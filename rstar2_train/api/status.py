@@ -96,6 +96,8 @@ class JobStatus(ApiModel):
 
     phase: Word | None = None
     """Pending, Preparing, Running, Suspending, Suspended, Finalizing, Succeeded or Failed."""
+    reason: Cause | None = None
+    """Reason of the phase in one CamelCase word."""
     message: Message | None = None
     """Explanation of the phase."""
     stage: Name | None = None

@@ -1,21 +1,19 @@
-"""The policy: what a job should have now, as a pure function of the job, the observed objects and the time.
+"""The policies: what a job should have now, as a pure function of the job, the observed objects and the time.
 
     reconcile.py ──> decide.py ──Plan──> builders/ ──> apply.py
-         │              │
-         │              ├─ suspend.py             spec.suspend
-         │              ├─ active_deadline.py     spec.activeDeadlineSeconds
-         │              ├─ pending_deadline.py    spec.pendingDeadlineSeconds
-         │              ├─ failure_policy.py      spec.failurePolicy: restarts and backoff
-         │              ├─ disruption.py          evictions and drains, which do not count
-         │              ├─ node_loss.py           spec.nodeLoss: pods of nodes that do not report
-         │              ├─ ttl_after_finished.py  spec.ttlSecondsAfterFinished
+         │              │  POLICIES, one file each, named after the field of the spec:
+         │              ├─ ttl_after_finished.py, active_deadline.py, suspend.py, pending_deadline.py, storage.py
+         │              ├─ node_loss.py           pods of nodes that do not report
+         │              ├─ failure_policy.py      restarts and backoff; disruption.py: evictions and drains
          │              ├─ shared_secret.py       loss of the job's Secret
-         │              ├─ finalize.py            the report Job before the end
          │              ├─ pod_termination.py     pods of at most one attempt at any time
-         │              └─ stage_progress.py      current stage and attempt
+         │              ├─ finalize.py            the report Job before the end
+         │              └─ attempt.py             the attempt that runs, or the next one
          ├──> pruning.py: objects to delete
          └──> status.py ──> conditions.py ──> diagnostics.py: problems and advice
                   └───────> events.py: Events from two statuses (called by status_writer.py)
 
-`plan.py` has the result type. Nothing here calls the API server, reads a clock or keeps state between two calls.
+A policy is a function `(facts) -> Plan | Defer | None`. To add one, write its file and enter it in `POLICIES`.
+`facts.py` has its argument, `plan.py` its result; `stage_progress.py` and `restarts.py` read position and restarts.
+Nothing here calls the API server, reads a clock or keeps state between two calls.
 """

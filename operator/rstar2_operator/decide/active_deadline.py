@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from rstar2_operator.observed import ObservedJob, seconds
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.plan import Defer, Verdict
+from rstar2_operator.observed import seconds
 
 
-def deadline(job: AgenticRLJob, observed: ObservedJob, *, now: float) -> float | None:
-    """Return when the job fails; None without a deadline, before the first status, and while it is suspended."""
-    limit, since = job.spec.active_deadline_seconds, _active_since(observed, now)
-    return None if limit is None or since is None or job.spec.suspend else since + limit
+def active_deadline(facts: Facts) -> Verdict:
+    """Fail a job after its deadline; not while it is suspended, nor after its last stage."""
+    limit, since = facts.job.spec.active_deadline_seconds, _active_since(facts)
+    if limit is None or since is None or facts.job.spec.suspend or facts.stage is None:
+        return None
+    if facts.now < since + limit:
+        return Defer(wake_at=since + limit)
+    message = f"The job was active for longer than spec.activeDeadlineSeconds ({limit} s)."
+    return fail(facts, "DeadlineExceeded", message)
 
 
-def _active_since(observed: ObservedJob, now: float) -> float | None:
-    if "suspendedSince" in observed.status:
-        return now  # it resumes in this round
-    since = observed.status.get("activeSince")
+def _active_since(facts: Facts) -> float | None:
+    """Start or last resume; None before the first status."""
+    if "suspendedSince" in facts.observed.status:
+        return facts.now  # it resumes in this round
+    since = facts.observed.status.get("activeSince")
     return None if since is None else seconds(since)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rstar2_operator import names
-from rstar2_operator.decide import pending_deadline, stage_progress
+from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import REASONS, Diagnosis
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Plan
-from rstar2_operator.observed import Object, ObservedJob, timestamp
+from rstar2_operator.decide.pending_deadline import pending_pods
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, SCHEDULING_TIMEOUT, WAITING_FOR_PODS, Plan, listed
+from rstar2_operator.observed import Object, ObservedJob, ready_of, timestamp
 
 Condition = dict[str, Any]
 MESSAGE_LENGTH = 4096
@@ -73,20 +73,6 @@ def _causes(conditions: Iterable[Object]) -> set[tuple[str, str]]:
     }
 
 
-def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
-    """Return (ready, desired) pods of a role."""
-    kind, name = {
-        "redis": ("StatefulSet", names.redis),
-        "judge": ("Deployment", names.judge),
-        "executor": ("Deployment", names.executor),
-        "rollout": ("Deployment", names.rollout),
-    }[role]
-    child = observed.child(kind, name(observed.name))
-    if child is None:
-        return 0, 0
-    return int((child.get("status") or {}).get("readyReplicas") or 0), int(child["spec"].get("replicas", 1))
-
-
 def _condition(kind: str, value: bool, reason: str, message: str = "") -> Condition:
     return {
         "type": kind,
@@ -121,12 +107,12 @@ def _stalled(plan: Plan, problems: list[Diagnosis]) -> Condition:
 def _scheduled(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> Condition:
     if plan.reason == SCHEDULING_TIMEOUT:
         return _condition("PodsScheduled", False, SCHEDULING_TIMEOUT, plan.message)
-    pending = pending_deadline.pending(observed)
+    pending = pending_pods(observed)
     if pending:
         problem = next((each for each in problems if each.subject.rpartition("/")[2] in pending), None)
         if problem is not None:
             return _condition("PodsScheduled", False, problem.reason, str(problem))
-        return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {', '.join(pending[:3])}.")
+        return _condition("PodsScheduled", False, "Pending", f"Waiting for a node: {listed(pending)}.")
     if not observed.pods:
         return _condition("PodsScheduled", False, "NoPods", "The job has no pods now.")
     return _condition("PodsScheduled", True, "Scheduled")

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from rstar2_operator import names
 from rstar2_operator.decide import disruption
+from rstar2_operator.decide.attempt import start
 from rstar2_operator.decide.diagnostics import Diagnosis
-from rstar2_operator.decide.plan import Plan
-from rstar2_operator.observed import (
-    Object,
-    ObservedJob,
-    annotations_of,
-    exit_code,
-    is_of,
-    is_true,
-    job_finished_at,
-    labels,
-)
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.plan import Plan, Verdict
+from rstar2_operator.decide.restarts import RestartCounters, counters
+from rstar2_operator.observed import Object, ObservedJob, exit_code, is_of, is_true, job_finished_at, labels, timestamp
 from rstar2_train.api.failure_policy import FailureDecision, after_attempt, exhausted, matching_rule
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -42,26 +35,23 @@ class NextStep(FailureDecision):
     """Consecutive disruptions, for the next attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartCounters:
-    """Restarts of the whole job."""
-
-    restarts: int
-    counted: int
-    """Those of them that count towards maxRestarts."""
-
-    def plan(self, **fields: Any) -> Plan:
-        """Return a plan with these counters."""
-        return Plan(restarts=self.restarts, counted=self.counted, **fields)
-
-
-def counters(observed: ObservedJob, last: Object | None) -> RestartCounters:
-    """Return the restarts so far. `last`: the Job of the last attempt; without it, the status has them."""
-    annotations = annotations_of(last) if last is not None else {}
-    return RestartCounters(
-        max(int(annotations.get(names.RESTARTS, 0)), int(observed.status.get("restarts", 0))),
-        max(int(annotations.get(names.COUNTED, 0)), int(observed.status.get("restartsCountedTowardsMax", 0))),
-    )
+def failure_policy(facts: Facts) -> Verdict:
+    """React to an attempt that has finished: fail the job, or restart the stage after a backoff."""
+    stage, last, restarts = facts.stage, facts.finished_job, facts.restarts
+    if stage is None or last is None:
+        return None
+    decision = decide_next(facts.job, stage, last, facts.observed, number=facts.attempt, counted=restarts.counted)
+    if decision.action == "FailJob":
+        return fail(facts, "StageFailed", f"Stage {stage.name} failed. {decision.reason}")
+    if decision.action != "RestartStage":
+        return None
+    retry = restart_at(last, restarts=restarts.restarts)
+    if facts.now < retry:
+        message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
+        return facts.plan(phase="Pending", reason="BackOff", message=message, serving=facts.needs_engines,
+                          retry_at=retry, wake_at=retry)  # fmt: skip
+    restarts = RestartCounters(restarts.restarts + 1, restarts.counted + decision.counts)
+    return start(facts, restarts, failure=decision.reason, disruptions=decision.disruptions)
 
 
 def decide_next(

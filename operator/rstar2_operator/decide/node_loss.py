@@ -10,38 +10,56 @@ A lost node may still run its pods. The storage rejects an older attempt (contra
 
 from __future__ import annotations
 
-import dataclasses
-
 from rstar2_operator import names
-from rstar2_operator.decide.plan import NODE_LOST, Plan
-from rstar2_operator.observed import Object, ObservedJob, labels, lost_since, timestamp
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import NODE_LOST, Defer, Verdict
+from rstar2_operator.observed import Object, labels, lost_since, timestamp
 
 
-def with_lost_nodes(plan: Plan, job: AgenticRLJob, observed: ObservedJob, *, now: float) -> Plan:
-    """Return the plan with the consequences of nodes that are lost for longer than spec.nodeLoss.afterSeconds."""
-    policy = job.spec.node_loss
-    lost = [(pod, since) for pod in observed.pods if (since := lost_since(pod)) is not None]
-    if policy is None or not lost:
-        return plan
-    overdue = [pod for pod, since in lost if now >= since + policy.after_seconds]
-    waiting = [since + policy.after_seconds for _, since in lost if now < since + policy.after_seconds]
-    if waiting:
-        wake_at = min(waiting) if plan.wake_at is None else min(plan.wake_at, *waiting)
-        plan = dataclasses.replace(plan, wake_at=wake_at)
-    if plan.attempt is not None and (pods := [pod for pod in overdue if _is_of_attempt(pod, plan)]):
-        node, name = pods[0]["spec"].get("nodeName", ""), pods[0]["metadata"]["name"]
-        message = (
-            f"Node {node} of Pod/{name} has not reported since {timestamp(lost_since(pods[0]) or now)}. Attempt "
-            f"{plan.attempt.number} of stage {plan.attempt.stage} ends, and a new one starts on other nodes."
-        )
-        plan = dataclasses.replace(plan, phase="Pending", reason=NODE_LOST, message=message, attempt=None)
-    # Pods of a running attempt are removed in a later round, after the deletion of their Job.
-    removable = [pod for pod in overdue if pod["metadata"].get("deletionTimestamp")]
-    return dataclasses.replace(plan, remove_pods=tuple(removable))
+def remove_lost_pods(facts: Facts) -> Verdict:
+    """Remove terminating pods of lost nodes, in any phase.
+
+    Pods of a running attempt are removed in a later round, after the deletion of their Job.
+    """
+    after = _after_seconds(facts)
+    if after is None or not (lost := _lost(facts)):
+        return None
+    due = [since + after for _, since in lost if facts.now < since + after]
+    removable = [pod for pod in _overdue(facts) if pod["metadata"].get("deletionTimestamp")]
+    return Defer(wake_at=min(due, default=None), remove_pods=tuple(removable))
 
 
-def _is_of_attempt(pod: Object, plan: Plan) -> bool:
-    attempt = plan.attempt
-    own = labels(pod).get(names.STAGE_LABEL), labels(pod).get(names.ATTEMPT_LABEL)
-    return attempt is not None and own == (attempt.stage, str(attempt.number))
+def node_loss(facts: Facts) -> Verdict:
+    """End the running attempt if one of its nodes is lost."""
+    if facts.running_job is None:
+        return None
+    own = facts.stage_name, str(facts.attempt)
+    pod = next((each for each in _overdue(facts) if _attempt_of(each) == own), None)
+    if pod is None:
+        return None
+    message = (
+        f"Node {pod['spec'].get('nodeName', '')} of Pod/{pod['metadata']['name']} has not reported since "
+        f"{timestamp(lost_since(pod) or facts.now)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
+        "new one starts on other nodes."
+    )
+    return facts.plan(phase="Pending", reason=NODE_LOST, message=message, serving=facts.needs_engines)
+
+
+def _after_seconds(facts: Facts) -> int | None:
+    policy = facts.job.spec.node_loss
+    return None if policy is None else policy.after_seconds
+
+
+def _lost(facts: Facts) -> list[tuple[Object, float]]:
+    """Pods of nodes that do not report, and since when."""
+    return [(pod, since) for pod in facts.observed.pods if (since := lost_since(pod)) is not None]
+
+
+def _overdue(facts: Facts) -> list[Object]:
+    """Pods of nodes that have not reported for spec.nodeLoss.afterSeconds."""
+    after = _after_seconds(facts)
+    return [] if after is None else [pod for pod, since in _lost(facts) if facts.now >= since + after]
+
+
+def _attempt_of(pod: Object) -> tuple[str | None, str | None]:
+    return labels(pod).get(names.STAGE_LABEL), labels(pod).get(names.ATTEMPT_LABEL)

@@ -5,24 +5,31 @@ Without it, two jobs could each hold half of the accelerators and wait for the o
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 
+from rstar2_operator.decide.attempt import has_started
 from rstar2_operator.decide.diagnostics import diagnoses
-from rstar2_operator.decide.failure_policy import RestartCounters
-from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Plan
-from rstar2_operator.observed import Object, ObservedJob, condition, is_true, lacks_pods, seconds, timestamp
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Defer, Plan, Verdict, listed
+from rstar2_operator.names import prepare
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    condition,
+    created_at,
+    is_true,
+    lacks_pods,
+    seconds,
+    timestamp,
+)
 
 RETRY_SECONDS = (30.0, 600.0)
 """Minimum and maximum time between a release and the next try, before jitter."""
-MAX_NAMES = 3
-"""Pending pods that a message names."""
 MAX_CAUSES = 2
 """Problems that a message has."""
 
 
-def pending(observed: ObservedJob) -> list[str]:
+def pending_pods(observed: ObservedJob) -> list[str]:
     """Return the names of pods without a node, and of controllers whose pods are rejected (RuntimeClass, quota)."""
     pods = [pod["metadata"]["name"] for pod in observed.pods if _is_unscheduled(pod)]
     controllers = [
@@ -38,42 +45,44 @@ def _is_unscheduled(pod: Object) -> bool:
     return (scheduled is None or scheduled["status"] != "True") and not pod["metadata"].get("deletionTimestamp")
 
 
-def released_until(observed: ObservedJob) -> float | None:
-    """Return when to retry after a release; None if the pods of the job are not released."""
-    scheduled, retry = condition(observed.job, "PodsScheduled"), observed.status.get("nextRetryTime")
-    if scheduled is None or scheduled["reason"] != SCHEDULING_TIMEOUT or retry is None:
+def pending_deadline(facts: Facts) -> Verdict:
+    """Release all pods if some are pending past the deadline, and keep them released until the next try."""
+    until = _released_until(facts.observed)
+    if until is not None and facts.now < until:
+        scheduled = condition(facts.observed.job, "PodsScheduled") or {}
+        return _released(facts, scheduled.get("message", ""), until)
+    since, limit = _starting_since(facts), facts.job.spec.pending_deadline_seconds
+    if since is None or limit is None or not (names := pending_pods(facts.observed)):
         return None
-    return seconds(retry)
-
-
-def released(stage: str | None, observed: ObservedJob, restarts: RestartCounters, *, until: float) -> Plan:
-    """Return the plan of a job that stays released."""
-    scheduled = condition(observed.job, "PodsScheduled") or {}
-    return restarts.plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=scheduled.get("message", ""), stage=stage,
-                         retry_at=until, wake_at=until)  # fmt: skip
-
-
-def release_if_overdue(plan: Plan, job: AgenticRLJob, observed: ObservedJob, *, since: float, now: float) -> Plan:
-    """Return `plan`, or the release of all pods if some have been pending from `since` past the deadline."""
-    limit, names = job.spec.pending_deadline_seconds, pending(observed)
-    if limit is None or not names:
-        return plan
-    if now < since + limit:
-        return wake_earlier(plan, since + limit)
-    retry = now + _retry_seconds(limit, observed)
-    listed = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+    if facts.now < since + limit:
+        return Defer(wake_at=since + limit)
+    retry = facts.now + _retry_seconds(limit, facts.observed)
     message = (
-        f"Not all pods could be scheduled within {limit} s (pending: {listed}). Released all pods; retrying at "
+        f"Not all pods could be scheduled within {limit} s (pending: {listed(names)}). Released all pods; retrying at "
         f"{timestamp(retry)}."
     )
-    message += "".join(f"\n{problem}" for problem in diagnoses(observed, now=now)[:MAX_CAUSES])
-    return Plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=message, stage=plan.stage, restarts=plan.restarts,
-                counted=plan.counted, retry_at=retry, wake_at=retry)  # fmt: skip
+    message += "".join(f"\n{problem}" for problem in diagnoses(facts.observed, now=facts.now)[:MAX_CAUSES])
+    return _released(facts, message, retry)
 
 
-def wake_earlier(plan: Plan, when: float) -> Plan:
-    """Return the plan with a wake-up no later than `when`."""
-    return dataclasses.replace(plan, wake_at=when if plan.wake_at is None else min(plan.wake_at, when))
+def _released_until(observed: ObservedJob) -> float | None:
+    """When to retry after a release; None if the pods of the job are not released."""
+    retry = observed.status.get("nextRetryTime")
+    return None if retry is None or observed.status.get("reason") != SCHEDULING_TIMEOUT else seconds(retry)
+
+
+def _released(facts: Facts, message: str, until: float) -> Plan:
+    return facts.plan(phase="Pending", reason=SCHEDULING_TIMEOUT, message=message, retry_at=until, wake_at=until)
+
+
+def _starting_since(facts: Facts) -> float | None:
+    """Creation of the Job whose pods must be scheduled; None after its start: replaced pods release nothing."""
+    if facts.preparation == "running":
+        return created_at(facts.observed.child("Job", prepare(facts.observed.name)), facts.now)
+    job = facts.running_job
+    if facts.preparation != "complete" or job is None or is_true(job, "FailureTarget") or has_started(facts):
+        return None
+    return created_at(job, facts.now)
 
 
 def _retry_seconds(limit: float, observed: ObservedJob) -> float:

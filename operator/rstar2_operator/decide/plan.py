@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rstar2_operator.observed import Object
@@ -74,3 +75,32 @@ class Plan:
     """When the next attempt to run is made; seconds since the epoch. Recorded as status.nextRetryTime."""
     wake_at: float | None = None
     """When to decide again even if nothing has changed; seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defer:
+    """The answer of a policy that leaves the decision to the policies after it."""
+
+    wake_at: float | None = None
+    """When the policy must be asked again."""
+    remove_pods: tuple[Object, ...] = ()
+    """Pods to delete, as `Plan.remove_pods`."""
+
+
+Verdict = Plan | Defer | None
+"""The answer of a policy; None if it does not apply."""
+
+
+def wake_earlier(plan: Plan, when: float | None) -> Plan:
+    """Return the plan with a wake-up no later than `when`, if there is one."""
+    times = [time for time in (plan.wake_at, when) if time is not None]
+    return replace(plan, wake_at=min(times, default=None))
+
+
+MAX_NAMES = 3
+"""Objects that a message names."""
+
+
+def listed(objects: Sequence[str]) -> str:
+    """Return the first names of a list of objects."""
+    return ", ".join(objects[:MAX_NAMES]) + (", ..." if len(objects) > MAX_NAMES else "")

@@ -9,35 +9,27 @@ from collections.abc import Sequence
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.failure_policy import RestartCounters
-from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import WAITING_FOR_PODS, Verdict
 from rstar2_operator.observed import ObservedJob, is_alive, labels
-from rstar2_train.api.stages import Stage
-
-MAX_NAMES = 3
-"""Pods that a message names."""
 
 
-def wait_for_attempts(stage: Stage | None, observed: ObservedJob, restarts: RestartCounters) -> Plan | None:
-    """Return the plan of a job while pods of earlier attempts run; None if there are none.
-
-    `stage`: the stage to start, None for the preparation. Existing engines stay, because a checkpoint may need them.
-    """
+def pod_termination(facts: Facts) -> Verdict:
+    """Wait while pods of earlier attempts run. Existing engines stay, because a checkpoint may need them."""
+    observed = facts.observed
     attempts = stage_progress.running_attempts(observed)
     if not attempts:
         return None
     name, number = attempts[0]
-    message = f"Waiting for the pods of attempt {number} of stage {name} to terminate."
     succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
     engines = observed.child("Deployment", names.rollout(observed.name)) is not None
-    current = None if stage is None else stage.name
-    return restarts.plan(
+    return facts.plan(
         # After a success the job is not pending: its stage is the old one for some seconds more.
         phase="Running" if succeeded else "Pending",
         reason=WAITING_FOR_PODS,
-        message=message,
-        stage=name if succeeded and observed.stage_status(name) else current,
-        serving=engines and (not succeeded or (stage is not None and stage.needs_engines)),
+        message=f"Waiting for the pods of attempt {number} of stage {name} to terminate.",
+        stage=name if succeeded and observed.stage_status(name) else facts.stage_name,
+        serving=engines and (not succeeded or facts.needs_engines),
         wake_at=exit_deadline(observed),
     )
 
@@ -53,8 +45,3 @@ def running_pods(observed: ObservedJob, *, except_roles: Sequence[str] = ()) -> 
     """Return the names of all pods that have not terminated, of any role."""
     alive = (pod for pod in observed.pods if is_alive(pod))
     return sorted(pod["metadata"]["name"] for pod in alive if labels(pod).get(names.ROLE_LABEL) not in except_roles)
-
-
-def listed(pods: Sequence[str]) -> str:
-    """Return the first names of a list of pods."""
-    return ", ".join(pods[:MAX_NAMES]) + (", ..." if len(pods) > MAX_NAMES else "")

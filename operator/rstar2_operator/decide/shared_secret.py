@@ -9,18 +9,18 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import diagnoses
-from rstar2_operator.decide.failure_policy import RestartCounters
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import Verdict
 from rstar2_operator.observed import ObservedJob, job_finished_at, labels
-from rstar2_train.api.stages import Stage
 
 
-def restart_without_secret(stage: Stage | None, observed: ObservedJob, restarts: RestartCounters) -> Plan:
-    """Return the plan of a job whose Secret was deleted: as for a suspension, then a new attempt, not counted."""
-    message = f"Secret {names.secrets(observed.name)} was deleted. All pods that use its passwords are replaced."
-    serving = stage is not None and stage.needs_engines and bool(stage_progress.running_attempts(observed))
-    name = None if stage is None else stage.name
-    return restarts.plan(phase="Pending", reason="SharedSecretMissing", stage=name, serving=serving, message=message)
+def shared_secret(facts: Facts) -> Verdict:
+    """Replace all pods of a job whose Secret was deleted: as for a suspension, then a new attempt, not counted."""
+    if not facts.observed.secret_missing:
+        return None
+    message = f"Secret {names.secrets(facts.observed.name)} was deleted. All pods that use its passwords are replaced."
+    serving = facts.needs_engines and bool(stage_progress.running_attempts(facts.observed))
+    return facts.plan(phase="Pending", reason="SharedSecretMissing", serving=serving, message=message)
 
 
 def has_secret_consumers(observed: ObservedJob) -> bool:

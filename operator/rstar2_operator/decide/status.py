@@ -10,10 +10,10 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress
-from rstar2_operator.decide.conditions import conditions, ready_of, with_times
+from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, Phase, Plan
-from rstar2_operator.observed import Object, ObservedJob, job_finished_at, timestamp
+from rstar2_operator.observed import Object, ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
@@ -35,6 +35,7 @@ def status_of(
     status: Status = {
         "observedGeneration": generation,
         "phase": plan.phase,
+        "reason": plan.reason,
         "message": plan.message[:MESSAGE_LENGTH],
         "restarts": plan.restarts,
         "restartsCountedTowardsMax": plan.counted,
@@ -105,6 +106,7 @@ def invalid_status(
         **_times(plan, old, now=now),
         "observedGeneration": generation,
         "phase": phase,
+        "reason": INVALID_SPEC,
         "message": message[:MESSAGE_LENGTH],
         "conditions": with_times(old.get("conditions") or (), described, now=now, generation=generation),
     }

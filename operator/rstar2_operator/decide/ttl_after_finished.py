@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from rstar2_operator.decide.failure_policy import counters
-from rstar2_operator.decide.plan import Phase, Plan
-from rstar2_operator.observed import ObservedJob, condition, seconds
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import FINAL, Verdict
+from rstar2_operator.observed import condition, is_true, seconds
 
 
-def finished(job: AgenticRLJob, observed: ObservedJob, phase: Phase, *, now: float) -> Plan:
-    """Return the plan of a job whose final condition is `phase`."""
-    final, restarts = condition(observed.job, phase) or {}, counters(observed, None)
-    ttl, completion = job.spec.ttl_seconds_after_finished, observed.status.get("completionTime")
+def ttl_after_finished(facts: Facts) -> Verdict:
+    """Keep a job in its final phase, and delete it when its time is over."""
+    observed = facts.observed
+    phase = next((each for each in FINAL if is_true(observed.job, each)), None)
+    if phase is None:
+        return None
+    final = condition(observed.job, phase) or {}
+    ttl, completion = facts.job.spec.ttl_seconds_after_finished, observed.status.get("completionTime")
     expires = None if ttl is None or completion is None else seconds(completion) + ttl
-    return restarts.plan(
+    return facts.plan(
         phase=phase,
         reason=final.get("reason", ""),
         message=final.get("message", ""),
         stage=observed.status.get("stage"),
-        delete=expires is not None and now >= expires,
+        delete=expires is not None and facts.now >= expires,
         wake_at=expires,
     )

@@ -1,0 +1,59 @@
+"""The attempt of the current stage: it runs, or the next one starts."""
+
+from __future__ import annotations
+
+from rstar2_operator.decide import disruption
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan, StageAttempt, Verdict
+from rstar2_operator.decide.restarts import RestartCounters
+from rstar2_operator.observed import condition, is_true, ready_of
+
+
+def running_attempt(facts: Facts) -> Verdict:
+    """Keep an attempt whose Job runs."""
+    if facts.stage is None or facts.running_job is None:
+        return None
+    restarts = facts.restarts
+    attempt = StageAttempt(facts.stage.name, facts.attempt, restarts.restarts, restarts.counted)
+    reason, message = "Running", f"Attempt {facts.attempt} of stage {facts.stage.name}."
+    if is_true(facts.running_job, "FailureTarget"):
+        # The Job fails when its last pod has terminated, which takes up to the grace period.
+        detail = (condition(facts.running_job, "FailureTarget") or {}).get("message", "")
+        message = f"{message} It has failed; waiting for its pods to terminate. {detail}".strip()
+        reason = WAITING_FOR_PODS
+    return facts.plan(phase="Running", reason=reason, message=message, serving=facts.needs_engines, attempt=attempt)
+
+
+def next_attempt(facts: Facts) -> Verdict:
+    """Start the next attempt of the current stage."""
+    return start(facts, facts.restarts)
+
+
+def start(facts: Facts, restarts: RestartCounters, *, failure: str = "", disruptions: int = 0) -> Plan | None:
+    """Return the plan that starts the next attempt. `failure`: of the last one, which has caused the restart."""
+    if facts.stage is None:
+        return None
+    # The Job of the new attempt carries the new counters, so a restart is never counted twice.
+    attempt = StageAttempt(
+        facts.stage.name,
+        facts.attempt + 1,
+        restarts.restarts,
+        restarts.counted,
+        disruptions=disruptions,
+        start_step=disruption.start_step(facts.stage.name, facts.observed),
+    )
+    message = f"Attempt {attempt.number} of stage {attempt.stage}." + (f" Last failure: {failure}" if failure else "")
+    reason = "Restarted" if failure else "Running"
+    return facts.plan(restarts=restarts, phase="Running", reason=reason, message=message,
+                      serving=facts.needs_engines, attempt=attempt)  # fmt: skip
+
+
+def has_started(facts: Facts) -> bool:
+    """Whether the attempt's orchestrator works, or waits only for roles of which each has a ready pod."""
+    progress = facts.observed.progress()
+    if progress is None or (progress.stage, progress.attempt) != (facts.stage_name, facts.attempt):
+        return False
+    if progress.phase != "Starting" or not facts.needs_engines:
+        return True
+    counts = [ready_of(facts.observed, role) for role in ("redis", "judge", "executor", "rollout")]
+    return all(ready or not desired for ready, desired in counts)

@@ -1,0 +1,81 @@
+"""The input of the policies: the job, its objects, the time, and the position in the curriculum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.restarts import RestartCounters, counters
+from rstar2_operator.observed import Object, ObservedJob, job_finished_at
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The argument of every policy."""
+
+    job: AgenticRLJob
+    observed: ObservedJob
+    now: float
+    """Seconds since the epoch."""
+
+    @cached_property
+    def stage(self) -> Stage | None:
+        """The current stage; None if all have succeeded."""
+        return stage_progress.current(self.job, self.observed)
+
+    @property
+    def stage_name(self) -> str | None:
+        """Name of the current stage."""
+        return None if self.stage is None else self.stage.name
+
+    @property
+    def needs_engines(self) -> bool:
+        """Whether the current stage needs Redis, judge, executors and engines."""
+        return self.stage is not None and self.stage.needs_engines
+
+    @cached_property
+    def attempt(self) -> int:
+        """Number of the current stage's last attempt; 0 if there was none."""
+        return 0 if self.stage is None else stage_progress.last_attempt(self.stage, self.observed)
+
+    @cached_property
+    def attempt_job(self) -> Object | None:
+        """The Job of the current stage's last attempt, also if it is being deleted."""
+        return None if self.stage is None else self.observed.attempts(self.stage.name).get(self.attempt)
+
+    @cached_property
+    def running_job(self) -> Object | None:
+        """The Job of the last attempt while it runs; None if it has finished or is being deleted."""
+        job = self.attempt_job
+        if job is None or job["metadata"].get("deletionTimestamp") or job_finished_at(job) is not None:
+            return None
+        return job
+
+    @cached_property
+    def finished_job(self) -> Object | None:
+        """The Job of the last attempt after it has finished; None while it runs or is being deleted."""
+        job = self.attempt_job
+        if job is None or job["metadata"].get("deletionTimestamp") or job_finished_at(job) is None:
+            return None
+        return job
+
+    @cached_property
+    def preparation(self) -> stage_progress.Preparation:
+        """State of the storage's preparation."""
+        return stage_progress.preparation(self.observed)
+
+    @cached_property
+    def restarts(self) -> RestartCounters:
+        """Restarts of the whole job so far."""
+        return counters(self.observed, self.attempt_job)
+
+    def plan(self, *, restarts: RestartCounters | None = None, **fields: Any) -> Plan:
+        """Return a plan with the current stage and the restarts so far, or with other `restarts`."""
+        restarts = restarts or self.restarts
+        fields.setdefault("stage", self.stage_name)
+        return Plan(restarts=restarts.restarts, counted=restarts.counted, **fields)
