@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory
 
 ##@ Start here
 help: ## Print this list
@@ -128,3 +128,6 @@ bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slo
 
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems
 	@$(BIN)/python -m bench.data
+
+bench-memory: setup ## Compare the memory model of rstar2 plan with real training steps (short form: QUICK=1)
+	@$(BIN)/python -m bench.memory

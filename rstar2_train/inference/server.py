@@ -21,15 +21,12 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.inference.auth_middleware import read_token
+from rstar2_train.planning.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.scratch_dir import scratch_dir
 from rstar2_train.weights.transfer import BACKEND
 
 SERVED_NAME = "policy"
-DEFAULT_PROMPT_TOKENS = 2048
-"""Tokens reserved for the prompt of stages without maxPromptTokens (Filter, Evaluate, validation)."""
-CPU_KV_BYTES = 256 * 2**20
-"""Default KV cache of a CPU engine: 170,000 tokens of the tiny model."""
 _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -111,23 +108,6 @@ def engine_command(
     return EngineCommand(argv, env, tuning)
 
 
-def longest_sequence(job: AgenticRLJob) -> int:
-    """Return the tokens of the longest prompt and response of all stages of the job."""
-    lengths = [0]
-    prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
-    for stage in job.spec.stages:
-        if stage.type == "GRPO":
-            settings = job.grpo_settings(stage)
-            lengths.append(settings.max_prompt_tokens + settings.max_response_tokens)
-        elif stage.filter is not None:
-            lengths.append(prompt + stage.filter.sampling.max_response_tokens)
-        elif stage.evaluate is not None:
-            lengths.append(prompt + stage.evaluate.sampling.max_response_tokens)
-    if job.spec.validation is not None:
-        lengths.append(prompt + job.spec.validation.sampling.max_response_tokens)
-    return max(lengths)
-
-
 def kv_bytes_per_token(config: Mapping[str, Any], *, bytes_per_value: int) -> int:
     """Return the bytes of keys and values of one token in all layers."""
     heads = config["num_attention_heads"]
@@ -145,7 +125,7 @@ def _cpu(
     args |= {
         "dtype": "float32",  # "auto" would turn a float32 checkpoint into bfloat16
         "enforce-eager": True,
-        "kv-cache-memory-bytes": max(CPU_KV_BYTES, 2 * per_token * (max_model_len + 128)),
+        "kv-cache-memory-bytes": cpu_kv_bytes(per_token, longest=max_model_len),
         "max-num-seqs": min(rollout.admission.max_in_flight, 256),
         # On CPU a seeded request with a split prefill crashes the engine (its generators have no offset).
         "enable-chunked-prefill": False,

@@ -8,12 +8,12 @@ import pytest
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.tiny.policy import write_policy
-from rstar2_train.inference.server import longest_sequence
 from rstar2_train.launch.evaluation.evaluate import EvaluationPlan, plan_evaluation
 from rstar2_train.launch.evaluation.filter import FilterPlan, kept_path, plan_filtering, report_path
 from rstar2_train.launch.evaluation.plan import EvalRequest, fit
 from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
+from rstar2_train.planning.fit import longest_sequence
 
 TINY = Path(__file__).parents[4] / "examples" / "tiny.yaml"
 

@@ -1,0 +1,182 @@
+"""`make bench-memory`: the memory model of a training step (rstar2_train/planning/memory.py) against real steps.
+
+Each shape is a model with random weights on the CPU. Every rank is a new process with a fixed mmap threshold, so that
+freed memory returns to the system. It runs a GRPO update of two micro-batches with the product's own functions. The
+peak is the resident memory above that before the model was loaded. Results: bench/results/memory.json.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.planning.memory import TrainerStep, trainer_memory
+from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.utils.ports import free_ports
+
+RESULTS = Path(__file__).with_name("results") / "memory.json"
+HEAD_DIM = 64
+TRIM, MMAP = -1, -3
+"""Options of mallopt: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD."""
+WARM_UP = {"layers": 2, "hidden": 64, "intermediate": 128, "heads": 2, "kv_heads": 1, "vocabulary": 128, "tied": True}
+
+
+def _case(
+    layers: int, hidden: int, intermediate: int, vocabulary: int, tied: bool, *, row: int, **step: int
+) -> dict[str, Any]:
+    """Return one case. `row`: tokens per sequence."""
+    heads = hidden // HEAD_DIM
+    sizes = {"layers": layers, "hidden": hidden, "intermediate": intermediate, "heads": heads, "kv_heads": heads // 2}
+    return {"sizes": {**sizes, "vocabulary": vocabulary, "tied": tied}, "row": row, "step": step}
+
+
+CASES = {
+    "vocabulary": _case(4, 256, 768, 32768, True, row=512, ranks=1, tokens=2048, chunk=256, checkpointed_layers=4),
+    "vocabulary, all kept": _case(
+        4, 256, 768, 32768, True, row=512, ranks=1, tokens=2048, chunk=256, checkpointed_layers=0
+    ),
+    "layers": _case(8, 512, 1536, 4096, False, row=512, ranks=1, tokens=2048, chunk=512, checkpointed_layers=8),
+    "layers, all kept": _case(
+        8, 512, 1536, 4096, False, row=512, ranks=1, tokens=2048, chunk=512, checkpointed_layers=0
+    ),
+    "tokens": _case(8, 512, 1536, 4096, False, row=1024, ranks=1, tokens=4096, chunk=512, checkpointed_layers=8),
+    "two ranks": _case(4, 512, 1536, 32768, False, row=512, ranks=2, tokens=1024, chunk=512, checkpointed_layers=4),
+    "two ranks, all kept": _case(
+        12, 384, 1024, 16384, True, row=256, ranks=2, tokens=1024, chunk=256, checkpointed_layers=0
+    ),
+}
+
+
+def main() -> None:
+    """Measure every case; QUICK=1 measures the first three and writes no file."""
+    quick = bool(os.environ.get("QUICK"))
+    rows = [measure(name, case) for name, case in list(CASES.items())[: 3 if quick else None]]
+    largest = max(abs(row["error"]) for row in rows)
+    text = json.dumps({"rows": rows, "largest_error": largest, "command": "python -m bench.memory"}, indent=1)
+    if not quick:
+        RESULTS.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def measure(name: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Return the measured and the predicted peak in bytes of rank 0."""
+    context = multiprocessing.get_context("spawn")
+    shape = ModelShape(name=name, head_dim=HEAD_DIM, qk_norm=True, qkv_bias=False, **case["sizes"])
+    step = TrainerStep(value_bytes=4, **case["step"])
+    with tempfile.TemporaryDirectory() as folder:
+        for target, sizes in (("warm-up", WARM_UP), ("model", case["sizes"])):
+            writer = context.Process(target=_write_model, args=(Path(folder) / target, sizes))
+            writer.start()
+            writer.join()
+        queue: Any = context.Queue()
+        port = free_ports(1)[0]
+        ranks = [
+            context.Process(target=_rank, args=(rank, step, case["row"], Path(folder), port, queue))
+            for rank in range(step.ranks)
+        ]
+        for process in ranks:
+            process.start()
+        peaks = dict(queue.get(timeout=600) for _ in ranks)
+        for process in ranks:
+            process.join()
+    predicted = trainer_memory(shape, step).total
+    row = {"name": name, "shape": dataclasses.asdict(shape), "step": dataclasses.asdict(step)}
+    row |= {"measured_bytes": peaks[0], "predicted_bytes": round(predicted), "error": predicted / peaks[0] - 1}
+    print(f"{name}: measured {peaks[0] / 2**20:.0f} MiB, error {row['error']:+.1%}", file=sys.stderr, flush=True)
+    return row
+
+
+def _write_model(folder: Path, sizes: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "qwen3",
+        num_hidden_layers=sizes["layers"],
+        hidden_size=sizes["hidden"],
+        intermediate_size=sizes["intermediate"],
+        num_attention_heads=sizes["heads"],
+        num_key_value_heads=sizes["kv_heads"],
+        head_dim=HEAD_DIM,
+        vocab_size=sizes["vocabulary"],
+        tie_word_embeddings=sizes["tied"],
+        max_position_embeddings=8192,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+
+
+def _rank(rank: int, step: TrainerStep, row: int, folder: Path, port: int, queue: Any) -> None:
+    libc = ctypes.CDLL(None)
+    libc.mallopt(MMAP, 65536)
+    libc.mallopt(TRIM, 65536)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=step.ranks)
+    warm_up = dataclasses.replace(step, tokens=32, chunk=64)
+    _update(folder / "warm-up", warm_up, rank=rank, row=16, vocabulary=WARM_UP["vocabulary"])
+    gc.collect()
+    libc.malloc_trim(0)
+    before = _kibibytes("RssAnon") + _kibibytes("RssShmem")
+    Path("/proc/self/clear_refs").write_text("5")
+    vocabulary = int(json.loads((folder / "model" / "config.json").read_text())["vocab_size"])
+    _update(folder / "model", step, rank=rank, row=row, vocabulary=vocabulary)
+    queue.put((rank, (_kibibytes("VmHWM") - _kibibytes("RssFile") - before) * 1024))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: int) -> None:
+    """Load the model, and run an update with two full micro-batches per rank."""
+    import numpy as np
+
+    from rstar2_train.trainer.batching import BatchRow, distribute_rows
+    from rstar2_train.trainer.device import select_device
+    from rstar2_train.trainer.model import load_policy
+    from rstar2_train.trainer.optimizer import make_optimizer, update
+    from rstar2_train.trainer.step import grpo_backward
+    from rstar2_train.trainer.types import Objective, OptimizerConfig
+
+    compute = select_device("None")
+    policy = load_policy(
+        model, compute=compute, chunk=step.chunk, activation_checkpointing=step.checkpointed_layers > 0
+    )
+    optimizer = make_optimizer(policy, OptimizerConfig())
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    generator = np.random.default_rng(0)
+    learned = np.arange(row) >= max(1, row // 8)
+    rows = [
+        BatchRow(
+            ids=generator.integers(0, vocabulary, row).astype(np.int32),
+            learned=learned,
+            weight=1e-4,
+            advantage=1.0,
+            engine_logprobs=np.zeros(row, dtype=np.float32),
+        )
+        for _ in range(2 * step.ranks * (step.tokens // row))
+    ]
+    batches = distribute_rows(rows, ranks=step.ranks, tokens_per_micro_batch=step.tokens)[rank]
+    objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
+    grpo_backward(policy, batches, compute.device, objective=objective, old_logprobs=None)
+    update(policy, optimizer, lr=1e-6, grad_clip=1.0)
+
+
+def _kibibytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+if __name__ == "__main__":
+    main()

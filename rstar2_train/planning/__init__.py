@@ -1,0 +1,15 @@
+"""The memory of a job before it starts: shapes of models, profiles of hardware, and what fits. Without torch.
+
+    cli.plan, forecast, trainer, launch, the operator
+      |
+      v
+    fit ----> memory -----> model_shape       (known_models.json)
+       \\----> hardware_profile               (hardware_profiles.json)
+
+Modules:
+
+- `model_shape`       parameters and operations of a dense transformer, from its config.json or a table
+- `memory`            bytes of a trainer rank and of an engine
+- `hardware_profile`  memory, arithmetic and links of a device, with sources
+- `fit`               whether a job fits, and the field to change if it does not
+"""

@@ -1,0 +1,234 @@
+"""Whether a job fits into the memory of its devices, and the field to change if it does not. Pure.
+
+`rstar2 plan` prints the issues as errors. The operator, which does not know the devices of its nodes, reports as a
+warning any job that would not even fit the vendor's largest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rstar2_train.api.issue import Issue
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+from rstar2_train.planning.hardware_profile import HardwareProfile, largest_device
+from rstar2_train.planning.memory import (
+    EngineMemory,
+    TrainerMemory,
+    TrainerStep,
+    engine_memory,
+    trainer_memory,
+)
+from rstar2_train.planning.model_shape import ModelShape, UnknownModel, read_shape
+
+TRAINER_SHARE = 0.92
+"""Share of a GPU's memory that the trainer may use: the rest is the context of the driver and fragmentation."""
+CPU_KV_BYTES = 256 * 2**20
+"""Least KV cache of a CPU engine without kv-cache-memory-bytes: 170,000 tokens of the tiny model."""
+CPU_SPARE_TOKENS = 128
+"""Tokens of KV cache of a CPU engine besides two of the longest sequences."""
+DEFAULT_PROMPT_TOKENS = 2048
+"""Tokens of a prompt in stages without maxPromptTokens (Filter, Evaluate, validation)."""
+MICRO_BATCH_STEPS = 256
+"""Tokens between two values of tokensPerMicroBatch that are tried."""
+
+
+def sequence_tokens(job: AgenticRLJob, stage: Stage) -> int:
+    """Return the tokens of the longest sequence of a stage: prompt and response, or a conversation."""
+    prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
+    if stage.sft is not None:
+        return stage.sft.max_tokens
+    if stage.type == "GRPO":
+        settings = job.grpo_settings(stage)
+        return settings.max_prompt_tokens + settings.max_response_tokens
+    member = stage.filter or stage.evaluate
+    assert member is not None
+    return prompt + member.sampling.max_response_tokens
+
+
+def longest_sequence(job: AgenticRLJob) -> int:
+    """Return the tokens of the longest prompt and response that an engine of the job samples; 0 without engines."""
+    lengths = [0, *(sequence_tokens(job, stage) for stage in job.spec.stages if stage.needs_engines)]
+    if job.spec.validation is not None:
+        prompt = job.spec.grpo.max_prompt_tokens or DEFAULT_PROMPT_TOKENS
+        lengths.append(prompt + job.spec.validation.sampling.max_response_tokens)
+    return max(lengths)
+
+
+def ranks_of(job: AgenticRLJob, stage: Stage) -> int:
+    """Return the trainer ranks of a stage."""
+    return job.replicas(stage) * job.spec.trainer.ranks_per_replica
+
+
+def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerStep:
+    """Return the settings of a stage's training step that its memory depends on.
+
+    A sequence that is longer than tokensPerMicroBatch is a micro-batch of its own.
+    """
+    trainer = job.spec.trainer
+    return TrainerStep(
+        ranks=ranks_of(job, stage),
+        tokens=max(trainer.tokens_per_micro_batch, sequence_tokens(job, stage)),
+        chunk=trainer.logprob_chunk_tokens,
+        checkpointed_layers=shape.layers if trainer.activation_checkpointing else 0,
+        value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
+    )
+
+
+def cpu_kv_bytes(per_token: int, *, longest: int) -> int:
+    """Return the bytes of the KV cache of a CPU engine. `per_token`: bytes per token, `longest`: longest sequence."""
+    return max(CPU_KV_BYTES, 2 * per_token * (longest + CPU_SPARE_TOKENS))
+
+
+def engine_of(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *, tokens: int) -> EngineMemory:
+    """Return the memory of an engine of the job. `tokens`: of the longest prompt and response."""
+    rollout = job.spec.rollout
+    arguments = {name.lstrip("-").replace("_", "-"): value for name, value in rollout.engine_args.items()}
+    if job.spec.accelerator.vendor == "None":
+        size = 2 if arguments.get("dtype") in ("bfloat16", "float16") else 4
+        default = cpu_kv_bytes(shape.kv_bytes_per_token(size), longest=longest_sequence(job))
+        cache = float(arguments.get("kv-cache-memory-bytes") or default)
+        return engine_memory(
+            shape,
+            device_bytes=cache + shape.parameters * size,
+            tensor_parallel=1,
+            sequence_tokens=tokens,
+            value_bytes=size,
+            share=1.0,
+            overhead=0.0,
+            block=32,
+        )
+    share = float(arguments.get("gpu-memory-utilization") or 0.9)
+    return engine_memory(
+        shape,
+        device_bytes=profile.memory_bytes,
+        tensor_parallel=rollout.tensor_parallel,
+        sequence_tokens=tokens,
+        share=share,
+    )
+
+
+def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> list[Issue]:
+    """Return an issue for each stage and role that does not fit the devices; each names the field to change."""
+    issues = [*_trainer_misfits(job, shape, profile), *_engine_misfits(job, shape, profile)]
+    if shape.max_positions is not None:
+        for index, stage in enumerate(job.spec.stages):
+            tokens = sequence_tokens(job, stage)
+            if stage.needs_engines and tokens > shape.max_positions:
+                message = (
+                    f"prompt and response may have {tokens:,} tokens, the model's limit is {shape.max_positions:,}"
+                )
+                issues.append(Issue(f"spec.stages[{index}].{stage.type.lower()}", message, None, warning=True))
+    return issues
+
+
+def spec_warnings(job: AgenticRLJob) -> list[Issue]:
+    """Return the issues of a job on the largest devices of its vendor; none for a model of unknown shape or a CPU.
+
+    For the operator: never a reason to reject a job.
+    """
+    if job.spec.accelerator.vendor == "None":
+        return []
+    try:
+        shape = read_shape(job.spec.model.source)
+    except UnknownModel:
+        return []
+    profile = largest_device(job.spec.accelerator.vendor)
+    return [issue for issue in misfits(job, shape, profile) if not issue.warning]
+
+
+def _trainer_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Iterator[Issue]:
+    available = profile.memory_bytes * TRAINER_SHARE
+    if job.spec.accelerator.vendor == "None":
+        available /= job.spec.trainer.ranks_per_replica
+    for stage in job.spec.stages:
+        if not stage.learns:
+            continue
+        step = trainer_step(job, stage, shape)
+        memory = trainer_memory(shape, step)
+        if memory.total <= available:
+            continue
+        field, advice = _trainer_advice(job, stage, shape, step, available)
+        yield Issue(
+            field,
+            f"stage {stage.name} needs {gigabytes(memory.total)} per rank, a {profile.device} has "
+            f"{gigabytes(available)} for it (largest part: {_largest_part(memory)}); {advice}",
+            None,
+        )
+
+
+def _trainer_advice(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, step: TrainerStep, available: float
+) -> tuple[str, str]:
+    """Return the field that makes the step fit, and its value: the cheapest change in time first."""
+
+    def fits(**changes: int) -> bool:
+        return trainer_memory(shape, dataclasses.replace(step, **changes)).total <= available
+
+    if fits(checkpointed_layers=shape.layers):
+        return "spec.trainer.activationCheckpointing", "set it to true"
+    longest = sequence_tokens(job, stage)
+    smaller = [tokens for tokens in range(MICRO_BATCH_STEPS, step.tokens, MICRO_BATCH_STEPS) if tokens >= longest]
+    smaller = [tokens for tokens in smaller if fits(checkpointed_layers=shape.layers, tokens=tokens)]
+    if smaller:
+        return "spec.trainer.tokensPerMicroBatch", f"set it to {max(smaller)} or less"
+    if fits(checkpointed_layers=shape.layers, chunk=256):
+        return "spec.trainer.logprobChunkTokens", "set it to 256"
+    per_replica, tokens = job.spec.trainer.ranks_per_replica, max(longest, MICRO_BATCH_STEPS)
+    for replicas in range(job.replicas(stage) + 1, 257):
+        if fits(checkpointed_layers=shape.layers, ranks=replicas * per_replica, tokens=min(step.tokens, tokens)):
+            return "spec.trainer.replicas", f"set it to {replicas} or more, which divides the states by more ranks"
+    if stage.sft is not None:
+        return f"spec.stages[{job.spec.stages.index(stage)}].sft.maxTokens", "set a lower limit for a conversation"
+    return "spec.accelerator", "no number of ranks suffices: use devices with more memory or a smaller model"
+
+
+def _engine_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Iterator[Issue]:
+    longest = longest_sequence(job)
+    if not longest:
+        return
+    memory = engine_of(job, shape, profile, tokens=longest)
+    if memory.slots:
+        return
+    if job.spec.accelerator.vendor == "None":
+        needed = shape.kv_bytes_per_token(4) * memory.sequence_tokens
+        yield Issue(
+            "spec.rollout.engineArgs.kv-cache-memory-bytes",
+            f"the KV cache has {memory.kv_tokens:,} tokens, the longest prompt and response has "
+            f"{memory.sequence_tokens:,}; set it to {needed} or more",
+            None,
+        )
+        return
+    per_gpu = f"an engine needs {gigabytes(memory.weights)} per GPU for its weights"
+    for parallel in (2, 4, 8, 16):
+        if parallel <= job.spec.rollout.tensor_parallel or shape.heads % parallel:
+            continue
+        rollout = job.spec.rollout.model_copy(update={"tensor_parallel": parallel})
+        spec = job.spec.model_copy(update={"rollout": rollout})
+        larger = engine_of(job.model_copy(update={"spec": spec}), shape, profile, tokens=longest)
+        if larger.slots:
+            yield Issue(
+                "spec.rollout.tensorParallel",
+                f"{per_gpu}; {max(0, memory.kv_tokens):,} tokens of KV cache remain on a {profile.device}, "
+                f"{memory.sequence_tokens:,} are needed for one trajectory; set it to {parallel}",
+                None,
+            )
+            return
+    yield Issue("spec.accelerator", f"{per_gpu}; use devices with more memory or a smaller model", None)
+
+
+def _largest_part(memory: TrainerMemory) -> str:
+    parts = {
+        "weights, gradients and optimiser": memory.states,
+        "gathered parameters": memory.gathered,
+        "activations": memory.activations,
+        "logits and gradients": memory.transient,
+    }
+    name = max(parts, key=lambda each: parts[each])
+    return f"{name}, {gigabytes(parts[name])}"
+
+
+def gigabytes(value: float) -> str:
+    """Return bytes as text in GB or MB, with three digits."""
+    return f"{value / 1e9:,.1f} GB" if value >= 1e9 else f"{value / 1e6:,.0f} MB"

@@ -1,0 +1,183 @@
+"""The memory of a trainer rank and of an engine, by arithmetic from the shape of the model. Pure, without torch.
+
+The trainer's peak is the largest of three moments of a step, each with the optimiser's state and all gradients:
+
+- `logits`   backward of the first chunk of logits: the inputs of all layers, the gathered embedding and projection
+- `layers`   backward of the last layer: its recomputed activations and its gathered parameters
+- `root`     reduction of the gradients of embedding and projection: a float32 copy of both
+
+`bench/memory.py` compares the model with measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rstar2_train.planning.model_shape import ModelShape
+
+FLOAT32 = 4
+LAYERS_GATHERED = 2
+"""Layers whose parameters are gathered at the same time: the present one, and the next one that is prefetched."""
+HEAD_GRADIENTS = 2
+"""Gradients of the output projection in memory: the sum, and that of the present chunk."""
+CHUNK_COPIES = 3
+"""Float32 arrays of the size of a chunk of logits in its backward pass: log-probabilities, gradient, logits."""
+ENGINE_SHARE = 0.9
+"""Share of a GPU's memory that an engine takes; vLLM's gpu-memory-utilization."""
+ENGINE_OVERHEAD_BYTES = 7.4e9
+"""Memory of an engine per GPU besides weights and KV cache: activations, graphs, NCCL buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStep:
+    """The settings of a training step that its memory depends on."""
+
+    ranks: int
+    """Ranks over which parameters, gradients and optimiser are sharded."""
+    tokens: int
+    """Tokens of the largest micro-batch, padding included."""
+    chunk: int
+    """Tokens whose logits are in memory at the same time."""
+    checkpointed_layers: int
+    """Layers whose activations are recomputed in the backward pass."""
+    value_bytes: int
+    """Bytes per value of forward and backward: 2 (bfloat16, on GPUs) or 4 (float32, on the CPU)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerMemory:
+    """Bytes of one rank at the peak of a step."""
+
+    weights: float
+    """Float32 master weights."""
+    gradients: float
+    """Float32 gradients."""
+    optimizer: float
+    """Both moments of AdamW, float32."""
+    gathered: float
+    """Gathered parameters: embedding, projection, and the layers in progress."""
+    activations: float
+    """Inputs of checkpointed layers, and all activations of the others and of the layer in progress."""
+    transient: float
+    """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
+    moment: str
+    """Moment of the peak: logits, layers or root."""
+
+    @property
+    def states(self) -> float:
+        """Weights, gradients and optimiser."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return self.states + self.gathered + self.activations + self.transient
+
+
+def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
+    """Return the bytes per token that one layer without checkpointing keeps for its backward pass.
+
+    Two norms over the hidden states, norms over queries and keys, rotary embedding, attention, and the gated MLP. In
+    bfloat16 a norm also keeps its input as float32.
+    """
+    upcast = 0 if value_bytes == FLOAT32 else FLOAT32 - value_bytes
+    norms = 2 * shape.hidden * (3 * value_bytes + upcast)
+    queries, keys = shape.query_width, shape.key_width
+    attention = (2 * queries + 2 * keys) * value_bytes
+    if shape.qk_norm:
+        attention += (queries + keys) * (2 * value_bytes + upcast)
+    return norms + attention + 4 * shape.intermediate * value_bytes
+
+
+def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
+    """Return the bytes of one rank at the peak of a step with at least two micro-batches."""
+    size, tokens = step.value_bytes, step.tokens
+    reduced = 0 if size == FLOAT32 else FLOAT32
+    hidden = tokens * shape.hidden * size
+    layer = tokens * activation_values(shape, value_bytes=size)
+    kept = (shape.layers - step.checkpointed_layers) * layer + step.checkpointed_layers * hidden
+    recomputed = layer - hidden if step.checkpointed_layers else 0.0
+    root = shape.root_parameters * size
+    in_progress = LAYERS_GATHERED * shape.layer_parameters * size
+    head = HEAD_GRADIENTS * shape.embedding_parameters * size
+    chunk = min(step.chunk, tokens) * shape.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0))
+    own_layers = 2 * shape.layer_parameters * (size + reduced)
+    own_root = shape.embedding_parameters * size
+    moments = {
+        # Hidden states at the trained positions, and their gradient.
+        "logits": (root, kept, 2 * hidden + head + chunk),
+        "layers": (
+            root + in_progress,
+            kept + recomputed,
+            own_root + own_layers + tokens * 2 * shape.intermediate * size + 2 * hidden,
+        ),
+        "root": (root, hidden, shape.root_parameters * (size + FLOAT32)),
+    }
+    moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
+    shard = FLOAT32 * shape.parameters / step.ranks
+    return TrainerMemory(
+        weights=shard,
+        gradients=shard,
+        optimizer=2 * shard,
+        gathered=gathered,
+        activations=activations,
+        transient=transient,
+        moment=moment,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """Bytes per GPU of an engine, and its KV cache."""
+
+    weights: float
+    overhead: float
+    kv_cache: float
+    """Bytes of KV cache per GPU; negative if the weights do not fit."""
+    kv_tokens: int
+    """Tokens of KV cache of the whole engine."""
+    sequence_tokens: int
+    """Tokens of the longest prompt and response."""
+
+    @property
+    def slots(self) -> int:
+        """Trajectories that fit with their prompt and whole budget: the admission of policy Reserve."""
+        return max(0, self.kv_tokens) // self.sequence_tokens
+
+
+def engine_memory(
+    shape: ModelShape,
+    *,
+    device_bytes: float,
+    tensor_parallel: int,
+    sequence_tokens: int,
+    value_bytes: int = 2,
+    share: float = ENGINE_SHARE,
+    overhead: float = ENGINE_OVERHEAD_BYTES,
+    block: int = 16,
+) -> EngineMemory:
+    """Return the memory of one engine.
+
+    Args:
+        shape: the model.
+        device_bytes: memory of one GPU.
+        tensor_parallel: GPUs of the engine.
+        sequence_tokens: tokens of the longest prompt and response.
+        value_bytes: bytes per weight and per value of the KV cache.
+        share: part of the GPU that the engine may use.
+        overhead: bytes per GPU besides weights and KV cache.
+        block: tokens per block of KV cache.
+    """
+    weights = shape.parameters * value_bytes / tensor_parallel
+    free = device_bytes * share - weights - overhead
+    # Key heads are divided among the GPUs, and copied if there are fewer than GPUs.
+    per_token = shape.kv_bytes_per_token(value_bytes) / min(tensor_parallel, shape.kv_heads)
+    tokens = math.floor(free / per_token / block) * block
+    return EngineMemory(
+        weights=weights,
+        overhead=overhead,
+        kv_cache=free,
+        kv_tokens=tokens,
+        sequence_tokens=-(-sequence_tokens // block) * block,
+    )

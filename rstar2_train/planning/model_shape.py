@@ -1,0 +1,146 @@
+"""The shape of a dense transformer: its parameters, and the numbers from which memory and time follow.
+
+Read from the config.json of a local model folder. `known_models.json` has the shapes of models whose source is not on
+this machine, such as hf:// or pvc:// sources.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KNOWN_MODELS = Path(__file__).with_name("known_models.json")
+SHAPE_KEYS = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_VARIANT = re.compile(r"-(base|instruct|thinking|math|coder)(-\d+)?$")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+class UnknownModel(ValueError):
+    """The shape of a model cannot be found. The message names what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The shape of a model with attention and a gated MLP in every layer (Qwen3, Qwen2.5, Llama)."""
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    """Whether the output projection is the embedding."""
+    qk_norm: bool
+    """Whether queries and keys are normalised (Qwen3)."""
+    qkv_bias: bool
+    """Whether queries, keys and values have a bias (Qwen2.5)."""
+    max_positions: int | None = None
+    """Longest sequence in tokens."""
+
+    @property
+    def query_width(self) -> int:
+        """Values per token of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """Values per token of all key heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer."""
+        attention = self.hidden * (2 * self.query_width + 2 * self.key_width)
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        bias = self.query_width + 2 * self.key_width if self.qkv_bias else 0
+        return attention + 3 * self.hidden * self.intermediate + norms + bias
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the embedding, and of an output projection of its own."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def root_parameters(self) -> int:
+        """Parameters outside the layers: embedding, output projection and the last norm."""
+        return self.embedding_parameters * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; tied ones once."""
+        return self.layers * self.layer_parameters + self.root_parameters
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Parameters that every token is multiplied with: all but the embedding."""
+        return self.layers * self.layer_parameters + self.embedding_parameters
+
+    def kv_bytes_per_token(self, value_bytes: int) -> int:
+        """Return the bytes of keys and values of one token in all layers."""
+        return 2 * self.layers * self.key_width * value_bytes
+
+    def forward_flops(self, tokens: float, squares: float) -> float:
+        """Return the operations of one forward pass over `tokens` tokens.
+
+        `squares`: sum of the squared lengths of the sequences; causal attention computes half of each square.
+        """
+        return 2 * self.matrix_parameters * tokens + 2 * self.layers * self.query_width * squares
+
+
+def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
+    """Return the shape of a model source.
+
+    `folder`: the local folder of the source, if it has one.
+
+    Raises:
+        UnknownModel: if the folder has no usable config.json, or the source is no known model.
+    """
+    if folder is not None:
+        file = folder / "config.json"
+        try:
+            return shape_of(json.loads(file.read_text(encoding="utf-8")), name=folder.name)
+        except (OSError, ValueError) as error:
+            raise UnknownModel(f"spec.model.source: {file} cannot be used: {error}") from error
+    models: dict[str, dict[str, Any]] = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
+    name = source.split("@")[0].split("/")[-1]
+    key = "generated" if source.startswith("generated://") else _VARIANT.sub("", name.lower())
+    for known, config in models.items():
+        if key == known.lower():
+            return shape_of(config, name=name)
+    raise UnknownModel(
+        f"spec.model.source: the shape of {source} is not known. Pass --model FOLDER with a folder that has its "
+        f"config.json, or use one of {', '.join(models)}."
+    )
+
+
+def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:
+    """Return the shape in a config.json. Raises ValueError for a missing field or a mixture of experts."""
+    missing = [key for key in SHAPE_KEYS if not isinstance(config.get(key), int)]
+    if missing:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    if any(config.get(key) for key in _EXPERTS):
+        raise ValueError("mixtures of experts are not supported by the plan")
+    heads = int(config["num_attention_heads"])
+    kind = str(config.get("model_type", "qwen3"))
+    positions = config.get("max_position_embeddings")
+    return ModelShape(
+        name=name,
+        layers=int(config["num_hidden_layers"]),
+        hidden=int(config["hidden_size"]),
+        intermediate=int(config["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+        vocabulary=int(config["vocab_size"]),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=kind == "qwen3",
+        qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+        max_positions=positions if isinstance(positions, int) else None,
+    )

@@ -1,0 +1,86 @@
+"""Jobs that do not fit: the field that an issue names makes them fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.validation import load
+from rstar2_train.planning.fit import misfits, spec_warnings
+from rstar2_train.planning.hardware_profile import ProfileError, load_profile
+from rstar2_train.planning.model_shape import read_shape
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def changed(**changes: Any) -> AgenticRLJob:
+    """Return the 14B example with other values; `trainer__replicas=1` sets spec.trainer.replicas."""
+    data = read_manifest(EXAMPLES / "qwen3-14b.yaml")
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        target = data["spec"]
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    return load(data)
+
+
+@pytest.mark.parametrize("name", ["qwen3-14b", "qwen3-4b-8gpu", "tiny", "smoke", "tiny-roc"])
+def test_fit_examples_fit_their_hardware(name: str) -> None:
+    """Every example fits the default hardware of its vendor."""
+    job = load(read_manifest(EXAMPLES / f"{name}.yaml"))
+    profile = load_profile({"AMD": "mi300x", "NVIDIA": "h100", "None": "cpu"}[job.spec.accelerator.vendor])
+    assert [str(issue) for issue in misfits(job, read_shape(job.spec.model.source), profile)] == []
+    assert spec_warnings(job) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"trainer__activationCheckpointing": False}, "spec.trainer.activationCheckpointing"),
+        ({"trainer__tokensPerMicroBatch": 400_000}, "spec.trainer.tokensPerMicroBatch"),
+        ({"trainer__logprobChunkTokens": 60_000, "trainer__tokensPerMicroBatch": 60_000}, "spec.trainer"),
+        ({"trainer__replicas": 1, "trainer__gpusPerReplica": 1}, "spec.trainer.replicas"),
+        ({"model__source": "hf://Qwen/Qwen2.5-72B", "rollout__tensorParallel": 1}, "spec.rollout.tensorParallel"),
+    ],
+)
+def test_fit_issue_names_the_field(changes: dict[str, Any], field: str) -> None:
+    """A job that does not fit an H100 has an error at the field to change, with the value."""
+    job = changed(**changes)
+    issues = misfits(job, read_shape(job.spec.model.source), load_profile("h100"))
+    assert any(issue.field.startswith(field) and "set it to" in issue.message for issue in issues), issues
+
+
+def test_fit_named_replicas_make_it_fit() -> None:
+    """The number of replicas in the message is the smallest that fits."""
+    job = changed(trainer__replicas=1, trainer__gpusPerReplica=2)
+    shape, profile = read_shape(job.spec.model.source), load_profile("h100")
+    issue = next(each for each in misfits(job, shape, profile) if each.field == "spec.trainer.replicas")
+    needed = int(issue.message.split("set it to ")[1].split()[0])
+    fitting = changed(trainer__replicas=needed, trainer__gpusPerReplica=2)
+    assert not [each for each in misfits(fitting, shape, profile) if each.field == "spec.trainer.replicas"]
+    below = changed(trainer__replicas=needed - 1, trainer__gpusPerReplica=2)
+    assert [each for each in misfits(below, shape, profile) if each.field == "spec.trainer.replicas"]
+
+
+def test_fit_operator_assumes_the_largest_device() -> None:
+    """The operator does not know the devices of its nodes: it warns only if the vendor's largest one is too small."""
+    assert spec_warnings(changed(trainer__replicas=1, trainer__gpusPerReplica=2)) == []
+    assert spec_warnings(changed(trainer__replicas=1, trainer__gpusPerReplica=1))
+
+
+def test_fit_unknown_model_has_no_warning() -> None:
+    """Without a shape there is nothing to compare."""
+    assert spec_warnings(changed(model__source="pvc://models/secret")) == []
+
+
+def test_profile_file_error_names_the_field(tmp_path: Path) -> None:
+    """A profile file with a wrong field is rejected with its name."""
+    file = tmp_path / "mine.json"
+    file.write_text('{"device": "mine", "vendor": "AMD", "memoryBytes": -1}')
+    with pytest.raises(ProfileError, match="memoryBytes"):
+        load_profile(str(file))
+    with pytest.raises(ProfileError, match="neither a hardware profile"):
+        load_profile("gtx-1")

@@ -1,0 +1,50 @@
+"""The memory model: its invariants, and its KV cache against the simulator's."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.planning.memory import TrainerStep, engine_memory, trainer_memory
+from rstar2_train.planning.model_shape import read_shape
+
+STEP = TrainerStep(ranks=24, tokens=20480, chunk=2048, checkpointed_layers=40, value_bytes=2)
+MODEL = read_shape("Qwen3-14B")
+
+
+def test_memory_states_are_16_bytes_per_parameter() -> None:
+    """Weights, gradients and both moments are float32, divided by the ranks."""
+    assert trainer_memory(MODEL, STEP).states == 16 * MODEL.parameters / 24
+
+
+@pytest.mark.parametrize("field", ["tokens", "chunk"])
+def test_memory_grows_with_tokens_and_chunk(field: str) -> None:
+    """A larger micro-batch or chunk never needs less memory."""
+    sizes = [
+        trainer_memory(MODEL, dataclasses.replace(STEP, **{field: value})).total
+        for value in (256, 2048, 8192, 20480, 65536)
+    ]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+
+
+def test_memory_checkpointed_layer_saves_memory() -> None:
+    """Each layer that is checkpointed reduces the peak."""
+    sizes = [
+        trainer_memory(MODEL, dataclasses.replace(STEP, checkpointed_layers=count)).total for count in range(0, 41, 8)
+    ]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[-1]
+
+
+def test_memory_engine_matches_simulated_hardware() -> None:
+    """The KV cache of the 14B model on two MI300X is that of the simulator's hardware model."""
+    hardware = json.loads((Path(__file__).parents[3] / "rstar2_train/simulation/hardware.json").read_text())
+    memory = engine_memory(MODEL, device_bytes=192e9, tensor_parallel=2, sequence_tokens=10240)
+    assert memory.kv_tokens == pytest.approx(hardware["qwen3-14b-mi300x-tp2"]["kv_tokens"], rel=0.01)
+    assert memory.slots == memory.kv_tokens // 10240
+
+
+def test_memory_engine_without_space_has_no_slot() -> None:
+    """Weights that do not fit leave a negative cache and no slot."""
+    memory = engine_memory(read_shape("Qwen2.5-72B"), device_bytes=80e9, tensor_parallel=1, sequence_tokens=8192)
+    assert memory.kv_cache < 0 and memory.slots == 0

@@ -1,0 +1,53 @@
+"""Shapes of models: parameters by arithmetic against published figures, and the source of a shape."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.data.tiny import policy
+from rstar2_train.planning.model_shape import KNOWN_MODELS, UnknownModel, read_shape, shape_of
+
+KNOWN = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_shape_parameters_equal_published_figure(name: str) -> None:
+    """The parameters of each known model are within 2 % of its model card, or of its last printed digit."""
+    published = KNOWN[name]["published_billions"]
+    assert read_shape(name).parameters / 1e9 == pytest.approx(published, rel=0.02, abs=0.05 if published > 1 else 0.005)
+
+
+def test_shape_tiny_model_equals_its_folder() -> None:
+    """The table's entry for the demo's model has the values with which the demo writes it."""
+    shape = read_shape("generated://tiny/base")
+    assert (shape.layers, shape.hidden, shape.intermediate) == (policy.LAYERS, policy.HIDDEN, policy.INTERMEDIATE)
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (policy.HEADS, policy.KEY_VALUE_HEADS, policy.HEAD)
+    assert shape.vocabulary == policy.VOCABULARY and shape.max_positions == policy.MAX_POSITIONS
+
+
+@pytest.mark.parametrize(
+    "source", ["hf://Qwen/Qwen3-14B-Base@abc123", "pvc://models/Qwen3-14B", "/models/qwen3-14b-instruct-2507"]
+)
+def test_shape_source_variants_have_one_shape(source: str) -> None:
+    """A source names the model by its last part; variants and revisions have the same shape."""
+    assert read_shape(source).parameters == read_shape("Qwen3-14B").parameters
+
+
+def test_shape_unknown_source_lists_known_models() -> None:
+    """The error of an unknown model names the field, and the option that gives its shape."""
+    with pytest.raises(UnknownModel, match=r"spec\.model\.source.*--model FOLDER.*Qwen3-14B"):
+        read_shape("hf://acme/secret-7b")
+
+
+def test_shape_config_without_layers_is_rejected(tmp_path: Path) -> None:
+    """A config.json without the numbers of a shape is an error that names the missing fields."""
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
+    with pytest.raises(UnknownModel, match="it has no num_hidden_layers"):
+        read_shape("anything", folder=tmp_path)
+
+
+def test_shape_mixture_of_experts_is_rejected() -> None:
+    """A mixture of experts has other parameters per token: no wrong figure, but an error."""
+    with pytest.raises(ValueError, match="mixtures of experts"):
+        shape_of(KNOWN["Qwen3-8B"] | {"num_experts": 128}, name="moe")
