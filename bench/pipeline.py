@@ -2,6 +2,7 @@
 
 `make bench-pipeline` writes bench/results/pipeline.json; `QUICK=1 make bench-pipeline` is the short form with the same
 keys, and prints instead of writing. `python -m bench.pipeline --only weights` measures one key and keeps the others.
+A stopped benchmark resumes: finished runs are not repeated. To repeat them, delete the runs folder under `.rstar2/`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from rstar2_train.utils.supervisor import StopRequested
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "pipeline.json"
@@ -59,4 +63,8 @@ def _machine() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except StopRequested as stop:
+        print(f"{stop}; the next run resumes with the unfinished part", file=sys.stderr)
+        sys.exit(stop.exit_code)

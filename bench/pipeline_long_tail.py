@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,22 @@ from bench.pipeline_runs import (
     FULL,
     SHORT,
     VARIANTS,
+    Machine,
     Size,
+    clear_stage,
     first_run_name,
     read_metrics,
-    run_stage,
-    running_services,
     runs_folder,
+    save_result,
+    saved_result,
     start_from,
+    with_services,
     write_job,
 )
 from rstar2_train.api.contracts import Outcome
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.run import add_tools_to_path
 from rstar2_train.launch.local.services import Services
-from rstar2_train.tracking.tracker import journal_file
 
 SLOW_SECONDS = 6.0
 """Seconds of a slow tool call; the others take a twentieth."""
@@ -47,26 +49,45 @@ def measure(*, quick: bool) -> dict[str, Any]:
     return asyncio.run(measure_long_tail(runs_folder(quick=quick), SHORT if quick else FULL))
 
 
-async def measure_long_tail(state: Path, size: Size) -> dict[str, Any]:
-    """Run both variants with a slow tool, and return the results."""
-    job, first = write_job(state, name=first_run_name(0), seed=0, size=size, grpo=VARIANTS["0"])
-    steps: dict[str, float] = {}
-    idle: dict[str, float] = {}
-    async with running_services(first, job) as services:
-        await run_stage(services, job, first, "sft")
-        for variant in ("0", "1"):
+async def measure_long_tail(folder: Path, size: Size) -> dict[str, Any]:
+    """Run the missing variants with a slow tool, and return the results of both. Their validation is a short one."""
+    job, first = write_job(folder, name=first_run_name(0), seed=0, size=size, grpo=VARIANTS["0"])
+    states = {variant: JobState(folder / f"tail-{variant}") for variant in ("0", "1")}
+    missing = [variant for variant, state in states.items() if saved_result(state, size) is None]
+
+    async def run_missing(machine: Machine) -> None:
+        await machine.run_stage(job, first, "sft")
+        for variant in missing:
             grpo = VARIANTS[variant] | {"steps": size.tail_steps}
-            job, own = write_job(state, name=f"tail-{variant}", seed=0, size=size, grpo=grpo)
-            shutil.rmtree(own.root / "stages", ignore_errors=True)  # idle times need a whole run
-            journal_file(own.root).unlink(missing_ok=True)
+            short = replace(size, problems=8, samples=1)
+            own_job, own = write_job(folder, name=f"tail-{variant}", seed=0, size=short, grpo=grpo)
+            clear_stage(own)
             start_from(first, own)
-            watching = asyncio.create_task(watch_engine(services, own))
-            await run_stage(services, job, own, "rl-1", module=("bench.pipeline_long_tail",))
-            idle[f"idle_engines_{variant}"] = await watching
-            seconds = read_metrics(own, "time/step_seconds")[1:]
-            steps[variant] = len(seconds) / sum(seconds)
-            idle[f"idle_trainer_{variant}"] = sum(read_metrics(own, "time/wait_seconds")[1:]) / sum(seconds)
+            watching = asyncio.create_task(watch_engine(machine.services, own))
+            await machine.run_stage(own_job, own, "rl-1", module=("bench.pipeline_long_tail",))
+            save_result(own, size, run_result(own, idle_engines=await watching))
+
+    if missing:
+        await with_services(first, job, run_missing)
+    rows = {variant: saved_result(state, size) or {} for variant, state in states.items()}
+    steps = {variant: row["steps_per_second"] for variant, row in rows.items()}
+    idle = {
+        f"idle_{part}_{variant}": row[f"idle_{part}"]
+        for part in ("trainer", "engines")
+        for variant, row in rows.items()
+    }
     return {"speedup_1": steps["1"] / steps["0"], "steps_per_second": steps, **idle}
+
+
+def run_result(state: JobState, *, idle_engines: float) -> dict[str, float]:
+    """Return the figures of one finished run, without its first step, which overlaps nothing."""
+    seconds = read_metrics(state, "time/step_seconds")[1:]
+    waited = read_metrics(state, "time/wait_seconds")[1:]
+    return {
+        "steps_per_second": len(seconds) / sum(seconds),
+        "idle_trainer": sum(waited) / sum(seconds),
+        "idle_engines": idle_engines,
+    }
 
 
 async def watch_engine(services: Services, state: JobState) -> float:

@@ -1,21 +1,19 @@
 """Runs of the tiny job for the benchmarks of the pipeline: one SFT stage, one GRPO stage, one engine and one judge.
 
 `pipeline_staleness` and `pipeline_long_tail` run their variants with these functions. All variants of a seed start from
-the same SFT model. Finished runs stay under `.rstar2/`, so that an interrupted benchmark resumes.
+the same SFT model. The result of each finished run is a file under `.rstar2/`, so that an interrupted benchmark resumes
+with the next run. The interrupted run itself starts again, so that its figures are those of one attempt.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -23,11 +21,13 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local import preflight
-from rstar2_train.launch.local.services import Services
+from rstar2_train.launch.local.services import ORCHESTRATOR_STOP_SECONDS, Services
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, secret_env
-from rstar2_train.utils.supervisor import Supervisor, gather_or_cancel
+from rstar2_train.utils.files import write_atomically
+from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel, stop_leftovers
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 VARIANTS: dict[str, dict[str, Any]] = {
     "0": {"maxStaleness": 0},
@@ -62,7 +62,8 @@ def write_job(folder: Path, *, name: str, seed: int, size: Size, grpo: dict[str,
     spec["validation"] |= {"maxProblems": size.problems, "samples": size.samples}
     sft, rl = (next(stage for stage in spec["stages"] if stage["name"] == wanted) for wanted in ("sft", "rl-1"))
     sft["sft"]["epochs"] = size.sft_steps * sft["sft"]["batchSize"] / 12000
-    rl["grpo"] |= {"steps": size.steps, "maxResponseTokens": 72, "maxTurns": 4, **grpo}
+    # Equal steps: no trigger ends a run early, not even after a collapse.
+    rl["grpo"] |= {"steps": size.steps, "maxResponseTokens": 72, "maxTurns": 4, "collapse": {"enabled": False}, **grpo}
     spec["stages"] = [sft, rl]
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / f"{name}.yaml"
@@ -74,47 +75,80 @@ def write_job(folder: Path, *, name: str, seed: int, size: Size, grpo: dict[str,
     return preflight.write_job(job, manifest=manifest, state=state)[0], state
 
 
-@asynccontextmanager
-async def running_services(state: JobState, job: AgenticRLJob) -> AsyncIterator[Services]:
-    """Run one engine and one judge for all runs of a seed; `state`: of a job with the same model and engine."""
+@dataclass(frozen=True)
+class Machine:
+    """The children of a seed's runs: one engine and one judge, which all of its runs use."""
+
+    services: Services
+    supervisor: Supervisor
+
+    async def run_stage(
+        self,
+        job: AgenticRLJob,
+        state: JobState,
+        name: str,
+        *,
+        module: Sequence[str] = ("rstar2_train.orchestrator",),
+    ) -> None:
+        """Run one stage in a process of its own, unless it has completed. Raises RuntimeError if it fails.
+
+        `module`: module of the orchestrator, with its first arguments.
+        """
+        services = self.services
+        if state.stage(name).done:
+            return
+        attempt = preflight.next_attempt(job, state, name)
+        argv = [sys.executable, "-m", *module]
+        argv += ["--state", str(state.root), "--stage", name, "--attempt", str(attempt), "--judge", services.judge.url]
+        for url in services.engine_urls:
+            argv += ["--engine", url]
+        env = secret_env(ENGINE_TOKEN, services.engine_token) | secret_env(JUDGE_TOKEN, services.judge_token)
+        child = Child(f"{state.root.name}-{name}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)
+        code = await self.supervisor.run(child)
+        if code != 0:
+            raise RuntimeError(
+                self.supervisor.log_excerpt(child.name, f"stage {name} of {state.root} exited with {code}")
+            )
+
+
+async def with_services(state: JobState, job: AgenticRLJob, work: Callable[[Machine], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of `work`, with one engine and one judge running.
+
+    `state`: of a job with the same model and engine. Raises StopRequested on a stop signal, after all children stopped.
+    """
+    stop_leftovers(state.children_file)
     services = Services.create(job.spec.executor, state, engines=1)
-    logs = state.root / "logs"
-    async with Supervisor(logs=logs, register=state.root / "children.json", notify=print) as supervisor:
+
+    async def start_and_work() -> T:
         await gather_or_cancel(
             services.judge.start(supervisor), services.start_engines(supervisor, Path(job.spec.model.source))
         )
-        yield services
+        return await work(Machine(services, supervisor))
+
+    async with Supervisor(logs=state.logs, register=state.children_file, notify=print) as supervisor:
+        return await supervisor.run_until_stopped(start_and_work())
 
 
-async def run_stage(
-    services: Services,
-    job: AgenticRLJob,
-    state: JobState,
-    name: str,
-    *,
-    module: Sequence[str] = ("rstar2_train.orchestrator",),
-) -> None:
-    """Run one stage in a process of its own, unless it has completed. Raises RuntimeError if it fails.
+def saved_result(state: JobState, size: Size) -> dict[str, Any] | None:
+    """Return the result of a finished run of this size; None if the run has not finished."""
+    file = _result_file(state)
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return saved["result"] if saved.get("size") == asdict(size) else None
 
-    `module`: module of the orchestrator, with its first arguments.
-    """
-    folder = state.stage(name)
-    if folder.done:
-        return
-    attempt = preflight.next_attempt(job, state, name)
-    argv = [sys.executable, "-m", *module]
-    argv += ["--state", str(state.root), "--stage", name, "--attempt", str(attempt), "--judge", services.judge.url]
-    for url in services.engine_urls:
-        argv += ["--engine", url]
-    secrets = secret_env(ENGINE_TOKEN, services.engine_token) | secret_env(JUDGE_TOKEN, services.judge_token)
-    (state.root / "logs").mkdir(exist_ok=True)
-    with (state.root / "logs" / f"{name}.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *argv, cwd=ROOT, env=os.environ | secrets, stdout=log, stderr=log
-        )
-        code = await process.wait()
-    if code != 0:
-        raise RuntimeError(f"stage {name} of {state.root} exited with code {code}; see its logs folder")
+
+def save_result(state: JobState, size: Size, result: dict[str, Any]) -> None:
+    """Save the result of a finished run."""
+    write_atomically(_result_file(state), json.dumps({"size": asdict(size), "result": result}, indent=1))
+
+
+def _result_file(state: JobState) -> Path:
+    return state.root / "result.json"
+
+
+def clear_stage(state: JobState) -> None:
+    """Delete the GRPO stage of an unfinished run, and its metrics."""
+    shutil.rmtree(state.stage("rl-1").root, ignore_errors=True)
+    journal_file(state.root).unlink(missing_ok=True)
 
 
 def runs_folder(*, quick: bool) -> Path:

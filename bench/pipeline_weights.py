@@ -6,7 +6,8 @@ engines is compared with the trainer's export; the hashes of earlier loads are d
 
 The seconds are medians, from the end of a step until both engines serve the version. The engines hash their parameters
 while they load, which costs all transports the same. The probe is not timed; its largest difference between engine and
-trainer is part of the result.
+trainer is part of the result. The rows of each transport are saved under `.rstar2/`, so that a stopped benchmark
+resumes with the next transport.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from bench.pipeline_runs import runs_folder
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import GRPOSettings
@@ -39,6 +41,7 @@ from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, 
 from rstar2_train.orchestrator.weight_transports import ProbeWriter, WeightTransport, make_transport
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainSequence
+from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.weights import version_store
 from rstar2_train.weights.probe import mean_difference
@@ -57,6 +60,48 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Return `{folder, delta, collective, equal, ...}` of the full or the small model."""
     shape = dict(QUICK if quick else FULL)
     steps = shape.pop("steps")
+    saved = SavedRows(runs_folder(quick=quick) / "weights.json", {**shape, "steps": steps, "lr": LR})
+    if saved.missing:
+        _run(saved, shape, steps=steps)
+    return {"lr": LR, "engines": ENGINES} | saved.results()
+
+
+class SavedRows:
+    """The measured rows of each transport, on disk."""
+
+    def __init__(self, path: Path, settings: dict[str, float]) -> None:
+        """Read the file, unless it belongs to other settings."""
+        self._path, self._settings = path, settings
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._transports: dict[str, dict[str, Any]] = saved["transports"] if saved.get("settings") == settings else {}
+
+    @property
+    def missing(self) -> list[str]:
+        """Transports without rows."""
+        return [name for name in TRANSPORTS if name not in self._transports]
+
+    def add(self, name: str, rows: list[dict[str, Any]], **figures: float) -> None:
+        """Save the rows of a transport, and figures of its run."""
+        self._transports[name] = {"rows": rows, **figures}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"settings": self._settings, "transports": self._transports}
+        write_atomically(self._path, json.dumps(content, indent=1))
+
+    def results(self) -> dict[str, Any]:
+        """Return the figures of all transports."""
+        runs = self._transports
+        results: dict[str, Any] = {name.lower(): _summary(runs[name]["rows"]) for name in TRANSPORTS}
+        results["delta"]["bytes_vs_folder"] = round(results["delta"]["bytes"] / results["folder"]["bytes"], 4)
+        return results | {
+            "steps": self._settings["steps"],
+            "equal": all(row["equal"] for run in runs.values() for row in run["rows"]),
+            "probe_difference": max(run["probe_difference"] for run in runs.values()),
+            **{name: runs[TRANSPORTS[0]][name] for name in ("parameters", "model_bytes")},
+        }
+
+
+def _run(saved: SavedRows, shape: dict[str, int], *, steps: int) -> None:
+    """Measure the missing transports, with new engines and ranks."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstar2-bench-")))
         model = folder / "model"
@@ -68,9 +113,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         group.load(model, optimizer=OptimizerConfig())
         for url in urls:
             _wait_for(url)
-        return {"parameters": parameters, "steps": steps, "lr": LR} | asyncio.run(
-            _measure(group, folder, urls, token, steps=steps)
-        )
+        asyncio.run(_measure(group, folder, urls, token, saved, steps=steps, parameters=parameters))
 
 
 def write_model(folder: Path, shape: dict[str, int]) -> int:
@@ -95,36 +138,37 @@ def write_model(folder: Path, shape: dict[str, int]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-async def _measure(group: TrainerGroup, folder: Path, urls: list[str], token: str, *, steps: int) -> dict[str, Any]:
-    """Run the steps of each transport, and load the weights of each step."""
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TRANSPORTS}
+async def _measure(
+    group: TrainerGroup,
+    folder: Path,
+    urls: list[str],
+    token: str,
+    saved: SavedRows,
+    *,
+    steps: int,
+    parameters: int,
+) -> None:
+    """Run the steps of each missing transport, load the weights of each step, and save the rows."""
     model_bytes = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
     async with EnginePool(urls, token=token, times=TIMES) as pool:
-        for turn, name in enumerate(TRANSPORTS):
+        for name in saved.missing:
             # One transport after the other: the ranks keep the base of one chain of deltas.
             transport = _transport(group, folder / name, name)
             # The first version of a chain is a snapshot; it is not one of the measured updates.
             await _update(group, pool, transport, f"{name}-0")
+            rows = []
             for step in range(1, steps + 1):
-                await asyncio.to_thread(_train, group, turn * steps + step)
+                await asyncio.to_thread(_train, group, TRANSPORTS.index(name) * steps + step)
                 expected = await _expected(group, folder / "export")
                 for url in urls:
                     await pool.client(url)._call_workers("rstar2_forget_hashes", seconds=120)
                 row = await _update(group, pool, transport, f"{name}-{step}")
                 row["equal"] = await _is_equal(expected, pool, urls)
                 print(name, json.dumps(row), file=sys.stderr, flush=True)
-                rows[name].append(row)
+                rows.append(row)
             shutil.rmtree(folder / name, ignore_errors=True)
-        difference = await _probe_difference(group, pool, urls)
-    results: dict[str, Any] = {name.lower(): _summary(rows[name]) for name in TRANSPORTS}
-    results["delta"]["bytes_vs_folder"] = round(results["delta"]["bytes"] / results["folder"]["bytes"], 4)
-    equal = all(row["equal"] for updates in rows.values() for row in updates)
-    return results | {
-        "equal": equal,
-        "model_bytes": model_bytes,
-        "engines": len(urls),
-        "probe_difference": difference,
-    }
+            difference = await _probe_difference(group, pool, urls)
+            saved.add(name, rows, probe_difference=difference, parameters=parameters, model_bytes=model_bytes)
 
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
