@@ -153,6 +153,17 @@ def is_true(obj: Object, kind: str) -> bool:
     return match is not None and match["status"] == "True"
 
 
+def true_conditions(obj: Object, *, since: float = 0.0) -> list[str]:
+    """Return the types of the conditions that are True; with `since`, only those that became True later."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return [
+        each["type"]
+        for each in conditions
+        if each["status"] == "True"
+        and (not since or ("lastTransitionTime" in each and seconds(each["lastTransitionTime"]) >= since))
+    ]
+
+
 def created_at(obj: Object | None, now: float) -> float:
     """Return when an object was created; `now` if it does not exist."""
     return now if obj is None else seconds(obj["metadata"]["creationTimestamp"])

@@ -180,8 +180,9 @@ ROLES = (
     _between("spec.judge.limits.output", OUTPUT_LIMITS),
     Rule(
         at="spec.failurePolicy.rules[]",
-        rule="size(self.?onExitCodes.orValue([])) + size(self.?onReasons.orValue([])) > 0",
-        message="must set onExitCodes or onReasons: without them the rule matches nothing",
+        rule="size(self.?onExitCodes.orValue([])) + size(self.?onReasons.orValue([]))"
+        " + size(self.?onPodConditions.orValue([])) > 0",
+        message="must set onExitCodes, onReasons or onPodConditions: without them the rule matches nothing",
     ),
 )
 

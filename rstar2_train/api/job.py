@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from rstar2_train.api.base import (
     API_VERSION,
     ATOMIC,
     BY_NAME,
     KIND,
+    LABEL_KEY,
     SET,
     ApiModel,
     ImageName,
@@ -40,6 +41,11 @@ from rstar2_train.api.roles import (
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis"]
+FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost"]
+"""Outcome reasons, and the reasons of failures of pods."""
+PodCondition = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
+"""Type of a pod's condition."""
 
 
 class CheckpointSpec(ApiModel):
@@ -74,12 +80,16 @@ class TrajectoriesSpec(ApiModel):
 
 
 class FailureRule(ApiModel):
-    """Action for attempts that end with one of the listed exit codes or reasons."""
+    """Action after a failure with one of the listed exit codes, reasons or pod conditions."""
 
+    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=5), SET] = ["trainer"]
+    """Roles whose pods the rule is about. Containers of the others are restarted by default."""
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
-    """Exit codes of the orchestrator that match."""
-    on_reasons: Annotated[list[Reason], Field(max_length=16), SET] = []
-    """Outcome reasons that match."""
+    """Exit codes that match: of the orchestrator, or of a container of another role."""
+    on_reasons: Annotated[list[FailureReason], Field(max_length=16), SET] = []
+    """Outcome reasons, or reasons of pods, that match."""
+    on_pod_conditions: Annotated[list[PodCondition], Field(max_length=16), SET] = []
+    """Conditions of a pod that match if they are True, such as DisruptionTarget."""
     action: Literal["FailJob", "RestartStage"]
     """FailJob: the job fails. RestartStage: a new attempt starts from the last checkpoint."""
     counts_towards_max: bool = True
@@ -91,6 +101,8 @@ class FailurePolicy(ApiModel):
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 6
     """Counted restarts of the whole job; the next counted failure fails it."""
+    window_seconds: Seconds | None = None
+    """Seconds from a counted failure after which counting restarts at 0. Default: the whole job is one window."""
     rules: Annotated[list[FailureRule], Field(max_length=32), ATOMIC] = []
     """Rules in order; the first match decides. Default: fail on exit code 78, restart on any other failure."""
 

@@ -195,8 +195,8 @@ def _judge(job: AgenticRLJob) -> Iterator[Issue]:
 
 def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
     for index, rule in enumerate(job.spec.failure_policy.rules):
-        if not rule.on_exit_codes and not rule.on_reasons:
-            message = "must set onExitCodes or onReasons: without them the rule matches nothing"
+        if not rule.on_exit_codes and not rule.on_reasons and not rule.on_pod_conditions:
+            message = "must set onExitCodes, onReasons or onPodConditions: without them the rule matches nothing"
             yield Issue(f"spec.failurePolicy.rules[{index}]", message)
 
 

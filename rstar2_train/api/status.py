@@ -45,6 +45,21 @@ class Condition(ApiModel):
     """metadata.generation that the condition is about."""
 
 
+class EndedAttempt(ApiModel):
+    """An attempt that the operator ended."""
+
+    attempt: Count
+    """Number of the attempt."""
+    action: Word
+    """RestartStage or FailJob."""
+    reason: Cause
+    """Reason in one CamelCase word."""
+    message: Message = ""
+    """Explanation."""
+    disruptions: Count = 0
+    """Consecutive disruptions without a new checkpoint."""
+
+
 class StageStatus(ApiModel):
     """Observed state of a stage."""
 
@@ -68,6 +83,8 @@ class StageStatus(ApiModel):
     """Attempts so far."""
     disrupted_attempt: Count | None = None
     """Last attempt with a pod that was evicted, preempted or drained."""
+    ended: EndedAttempt | None = None
+    """Last attempt that the operator ended."""
     outcome: Word | None = None
     """Result of the last attempt: Completed, Advanced, Suspended or Failed."""
     reason: Cause | None = None
@@ -116,6 +133,8 @@ class JobStatus(ApiModel):
     """Restarts of stages so far."""
     restarts_counted_towards_max: Count | None = None
     """Restarts that spec.failurePolicy.maxRestarts limits."""
+    restart_window_start_time: Time | None = None
+    """First counted restart in the window of spec.failurePolicy."""
     start_time: Time | None = None
     """Time at which the operator first acted on the job."""
     active_since: Time | None = None

@@ -50,6 +50,16 @@ FINE: list[tuple[str, object]] = [
         "spec.failurePolicy",
         {"rules": [{"onReasons": ["RanksLost"], "action": "RestartStage", "countsTowardsMax": False}]},
     ),
+    (
+        "spec.failurePolicy",
+        {
+            "windowSeconds": 86400,
+            "rules": [
+                {"roles": ["rollout"], "onReasons": ["OOMKilled"], "action": "FailJob"},
+                {"onPodConditions": ["DisruptionTarget"], "action": "RestartStage"},
+            ],
+        },
+    ),
     ("spec.stages.0.trainer", {"replicas": 2}),
     ("spec.storage", {"claimName": "a.b-c"}),
     ("spec.storage", {"size": "2Ti", "storageClassName": "fast.ssd"}),
@@ -300,8 +310,8 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.failurePolicy.rules",
         [{"action": "FailJob"}],
-        "spec.failurePolicy.rules[0]: must set onExitCodes or onReasons",
-        'spec.failurePolicy.rules[0]: Invalid value: "object": must set onExitCodes or onReasons',
+        "spec.failurePolicy.rules[0]: must set onExitCodes, onReasons or onPodConditions",
+        'spec.failurePolicy.rules[0]: Invalid value: "object": must set onExitCodes, onReasons or onPodConditions',
     ),
     (
         "spec.failurePolicy.rules",

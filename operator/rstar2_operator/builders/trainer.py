@@ -24,6 +24,7 @@ from rstar2_operator.builders.pod import (
     template,
 )
 from rstar2_operator.decide.plan import Ending, StageAttempt
+from rstar2_operator.observed import timestamp
 from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
@@ -74,6 +75,10 @@ def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
 
 def _annotations(planned: StageAttempt) -> dict[str, str]:
     annotations = {names.RESTARTS: str(planned.restarts), names.COUNTED: str(planned.counted)}
+    if planned.window_start is not None:
+        annotations[names.WINDOW_START] = timestamp(planned.window_start)
+    if planned.failures:
+        annotations[names.FAILURES] = str(planned.failures)
     if planned.disruptions:
         annotations[names.DISRUPTIONS] = str(planned.disruptions)
     if planned.start_step is not None:

@@ -29,8 +29,13 @@ def next_attempt(facts: Facts) -> Verdict:
     return start(facts, facts.restarts)
 
 
-def start(facts: Facts, restarts: RestartCounters, *, failure: str = "", disruptions: int = 0) -> Plan | None:
-    """Return the plan that starts the next attempt. `failure`: of the last one, which has caused the restart."""
+def start(
+    facts: Facts, restarts: RestartCounters, *, failure: str = "", failures: int = 0, disruptions: int = 0
+) -> Plan | None:
+    """Return the plan that starts the next attempt.
+
+    `failure`: of the last one, which has caused the restart; `failures`, `disruptions`: in a row without a checkpoint.
+    """
     if facts.stage is None:
         return None
     # The Job of the new attempt carries the new counters, so a restart is never counted twice.
@@ -39,6 +44,8 @@ def start(facts: Facts, restarts: RestartCounters, *, failure: str = "", disrupt
         facts.attempt + 1,
         restarts.restarts,
         restarts.counted,
+        restarts.window_start,
+        failures=failures,
         disruptions=disruptions,
         start_step=disruption.start_step(facts.stage.name, facts.observed),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from rstar2_operator.decide.active_deadline import active_deadline
 from rstar2_operator.decide.attempt import next_attempt, running_attempt
+from rstar2_operator.decide.ended_attempt import ended_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import failure_policy
 from rstar2_operator.decide.finalize import completion
@@ -17,6 +18,7 @@ from rstar2_operator.decide.node_loss import node_loss, remove_lost_pods
 from rstar2_operator.decide.pending_deadline import pending_deadline
 from rstar2_operator.decide.plan import Defer, Plan, Verdict, wake_earlier
 from rstar2_operator.decide.pod_termination import pod_termination
+from rstar2_operator.decide.role_failure import role_failure
 from rstar2_operator.decide.shared_secret import shared_secret
 from rstar2_operator.decide.storage import storage
 from rstar2_operator.decide.suspend import suspend
@@ -31,10 +33,12 @@ POLICIES: tuple[Policy, ...] = (
     active_deadline,
     suspend,
     shared_secret,
+    ended_attempt,
     pending_deadline,
     storage,
     completion,
     node_loss,
+    role_failure,
     running_attempt,
     pod_termination,
     failure_policy,

@@ -58,6 +58,13 @@ ADVICE = {
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
 """Reason -> what to do."""
+_PATCHED_MEMORY = "it in a runtimePatch (spec.runtimePatches[].resources)"
+MEMORY_FIELDS = {
+    "trainer": "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch",
+    "rollout": "spec.rollout.resources.limits.memory",
+    "redis": "spec.redis.resources.limits.memory",
+}
+"""Role -> field with the memory limit of its containers."""
 WAITING = frozenset(
     {
         *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
@@ -67,12 +74,13 @@ WAITING = frozenset(
 """Reasons of a waiting container that are problems."""
 SAME = {"ErrImagePull": "ImagePullBackOff"}
 """The kubelet alternates between the two reasons while it retries: one problem, reported once."""
+OUT_OF_MEMORY = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
 NAME_CONFLICT = "NameConflict"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
 OF_CONTROLLERS = frozenset({"FailedCreate"})
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
-REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT})
+REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT, OUT_OF_MEMORY})
 """Closed list of the reasons of problems."""
 MAY_RESOLVE = frozenset(
     {UNSCHEDULABLE, "NodeNotReady", "CrashLoopBackOff", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
@@ -175,6 +183,9 @@ def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosi
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in WAITING:
+            if ((container.get("lastState") or {}).get("terminated") or {}).get("reason") == OUT_OF_MEMORY:
+                yield Diagnosis(role, f"Pod/{name}", OUT_OF_MEMORY, memory_limit(pod, container, role))
+                return
             reason = SAME.get(waiting["reason"], waiting["reason"])
             yield Diagnosis(role, f"Pod/{name}", reason, _kubelet_message(container, waiting))
             return
@@ -198,6 +209,16 @@ def _never_started(pod: Object, name: str, role: str, observed: ObservedJob) -> 
         if terminated.get("reason") == "StartError":
             yield Diagnosis(role, f"Pod/{name}", "StartError", str(terminated.get("message", "")))
             return
+
+
+def memory_limit(pod: Object, status: Object, role: str) -> str:
+    """Return a message with the memory limit that a container reached, and the field to raise."""
+    name = status.get("name", "")
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    limits = [((each.get("resources") or {}).get("limits") or {}).get("memory") for each in containers
+              if each.get("name") == name]  # fmt: skip
+    limit = f" of {limits[0]}" if limits and limits[0] else ""
+    return f"container {name} reached its memory limit{limit}; increase {MEMORY_FIELDS.get(role, _PATCHED_MEMORY)}"
 
 
 def _kubelet_message(container: Object, waiting: Object) -> str:

@@ -40,6 +40,16 @@ def eviction_by_pressure(job: Object, observed: ObservedJob) -> str:
 
 def consecutive(job: Object, stage: str, number: int, observed: ObservedJob) -> int:
     """Return the disruptions in a row without a new checkpoint, this one included."""
+    return 1 + _before(names.DISRUPTIONS, job, stage, number, observed)
+
+
+def failures_before(job: Object, stage: str, number: int, observed: ObservedJob) -> int:
+    """Return the failures in a row without a new checkpoint, before that of attempt `number`."""
+    return _before(names.FAILURES, job, stage, number, observed)
+
+
+def _before(annotation: str, job: Object, stage: str, number: int, observed: ObservedJob) -> int:
+    """The counter of the attempt's Job; 0 if the attempt wrote a checkpoint."""
     annotations = annotations_of(job)
     start = int(annotations.get(names.START_STEP, -1))
     outcome, progress = observed.outcome(stage), observed.progress()
@@ -48,7 +58,7 @@ def consecutive(job: Object, stage: str, number: int, observed: ObservedJob) -> 
         for report in (outcome, progress)
         if report is not None and report.checkpoint is not None and (report.stage, report.attempt) == (stage, number)
     ]
-    return 1 if max(steps, default=start) > start else 1 + int(annotations.get(names.DISRUPTIONS, 0))
+    return 0 if max(steps, default=start) > start else int(annotations.get(annotation, 0))
 
 
 def start_step(stage: str, observed: ObservedJob) -> int | None:

@@ -64,6 +64,12 @@ class Facts:
             return None
         return job
 
+    @property
+    def ended(self) -> Object:
+        """The record of the last attempt's end, if a policy ended it; else empty."""
+        record = {} if self.stage is None else self.observed.stage_status(self.stage.name).get("ended") or {}
+        return record if record.get("attempt") == self.attempt else {}
+
     @cached_property
     def preparation(self) -> stage_progress.Preparation:
         """State of the storage's preparation."""
@@ -78,4 +84,4 @@ class Facts:
         """Return a plan with the current stage and the restarts so far, or with other `restarts`."""
         restarts = restarts or self.restarts
         fields.setdefault("stage", self.stage_name)
-        return Plan(restarts=restarts.restarts, counted=restarts.counted, **fields)
+        return Plan(restarts=restarts.restarts, counted=restarts.counted, window_start=restarts.window_start, **fields)

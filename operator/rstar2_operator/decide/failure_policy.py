@@ -11,19 +11,36 @@ from dataclasses import dataclass, replace
 
 from rstar2_operator.decide import disruption
 from rstar2_operator.decide.attempt import start
-from rstar2_operator.decide.diagnostics import Diagnosis
+from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, Diagnosis, memory_limit
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
 from rstar2_operator.decide.plan import Plan, Verdict
-from rstar2_operator.decide.restarts import RestartCounters, counters
-from rstar2_operator.observed import Object, ObservedJob, exit_code, is_of, is_true, job_finished_at, labels, timestamp
-from rstar2_train.api.failure_policy import FailureDecision, after_attempt, exhausted, matching_rule
-from rstar2_train.api.job import AgenticRLJob
+from rstar2_operator.decide.restarts import counters
+from rstar2_operator.observed import (
+    Object,
+    ObservedJob,
+    exit_code,
+    is_of,
+    is_true,
+    job_finished_at,
+    labels,
+    timestamp,
+    true_conditions,
+)
+from rstar2_train.api.contracts import ExitCode
+from rstar2_train.api.failure_policy import (
+    Failure,
+    FailureDecision,
+    after_attempt,
+    attempt_failure,
+    exhausted,
+    matching_rule,
+)
 from rstar2_train.api.stages import Stage
 
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 300.0
-OUT_OF_MEMORY = "OOMKilled"
+DISRUPTION_TARGET = "DisruptionTarget"
 POD_LOST = "PodLost: a pod of the attempt terminated or was deleted; the orchestrator wrote a checkpoint"
 
 
@@ -40,63 +57,88 @@ def failure_policy(facts: Facts) -> Verdict:
     stage, last, restarts = facts.stage, facts.finished_job, facts.restarts
     if stage is None or last is None:
         return None
-    decision = decide_next(facts.job, stage, last, facts.observed, number=facts.attempt, counted=restarts.counted)
+    if facts.ended:
+        return None  # it is counted already
+    decision = decide_next(facts, stage, last)
     if decision.action == "FailJob":
         return fail(facts, "StageFailed", f"Stage {stage.name} failed. {decision.reason}")
     if decision.action != "RestartStage":
         return None
-    retry = restart_at(last, restarts=restarts.restarts)
+    failures = disruption.failures_before(last, stage.name, facts.attempt, facts.observed)
+    failed_at = job_finished_at(last) or 0.0
+    retry = failed_at + min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10))
     if facts.now < retry:
         message = f"Stage {stage.name} restarts at {timestamp(retry)}. {decision.reason}"
         return facts.plan(phase="Pending", reason="BackOff", message=message, serving=facts.needs_engines,
                           retry_at=retry, wake_at=retry)  # fmt: skip
-    restarts = RestartCounters(restarts.restarts + 1, restarts.counted + decision.counts)
-    return start(facts, restarts, failure=decision.reason, disruptions=decision.disruptions)
+    restarts = restarts.after(failed_at, facts.job.spec.failure_policy, counts=decision.counts)
+    return start(facts, restarts, failure=decision.reason, failures=failures + 1, disruptions=decision.disruptions)
 
 
-def decide_next(
-    job: AgenticRLJob, stage: Stage, last: Object, observed: ObservedJob, *, number: int, counted: int
-) -> NextStep:
-    """Return the failure policy's decision about attempt `number`, whose Job `last` has finished."""
+def decide_next(facts: Facts, stage: Stage, last: Object) -> NextStep:
+    """Return the policy's decision about the last attempt, whose Job `last` has finished."""
+    observed, number, policy = facts.observed, facts.attempt, facts.job.spec.failure_policy
     outcome = observed.outcome(stage.name)
     if outcome is not None and outcome.attempt != number:
         outcome = None  # of an earlier attempt
-    policy, code = job.spec.failure_policy, orchestrator_exit_code(stage, observed, number=number)
-    decision = after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=None)
-    if decision.action in ("NextStage", "FailJob"):
-        return NextStep(decision.action, reason=decision.reason)
-    pressure = disruption.eviction_by_pressure(last, observed)
-    disruptions = 0
-    if decision.action == "RestartStage" and matching_rule(policy, code, outcome) is not None:
-        counts, reason = decision.counts, decision.reason
-    elif not pressure and disruption.is_disrupted(last, stage.name, number, observed):
+    code = orchestrator_exit_code(stage, observed, number=number)
+    is_disrupted = disruption.is_disrupted(last, stage.name, number, observed)
+    pressure, memory = disruption.eviction_by_pressure(last, observed), out_of_memory(last, observed)
+    pods = Failure(
+        reasons=frozenset(text.partition(":")[0] for text in (pressure, memory) if text) | _lost(is_disrupted, code),
+        pod_conditions=_pod_conditions(last, observed, is_disrupted=is_disrupted),
+    )
+    decision = after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=None, pods=pods)
+    if decision.action == "NextStage":
+        return NextStep(decision.action)
+    rule, disruptions = matching_rule(policy, attempt_failure(code, outcome, pods)), 0
+    cause = POD_LOST if decision.action == "Suspend" else decision.reason
+    if rule is not None:
+        cause = disruption.DISRUPTED if is_disrupted else cause
+        if rule.action == "FailJob":
+            return NextStep("FailJob", reason=pressure or memory or cause)
+        counts, reason = rule.counts_towards_max, cause
+    elif decision.action == "FailJob":
+        return NextStep("FailJob", reason=cause)
+    elif is_disrupted and not pressure:
         # A drained node does not count, whether or not the orchestrator had time for a checkpoint.
         disruptions = disruption.consecutive(last, stage.name, number, observed)
         counts, reason = disruptions > disruption.MAX_CONSECUTIVE, disruption.DISRUPTED
         if counts:
             reason += f" ({disruptions} times in a row without a new checkpoint)"
-    elif decision.action == "Suspend":
-        # The Job was not deleted, so the suspension was not requested: a pod was lost, which terminated the others,
-        # and the orchestrator wrote a checkpoint. The restart counts, because a worker may crash in every attempt.
-        counts, reason = True, POD_LOST
     else:
-        counts, reason = True, decision.reason
-    reason = pressure or _out_of_memory(last, observed) or reason
+        # Exit code 75, but the Job was not deleted: the suspension was not requested. A pod was lost, which terminated
+        # the others, and the orchestrator wrote a checkpoint. It counts, because a worker may crash in every attempt.
+        counts, reason = True, cause
+    reason = pressure or memory or reason
+    counted = facts.restarts.counted_at(job_finished_at(last) or 0.0, policy)
     if counts and counted >= policy.max_restarts:
         return NextStep("FailJob", reason=exhausted(reason, counted))
     return NextStep("RestartStage", counts=counts, reason=reason, disruptions=disruptions)
 
 
-def _out_of_memory(job: Object, observed: ObservedJob) -> str:
-    """A reason that names the limit, if a container of the Job was killed at its memory limit; else empty."""
+def _lost(is_disrupted: bool, code: int) -> frozenset[str]:
+    """The reason of an attempt that lost a pod, by itself or by a disruption."""
+    if is_disrupted:
+        return frozenset({"Disrupted"})
+    return frozenset({"PodLost"}) if code == ExitCode.SUSPENDED else frozenset()
+
+
+def _pod_conditions(job: Object, observed: ObservedJob, *, is_disrupted: bool) -> frozenset[str]:
+    """Types of the true conditions of the Job's pods. A disruption is known also after its pod was deleted."""
+    types = [kind for pod in observed.pods if is_of(pod, job) for kind in true_conditions(pod)]
+    return frozenset([*types, DISRUPTION_TARGET] if is_disrupted else types)
+
+
+def out_of_memory(job: Object, observed: ObservedJob) -> str:
+    """Return a reason with container, limit and field, if a container of the Job reached its memory limit."""
     for pod in observed.pods:
+        if not is_of(pod, job):
+            continue
         for container in (pod.get("status") or {}).get("containerStatuses") or ():
             terminated = (container.get("state") or {}).get("terminated") or {}
-            if is_of(pod, job) and terminated.get("reason") == OUT_OF_MEMORY:
-                return (
-                    f"{OUT_OF_MEMORY}: Pod/{pod['metadata']['name']} reached its memory limit; increase "
-                    "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch"
-                )
+            if terminated.get("reason") == OUT_OF_MEMORY:
+                return f"{OUT_OF_MEMORY}: Pod/{pod['metadata']['name']}: {memory_limit(pod, container, 'trainer')}"
     return ""
 
 
@@ -115,12 +157,6 @@ def orchestrator_exit_code(stage: Stage, observed: ObservedJob, *, number: int) 
     return 0 if ended is not None and is_true(ended, "Complete") else 1
 
 
-def restart_at(last: Object, *, restarts: int) -> float:
-    """Return when the next attempt may start. The backoff doubles with each restart."""
-    backoff = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(restarts, 10))
-    return (job_finished_at(last) or 0.0) + backoff
-
-
 def plan_after_rejections(plan: Plan, observed: ObservedJob, rejected: Sequence[Diagnosis]) -> Plan:
     """Return the plan after the API server `rejected` some objects; an attempt without a Job is not counted."""
     if not rejected or plan.attempt is None:
@@ -131,4 +167,5 @@ def plan_after_rejections(plan: Plan, observed: ObservedJob, rejected: Sequence[
     restarts = counters(observed, attempts.get(max(attempts, default=0)))
     message = f"Attempt {plan.attempt.number} of stage {plan.attempt.stage} cannot be created. {rejected[0]}"
     return replace(plan, phase="Pending", reason="ApplyRejected", message=message, attempt=None,
-                   restarts=restarts.restarts, counted=restarts.counted)  # fmt: skip
+                   restarts=restarts.restarts, counted=restarts.counted,
+                   window_start=restarts.window_start)  # fmt: skip

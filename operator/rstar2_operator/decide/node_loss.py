@@ -11,6 +11,8 @@ A lost node may still run its pods. The storage rejects an older attempt (contra
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.decide import disruption
+from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import NODE_LOST, Defer, Verdict
 from rstar2_operator.observed import Object, labels, lost_since, timestamp
@@ -30,8 +32,8 @@ def remove_lost_pods(facts: Facts) -> Verdict:
 
 
 def node_loss(facts: Facts) -> Verdict:
-    """End the running attempt if one of its nodes is lost."""
-    if facts.running_job is None:
+    """End the running attempt if one of its nodes is lost. It counts only after many disruptions in a row."""
+    if facts.stage is None or facts.running_job is None:
         return None
     own = facts.stage_name, str(facts.attempt)
     pod = next((each for each in _overdue(facts) if _attempt_of(each) == own), None)
@@ -42,7 +44,9 @@ def node_loss(facts: Facts) -> Verdict:
         f"{timestamp(lost_since(pod) or facts.now)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
         "new one starts on other nodes."
     )
-    return facts.plan(phase="Pending", reason=NODE_LOST, message=message, serving=facts.needs_engines)
+    disruptions = disruption.consecutive(facts.running_job, facts.stage.name, facts.attempt, facts.observed)
+    counts = disruptions > disruption.MAX_CONSECUTIVE
+    return end_attempt(facts, NODE_LOST, message, counts=counts, disruptions=disruptions)
 
 
 def _after_seconds(facts: Facts) -> int | None:

@@ -19,7 +19,9 @@ WAITING_FOR_PODS = "WaitingForPodTermination"
 """Reason while pods of an earlier attempt terminate."""
 NODE_LOST = "NodeLost"
 """Reason while the attempt on a lost node is removed."""
-RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST})
+ROLE_FAILED = "RoleFailed"
+"""Reason while an attempt ends because a rule of the failure policy matches a pod of another role."""
+RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED})
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""
@@ -37,10 +39,27 @@ class StageAttempt:
     """Restarts of the whole job before this attempt."""
     counted: int = 0
     """Those of them that count towards maxRestarts."""
+    window_start: float | None = None
+    """First counted restart in the current window; seconds since the epoch."""
+    failures: int = 0
+    """Consecutive failures before this attempt without a new checkpoint; they set the backoff."""
     disruptions: int = 0
-    """Consecutive disruptions before this attempt."""
+    """Those of them that were disruptions."""
     start_step: int | None = None
     """Step of the checkpoint that it starts from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """The record of an attempt that a policy ends. The attempt's Job is deleted after the status has the record."""
+
+    stage: str
+    attempt: int
+    action: Literal["RestartStage", "FailJob"]
+    reason: str
+    message: str
+    disruptions: int = 0
+    """Consecutive disruptions, for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,10 @@ class Plan:
     restarts: int = 0
     counted: int = 0
     """Restarts of the whole job, and those of them that count towards maxRestarts."""
+    window_start: float | None = None
+    """First counted restart in the current window; seconds since the epoch."""
+    ended: AttemptEnd | None = None
+    """The running attempt that a policy ends in this round."""
     remove_pods: tuple[Object, ...] = ()
     """Pods of lost nodes to delete without waiting for their nodes."""
     delete: bool = False

@@ -12,7 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress
 from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, Phase, Plan
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, AttemptEnd, Phase, Plan
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
@@ -74,6 +74,8 @@ def _times(plan: Plan, old: Object, *, now: float) -> Status:
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
     if plan.phase in FINAL:
         times["completionTime"] = old.get("completionTime") or timestamp(now)
+    if plan.window_start is not None:
+        times["restartWindowStartTime"] = timestamp(plan.window_start)
     if plan.retry_at is not None:
         times["nextRetryTime"] = timestamp(plan.retry_at)
     return times
@@ -124,6 +126,8 @@ def _stage(
     if plan.attempt is not None and plan.attempt.stage == stage.name:
         row["attempts"] = max(row["attempts"], plan.attempt.number)
         row.setdefault("startTime", timestamp(now))
+    if plan.ended is not None and plan.ended.stage == stage.name:
+        row["ended"] = _ended(plan.ended)
     row["phase"] = _stage_phase(stage, observed, plan)
     if progress is not None and progress.stage == stage.name:
         row |= _of_progress(progress)
@@ -140,6 +144,16 @@ def _stage(
             row["checkpoint"] = {"path": outcome.checkpoint.path, "step": outcome.checkpoint.step}
         row.setdefault("completionTime", timestamp(_attempt_finished_at(stage, observed) or now))
     return row
+
+
+def _ended(ended: AttemptEnd) -> Status:
+    return {
+        "attempt": ended.attempt,
+        "action": ended.action,
+        "reason": ended.reason,
+        "message": ended.message[:MESSAGE_LENGTH],
+        "disruptions": ended.disruptions,
+    }
 
 
 def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:

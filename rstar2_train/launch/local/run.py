@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rstar2_train.api.contracts import ExitCode, Outcome
-from rstar2_train.api.failure_policy import FailureDecision, after_attempt
+from rstar2_train.api.failure_policy import CountedRestarts, FailureDecision, after_attempt
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
@@ -75,7 +75,7 @@ class _LocalRun:
         self._console = console
         self._started = time.time()
         self._earlier_seconds = state.seconds()
-        self._restarts = 0
+        self._restarts = CountedRestarts()
         self._failure = ""
 
     async def main(self) -> int:
@@ -203,7 +203,8 @@ class _LocalRun:
             if decision.action == "FailJob":
                 self._failure = excerpt
                 return "failed"
-            self._restarts += decision.counts
+            if decision.counts:
+                self._restarts = self._restarts.plus_one(time.time())
             self._warn(f"{excerpt}\nRestarting the stage from its last checkpoint.")
         return "suspended"
 
@@ -211,12 +212,9 @@ class _LocalRun:
         outcome: Outcome | None = self._state.stage(stage.name).outcome()
         if outcome is not None and outcome.attempt != attempt:
             outcome = None  # of an earlier attempt
-        return after_attempt(
-            exit_code=code,
-            outcome=outcome,
-            policy=self._job.spec.failure_policy,
-            counted_restarts=self._restarts,
-        )
+        policy = self._job.spec.failure_policy
+        self._restarts = self._restarts.at(time.time(), policy)
+        return after_attempt(exit_code=code, outcome=outcome, policy=policy, counted_restarts=self._restarts.number)
 
     # -- end --------------------------------------------------------------------------------------------------------
 

@@ -329,9 +329,99 @@ def test_failure_policy_out_of_memory_names_the_limit() -> None:
     cluster = at_first_stage("g")
     cluster.finish_job("demo-g0-1", 137)
     status = cluster.pods["demo-g0-1-1"]["status"]
-    status["containerStatuses"] = [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    status["containerStatuses"] = [{"name": "trainer", "state": ended}]
+    limits = {"limits": {"memory": "64Gi"}}
+    cluster.pods["demo-g0-1-1"]["spec"]["containers"] = [{"name": "trainer", "resources": limits}]
     plan = cluster.reconcile()
-    assert "OOMKilled: Pod/demo-g0-1-1" in plan.message and "trainer.resources.limits.memory" in plan.message
+    assert "OOMKilled: Pod/demo-g0-1-1: container trainer reached its memory limit of 64Gi" in plan.message
+    assert "trainer.resources.limits.memory" in plan.message
+
+
+def test_diagnostics_engine_out_of_memory_names_its_field() -> None:
+    """A crashing engine that was killed at its memory limit names its own field."""
+    cluster = at_first_stage("g")
+    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    container = {"name": "engine", "state": waiting, "lastState": last}
+    cluster.pods["demo-rollout-x"] = role_pod(cluster, "rollout", {"containerStatuses": [container]})
+    cluster.reconcile()
+    problem = degraded(cluster)
+    assert problem is not None and problem["reason"] == "OOMKilled"
+    assert "increase spec.rollout.resources.limits.memory" in problem["message"]
+
+
+def role_pod(cluster: SimulatedCluster, role: str, status: dict[str, object]) -> dict[str, object]:
+    """A running pod of a role."""
+    labels = {**names.labels("demo", role), names.OF_JOB_LABEL: ""}
+    meta = {"name": f"demo-{role}-x", "labels": labels, "creationTimestamp": timestamp(cluster.now)}
+    return {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running", **status}}
+
+
+@pytest.mark.parametrize("action", ["FailJob", "RestartStage"])
+@pytest.mark.parametrize("rule", [{"onExitCodes": [137]}, {"onReasons": ["OOMKilled"]}])
+def test_failure_policy_rule_of_a_role_ends_the_attempt(rule: dict[str, object], action: str) -> None:
+    """A rule with roles ends the attempt when a pod of the role fails; failures before the attempt do not match."""
+    rules = [{"roles": ["rollout"], "action": action, **rule}]
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 3, "rules": rules})
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": timestamp(cluster.now - 60)}
+    container = {"name": "engine", "lastState": {"terminated": ended}}
+    cluster.pods["demo-rollout-x"] = role_pod(cluster, "rollout", {"containerStatuses": [container]})
+    assert cluster.reconcile().reason == "Running"
+    ended["finishedAt"] = timestamp(cluster.now)
+    plan = cluster.reconcile()
+    assert plan.reason == "RoleFailed" and "Pod/demo-rollout-x of role rollout failed" in plan.message
+    del cluster.pods["demo-rollout-x"]  # the record survives the loss of the cause
+    cluster.reconcile()
+    assert ("Job", "demo-g0-1") not in cluster.children
+    cluster.finish_job("demo-g0-1", 75)
+    cluster.round()
+    assert cluster.running() == ["demo-report" if action == "FailJob" else "demo-g0-2"]
+    assert cluster.job["status"]["restartsCountedTowardsMax"] == (action == "RestartStage")
+    cluster.now += 60
+    assert cluster.round().reason != "RoleFailed"  # counted one time
+
+
+def test_failure_policy_rule_on_a_pod_condition_decides() -> None:
+    """A rule on DisruptionTarget applies also if the orchestrator wrote a checkpoint, and the pod is gone."""
+    rule = {"onPodConditions": ["DisruptionTarget"], "action": "FailJob"}
+    cluster = at_first_stage("g", failurePolicy={"rules": [rule]})
+    cluster.pods["demo-g0-1-1"]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+    cluster.round()
+    del cluster.pods["demo-g0-1-1"]
+    stopped = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended")
+    cluster.finish_job("demo-g0-1", 75, outcome=stopped)
+    cluster.round()
+    assert cluster.running() == ["demo-report"] and "Disrupted" in cluster.job["status"]["message"]
+
+
+@pytest.mark.parametrize("pause", [600, 4000])
+def test_failure_policy_window_limits_what_counts(pause: int) -> None:
+    """Counted restarts of an earlier window do not count, also if status or Job is lost."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 1, "windowSeconds": 3600})
+    for attempt in (1, 2):
+        cluster.finish_job(f"demo-g0-{attempt}", 1)
+        cluster.round()
+        cluster.now += pause
+        cluster.round()
+    assert cluster.running() == (["demo-g0-3"] if pause > 3600 else ["demo-report"])
+
+
+def test_failure_policy_backoff_resets_after_progress() -> None:
+    """The backoff doubles with each failure, and starts again after a new checkpoint."""
+    cluster = at_first_stage("g", failurePolicy={"maxRestarts": 100})
+    backoffs = []
+    for attempt in range(1, 6):
+        if attempt == 4:
+            checkpoint = {"path": "stages/g0/checkpoints/3", "step": 3}
+            cluster.patch_progress("progress.json", {"stage": "g0", "attempt": attempt, "checkpoint": checkpoint})
+            cluster.reconcile()
+        cluster.finish_job(f"demo-g0-{attempt}", 1)
+        plan = cluster.reconcile()
+        backoffs.append((plan.wake_at or 0) - cluster.now)
+        cluster.now = plan.wake_at or 0.0
+        cluster.round()
+    assert backoffs == [5, 10, 20, 5, 10]
 
 
 def test_failure_policy_drained_node_hides_no_wrong_config() -> None:
@@ -483,9 +573,12 @@ def test_node_loss_after_seconds_starts_a_new_attempt() -> None:
     cluster.now = plan.wake_at
     plan = cluster.reconcile()
     assert (plan.phase, plan.reason) == ("Pending", "NodeLost") and "Node node-1 of Pod/demo-g0-1-1" in plan.message
+    assert ("Job", "demo-g0-1") in cluster.children  # first the status records the end
+    assert cluster.job["status"]["stages"][0]["ended"]["attempt"] == 1
+    cluster.reconcile()
     assert ("Job", "demo-g0-1") not in cluster.children and "demo-g0-1-1" in cluster.pods
     plan = cluster.round()
-    assert plan.reason == "WaitingForPodTermination" and "demo-g0-1-1" not in cluster.pods
+    assert plan.reason == "NodeLost" and "demo-g0-1-1" not in cluster.pods
     assert cluster.running() == ["demo-g0-1"]  # the other pod writes a checkpoint
     cluster.finish_job("demo-g0-1", 75)
     cluster.round()

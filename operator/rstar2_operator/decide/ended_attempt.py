@@ -1,0 +1,55 @@
+"""An attempt that a policy ends: first the status records the end, then the attempt's Job is deleted.
+
+The record makes the end survive a restart of the operator, and the loss of its cause: the pods that failed are deleted
+with the attempt. It also has the restart counters, so that a restart is counted exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rstar2_operator import names
+from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.attempt import start
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.finalize import fail
+from rstar2_operator.decide.plan import AttemptEnd, Plan, StageAttempt, Verdict
+from rstar2_train.api.failure_policy import exhausted
+
+
+def end_attempt(
+    facts: Facts, reason: str, message: str, *, fails: bool = False, counts: bool = True, disruptions: int = 0
+) -> Plan | None:
+    """Return the plan that records the end of the running attempt; None if no attempt runs.
+
+    `fails`: the job fails; else the stage restarts, and `counts`: towards maxRestarts.
+    """
+    if facts.stage is None or facts.running_job is None:
+        return None
+    policy, restarts = facts.job.spec.failure_policy, facts.restarts
+    counted = restarts.counted_at(facts.now, policy)
+    if counts and not fails and counted >= policy.max_restarts:
+        fails, message = True, exhausted(message, counted)
+    action: Literal["FailJob", "RestartStage"] = "FailJob" if fails else "RestartStage"
+    ended = AttemptEnd(stage=facts.stage.name, attempt=facts.attempt, action=action, reason=reason, message=message,
+                         disruptions=disruptions)  # fmt: skip
+    attempt = StageAttempt(facts.stage.name, facts.attempt, restarts.restarts, restarts.counted)
+    if not fails:
+        restarts = restarts.after(facts.now, policy, counts=counts)
+    return facts.plan(restarts=restarts, phase="Pending", reason=reason, message=message, serving=facts.needs_engines,
+                      attempt=attempt, ended=ended, wake_at=facts.now)  # fmt: skip
+
+
+def ended_attempt(facts: Facts) -> Verdict:
+    """Delete the Job of an attempt whose end is recorded; then fail the job, or start the next attempt."""
+    record, observed = facts.ended, facts.observed
+    if not record:
+        return None
+    message = str(record.get("message", ""))
+    if record.get("action") == "FailJob":
+        return fail(facts, "StageFailed", f"Stage {facts.stage_name} failed. {message}")
+    if facts.running_job is not None or stage_progress.running_attempts(observed):
+        engines = observed.child("Deployment", names.rollout(observed.name)) is not None
+        return facts.plan(phase="Pending", reason=record.get("reason", ""), message=message,
+                          serving=engines and facts.needs_engines)  # fmt: skip
+    return start(facts, facts.restarts, failure=message, disruptions=int(record.get("disruptions", 0)))
