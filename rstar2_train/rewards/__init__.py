@@ -3,7 +3,8 @@
     rollout.scoring
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
-    grade ------------------|       |--------> normalize   plain notation of answer and gold answer
+    grade ------------------|       |--------> words       choices, and words for values
+    grade ------------------|       |--------> normalize   plain notation of answer and gold answer ----> units
       |                     |       '--- equality_program ---> equality    comparison with a parser, in the sandbox
       |                     |     instructions (IFEval)
       '---> visible_text    '---> instructions ----> instruction_checkers ----> language, sentences
@@ -13,7 +14,9 @@ Modules:
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer
 - `extract`               finds the answer block and the box
+- `words`                 answers in words: names, choices, words for numbers and sets
 - `normalize`             removes formatting from an answer
+- `units`                 names, products and powers of units
 - `equality_program`      the program for the sandbox that compares two answers
 - `equality`              its package: parser and comparison
 - `instructions`          IFEval instructions as a gold answer, and their score

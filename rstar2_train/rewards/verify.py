@@ -15,8 +15,15 @@ from typing import NamedTuple, Protocol
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.equality_program import program
 from rstar2_train.rewards.extract import extract_answer
-from rstar2_train.rewards.normalize import has_words, is_word_answer, normalize_words, normalized_pair
+from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
+from rstar2_train.rewards.words import (
+    has_other_words,
+    is_word_answer,
+    normalize_words,
+    spoken_value,
+    without_choice,
+)
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
 _SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
@@ -82,6 +89,9 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "correct"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
+    answer, gold = _plain_pair(answer, gold)
+    if answer == gold:
+        return "correct"
     ours, theirs = normalized_pair(answer, gold)
     if is_word_answer(gold):
         return "correct" if normalize_words(answer) == normalize_words(gold) else "wrong"
@@ -89,10 +99,10 @@ def compare(answer: str, gold: str) -> Verdict | None:
         same = ours.base in (theirs.base or "10", "") and (canonical_number(ours.value) or ours.value) == theirs.value
         return "correct" if same else "wrong"
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
-        return "wrong"
+        return None if {ours.unit, theirs.unit} == {"degree", "radian"} else "wrong"
     if ours.value == theirs.value:
         return "correct"
-    if has_words(ours.value) and not has_words(theirs.value):
+    if has_other_words(ours.value, theirs.value) and not has_other_words(theirs.value, ours.value):
         return "wrong"
     first, second = canonical_number(ours.value), canonical_number(theirs.value)
     if first is not None and first == second:
@@ -130,15 +140,31 @@ def parser_snippet(answer: str, gold: str) -> str:
 def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
     """Return the (answer, gold) pairs of which one must be equal, without formatting.
 
-    If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100.
+    If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100. If only one is in degrees and the
+    other one has a pi, the degrees are also compared in radians.
     """
-    ours, theirs = normalized_pair(answer, gold)
+    ours, theirs = normalized_pair(*_plain_pair(answer, gold))
+    if {ours.unit, theirs.unit} == {"degree", "radian"}:
+        return [(_radians(ours), _radians(theirs))]
     pairs = [(ours.value, theirs.value)]
+    for side, other in ((ours, theirs), (theirs, ours)):
+        if side.unit == "degree" != other.unit and "\\pi" in other.value:
+            pairs.append((_radians(ours), _radians(theirs)))
     if ours.unit == "%" != theirs.unit:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
     elif theirs.unit == "%" != ours.unit:
         pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))
     return pairs
+
+
+def _radians(side: NormalizedAnswer) -> str:
+    return rf"\frac{{({side.value})\pi}}{{180}}" if side.unit == "degree" else side.value
+
+
+def _plain_pair(answer: str, gold: str) -> tuple[str, str]:
+    """Return both answers with values for words (`none`, `seven`), and without the letter of a choice."""
+    answer, gold = without_choice(answer, gold)
+    return spoken_value(answer), spoken_value(gold)
 
 
 def parser_verdict(result: SnippetResult) -> Verdict:

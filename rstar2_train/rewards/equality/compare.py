@@ -5,8 +5,9 @@ r"""Compares two answers by the rules of docs/verification.md: labels, lists, tu
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ import mpmath
 from mpmath import mp
 
 from .latex import Unsupported, parse
-from .real_sets import equal_intervals, intervals, is_set
+from .real_sets import TURNED, equal_intervals, intervals, is_set
 from .tokens import Node, ParseError
 from .values import (
     DIGITS,
@@ -41,6 +42,21 @@ _DERIVED = re.compile(
 )
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 _DIVISION = re.compile(r"/\s*[\w\\]")
+_BASE_10 = re.compile(r"\\?log\s*_\s*\{?\s*10(?!\d)|\\lg(?![a-zA-Z])")
+_COMMON_LOG = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
+_INTEGER_PARAMETER = re.compile(
+    r"(.*?\S)\s*(?:[,;(]|\\(?:text|mbox)\s*\{[^{}]*\}|\s)\s*(?:\\(?:text|mbox)\s*\{[^{}]*\}\s*)?"
+    r"([k-n])\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?\s*[ZN]\s*\}?\s*\)?",
+    re.DOTALL,
+)
+_FONTED = r"\\(?:mathbf|hat|vec|boldsymbol|bm|widehat|overrightarrow)\s*"
+_LETTER = r"(?:\\[ij]math|[ijk])(?![a-zA-Z])"
+_UNIT_VECTOR = re.compile(
+    rf"{_FONTED}(?:\{{\s*{_FONTED}(?:\{{\s*{_LETTER}\s*\}}|{_LETTER})\s*\}}|\{{\s*{_LETTER}\s*\}}|{_LETTER})"
+)
+_BARE_VECTOR = re.compile(r"(\\[a-zA-Z]+)|(?<![a-zA-Z_])([ijk])(?![a-zA-Z])")
+_VECTOR = r"\nabla"
+"""Name of a unit vector; its subscript is the letter."""
 _EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 
 
@@ -50,13 +66,15 @@ def equal(answer: str, gold: str) -> bool:
     Ambiguous texts are read in each way, in both answers alike: `a/bc`, and `1,234` as one number or as two. Raises
     Unsupported for an operator of analysis, Undecided, and RecursionError.
     """
-    answer, gold = _without_arguments(answer, gold)
+    answer, gold = _with_unit_vectors(*_with_one_parameter(*_without_arguments(answer, gold)))
     compounds = frozenset(_WORD.findall(answer) + _WORD.findall(gold))
     readings = [(True, False)]
     if _DIVISION.search(answer) or _DIVISION.search(gold):
         readings.append((True, True))
     if _THOUSANDS.search(answer) or _THOUSANDS.search(gold):
         readings.append((False, False))
+    if _BASE_10.search(answer) or _BASE_10.search(gold):
+        answer, gold = (_COMMON_LOG.sub(r"\\log_{10}", text) for text in (answer, gold))
     for commas, tight in readings:
         try:
             known = parse(gold, compounds, commas=commas, tight=tight)
@@ -93,15 +111,46 @@ def _without_arguments(*texts: str) -> list[str]:
     letters = {letter for text in texts for match in _DERIVED.finditer(text) for letter in match.groups() if letter}
     result = list(texts)
     for letter in letters:
-        result = [re.sub(rf"(?<![\\a-zA-Z]){letter}\s*\(\s*[a-zA-Z]\s*\)", f"{letter} ", text) for text in result]
+        argument = re.compile(rf"(\\[a-zA-Z]+)|({letter})\s*\(\s*[a-zA-Z]\s*\)")
+        result = [argument.sub(lambda match: match[1] or f"{match[2]} ", text) for text in result]
     return result
+
+
+def _with_one_parameter(answer: str, gold: str) -> tuple[str, str]:
+    r"""Return the texts without `, k\in\mathbb{Z}`, with the gold answer's letter if one declares it."""
+    matches = [_INTEGER_PARAMETER.fullmatch(text) for text in (answer, gold)]
+    if not any(matches):
+        return answer, gold
+    answer, gold = (match[1] if match else text for match, text in zip(matches, (answer, gold), strict=True))
+    used = [set(re.sub(r"\\[a-zA-Z]+", "", text)).intersection("klmn") for text in (answer, gold)]
+    if len(used[0]) == len(used[1]) == 1:
+        (given,), (known,) = used
+        answer = re.sub(rf"(\\[a-zA-Z]+)|{given}", lambda match: match[1] or known, answer)
+    return answer, gold
+
+
+def _with_unit_vectors(answer: str, gold: str) -> tuple[str, str]:
+    (
+        r"""Return the texts with names for unit vectors (`\mathbf{i}`, `\hat{j}`) if one has them; then `i` is one."""
+        ""
+    )
+    if not any(_UNIT_VECTOR.search(text) for text in (answer, gold)):
+        return answer, gold
+    answer, gold = (
+        _UNIT_VECTOR.sub(lambda match: next(letter for letter in reversed(match[0]) if letter in "ijk"), text)
+        for text in (answer, gold)
+    )
+    first, second = (
+        _BARE_VECTOR.sub(lambda match: match[1] or f" {_VECTOR}_{match[2]} ", text) for text in (answer, gold)
+    )
+    return first, second
 
 
 def same(given: Node, known: Node) -> bool:
     """Return whether two trees are the same answer."""
     if structure(given) == structure(known):
         return True
-    given, known = _without_labels(given, known), _without_labels(known, given)
+    given, known = _function_values(given, known) or (_without_labels(given, known), _without_labels(known, given))
     try:
         return _same_kind(given, known)
     except (Unknown, TooLarge, Undefined):
@@ -114,14 +163,17 @@ def _same_kind(given: Node, known: Node) -> bool:
         return _same_sets(given, known)
     if given.kind == "relation" or known.kind == "relation":
         return given.kind == known.kind and _same_relations(given, known)
+    given, known = _as_vector(given, known), _as_vector(known, given)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
     if "matrix" in (given.kind, known.kind):
+        given, known = _as_column(given), _as_column(known)
         return _same_matrices(given, known)
     if given.kind == "ratio" or known.kind == "ratio":
         return _same_ratios(given, known)
     if given.kind == "apply" and len(given.parts) > 1 and known.kind == "tuple":
         given = Node("tuple", given.parts)  # `P(1,2)`
+    given, known = _with_binomials(given), _with_binomials(known)
     collections = ("list", "set", "tuple")
     if given.kind in collections or known.kind in collections or _has_signs(given) or _has_signs(known):
         return _same_collections(given, known)
@@ -152,7 +204,12 @@ def _without_labels(node: Node, other: Node) -> Node:
     """Return the value of `x = 5`, unless the other side is an equation too."""
     if node.kind == "list":
         return _list_without_labels(node, other)
-    if node.kind == "set" and len(node.parts) == 1 and other.kind not in ("set", "union", "difference", "builder"):
+    if (
+        node.kind == "set"
+        and len(node.parts) == 1
+        and node.parts[0].kind != "empty"
+        and other.kind not in ("set", "union", "difference", "builder")
+    ):
         return node.parts[0]
     if node.kind != "relation":
         return node
@@ -175,6 +232,36 @@ def _without_labels(node: Node, other: Node) -> Node:
         if not _is_label(label) and not _equal_or_unknown(label, value):
             return node
     return value
+
+
+def _function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
+    """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
+    functions = [_function(side) for side in (given, known)]
+    if functions[0] is None or functions[1] is None or functions[0] == functions[1]:
+        return None
+    (name, argument), (other, theirs) = functions[0], functions[1]
+    if name != other and "y" not in (name, other):
+        return None
+    value = given.parts[1]
+    if argument and theirs and argument != theirs:
+        if theirs in names(value):
+            return None
+        value = _substituted(value, {argument: Node("name", text=theirs)})
+    return value, known.parts[1]
+
+
+def _function(node: Node) -> tuple[str, str] | None:
+    """Return the name and the argument of the function that an equation defines; an empty argument for `y = 2x`."""
+    if not _is_equation(node) or len(node.parts) != 2:
+        return None
+    left = node.parts[0]
+    if left == Node("name", text="y"):
+        return "y", ""
+    if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
+        return left.text, left.parts[0].text
+    if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"] and left.parts[0].text == "y":
+        return "y", left.parts[1].text
+    return None
 
 
 def _shortened(node: Node) -> Node:
@@ -200,8 +287,14 @@ def _list_without_labels(node: Node, other: Node) -> Node:
     """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
     labelled = [_is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
     others = other.parts if other.kind == "list" else ()
-    if not any(labelled) or (all(labelled) and others and all(_is_equation(part) for part in others)):
+    if not any(labelled):
         return node
+    if all(labelled) and others and all(_is_equation(part) for part in others):
+        ours, theirs = ({part.parts[0].text for part in side} for side in (node.parts, others))
+        letters = {label.partition("_")[0] for label in ours | theirs}
+        if ours == theirs or len(letters) > 1:
+            return node
+        return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)  # `x_1=1, x_2=2` and `x=1, x=2`
     if all(labelled):
         ordered = sorted(node.parts, key=lambda part: part.parts[0].text)
         values = tuple(part.parts[-1] for part in ordered)
@@ -271,6 +364,47 @@ def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
     return True
 
 
+def _as_vector(node: Node, other: Node) -> Node:
+    r"""Return the tuple or the matrix of the components of `3\mathbf{i}+4\mathbf{j}`, like the other side."""
+    letters = [f"{_VECTOR}_{letter}" for letter in "ijk"]
+    used = names(node).intersection(letters)
+    if not used or other.kind not in ("tuple", "matrix") or not used.issubset(letters[: len(other.parts)]):
+        return node
+    parts = tuple(_substituted(node, {name: _number(name == letter) for name in letters}) for letter in letters)
+    parts = parts[: len(other.parts)]
+    return (
+        Node("tuple", parts)
+        if other.kind == "tuple"
+        else Node("matrix", tuple(Node("row", (p,)) for p in parts), "matrix")
+    )
+
+
+def _number(value: int) -> Node:
+    return Node("number", number=Fraction(value))
+
+
+def _substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """Return a tree with other nodes for some names."""
+    if node.kind == "name" and node.text in values:
+        return values[node.text]
+    return node._replace(parts=tuple(_substituted(part, values) for part in node.parts))
+
+
+def _as_column(node: Node) -> Node:
+    r"""Return the column vector that is written as `\binom{1}{2}`."""
+    if node.kind != "call" or node.text != "binom":
+        return node
+    return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+
+
+def _with_binomials(node: Node) -> Node:
+    """Return a tree with binomial coefficients for `C(10,3)`."""
+    parts = tuple(_with_binomials(part) for part in node.parts)
+    if node.kind == "apply" and node.text == "C" and len(parts) == 2:
+        return Node("call", parts, "binom")
+    return node._replace(parts=parts)
+
+
 def _same_matrices(given: Node, known: Node) -> bool:
     return (
         given.kind == known.kind
@@ -292,15 +426,31 @@ def _same_ratios(given: Node, known: Node) -> bool:
         ratio, other = (given, known) if given.kind == "ratio" else (known, given)
         return len(ratio.parts) == 2 and same_expressions(Node("div", ratio.parts), other)
     first, second = given.parts, known.parts
+    if _is_clock(known):
+        return given == known
     return len(first) == len(second) and all(
         same_expressions(Node("mul", (a, second[0])), Node("mul", (b, first[0])))
         for a, b in zip(first[1:], second[1:], strict=True)
     )
 
 
+def _is_clock(node: Node) -> bool:
+    """Return whether a ratio is a time of day, such as `3:30`: a ratio would be reduced."""
+    numbers = [part.number for part in node.parts if part.kind == "number" and part.number.denominator == 1]
+    if len(node.parts) != 2 or len(numbers) != 2 or numbers[0] > 24 or numbers[1] > 59:
+        return False
+    return numbers[1] == 0 or (numbers[1] >= 10 and math.gcd(numbers[0].numerator, numbers[1].numerator) > 1)
+
+
 def _same_congruences(given: Node, known: Node) -> bool:
     if given.kind == known.kind:
-        return all(same_expressions(a, b) for a, b in zip(given.parts, known.parts, strict=True))
+        (value, modulus), (other, theirs) = given.parts, known.parts
+        if not same_expressions(modulus, theirs):
+            return False
+        try:
+            return (exact(value) - exact(other)) % exact(modulus) == 0
+        except (NotExact, Undefined, ZeroDivisionError):
+            return same_expressions(value, other)
     value, other = (given.parts[0], known) if given.kind == "congruent" else (known.parts[0], given)
     return same_expressions(value, other)
 
@@ -331,9 +481,6 @@ def _operands(node: Node) -> list[Node]:
     return [inner for part in node.parts for inner in (_operands(part) if part.kind == node.kind else [part])]
 
 
-_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-
-
 def _same_relations(given: Node, known: Node) -> bool:
     ours, theirs = given.text.split(), known.text.split()
     if len(ours) == len(theirs) == 1:
@@ -342,7 +489,7 @@ def _same_relations(given: Node, known: Node) -> bool:
         return False
     if set(ours) <= _EQUALITIES and set(theirs) <= _EQUALITIES:
         return _same_members(list(given.parts), list(known.parts))
-    turned = tuple(reversed(given.parts)), [_TURNED.get(operator, operator) for operator in reversed(ours)]
+    turned = tuple(reversed(given.parts)), [TURNED.get(operator, operator) for operator in reversed(ours)]
     return any(
         operators == theirs and all(same(a, b) for a, b in zip(operands, known.parts, strict=True))
         for operands, operators in ((given.parts, ours), turned)
@@ -356,9 +503,11 @@ def _difference(node: Node, turned: bool) -> Node:
 
 def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     """Compare two relations of two sides: their differences must agree up to a constant factor."""
-    inequality = ours in _TURNED
-    if not (ours == theirs or (ours in _EQUALITIES and theirs in _EQUALITIES) or _TURNED.get(ours) == theirs):
+    inequality = ours in TURNED
+    if not (ours == theirs or (ours in _EQUALITIES and theirs in _EQUALITIES) or TURNED.get(ours) == theirs):
         return False
+    if given.parts[1].kind == known.parts[1].kind == "congruent":
+        return same(given.parts[0], known.parts[0]) and _same_congruences(given.parts[1], known.parts[1])
     if any(part.kind in ("tuple", "set", "list", "matrix", "interval") for part in (*given.parts, *known.parts)):
         return any(
             all(same(a, b) for a, b in zip(sides, known.parts, strict=True))

@@ -178,12 +178,19 @@ class Parser:
         """Return whether a factor without a sign in front follows."""
         token = self.token
         if token.kind == "sign":
+            if token.text == "[" and self._closes():
+                return False
             return token.text in ("(", "[", "{", "\\{", "\\langle") or (token.text == "|" and not self.bars)
         if token.kind == "command":
             return token.text not in ("over", "choose", "rfloor", "rceil", "pmod", "bmod", "mod", "atop") and not (
                 token.text.startswith("\\end ")
             )
         return token.kind != "end"
+
+    def _closes(self) -> bool:
+        """Return whether the next bracket is the end of an interval such as `[2,5[`."""
+        token = self.tokens[self.at + 1]
+        return token.kind == "end" or (token.kind == "sign" and token.text in ("\\cup", "\\cap", ",", ";", "or", "and"))
 
     def factor(self) -> Node:
         """Parse an operand with its powers, factorials and degrees."""
@@ -420,7 +427,7 @@ class Parser:
             primes = "'" * (1 if name == "dot" else 2)
             node = self.name(base + ("_" + subscript if subscript else ""))
             return node._replace(text=node.text + primes)
-        return self.name(f"{name} {_flat(inner)}")
+        return self.name(f"{'bar' if name == 'overline' else name} {_flat(inner)}")
 
     def _derivative(self) -> Node | None:
         r"""Parse `\frac{dy}{dx}` and `\frac{d^2y}{dx^2}` as a name; return None for other fractions."""
@@ -512,6 +519,9 @@ class Parser:
         if name.endswith("matrix") or name == "array":
             return Node("matrix", tuple(rows), "matrix")
         if name in ("cases", "aligned", "align", "gathered"):
+            statements = [row.parts[0] for row in rows if len(row.parts) == 1 and row.parts[0].kind == "relation"]
+            if 1 < len(statements) == len(rows):
+                return Node("list", tuple(statements), " ".join(["and"] * (len(rows) - 1)))
             return Node("matrix", tuple(rows), "cases")
         raise ParseError(f"unknown environment {name}")
 

@@ -14,7 +14,8 @@ from mpmath import mp
 from .tokens import Node
 from .values import DIGITS, Unknown, real_value
 
-_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+"""Sign of an inequality -> the sign with both sides exchanged."""
 INEQUALITIES = frozenset(["<", ">", "<=", ">=", "!="])
 
 
@@ -127,9 +128,9 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
         if operator == "!=":
             result = _intersection(result, _complement([RealInterval(bound, True, bound, True)]))
             continue
-        if operator not in _TURNED:
+        if operator not in TURNED:
             raise Unknown(operator)
-        sign = _TURNED[operator] if index == at - 1 else operator  # as seen from the letter
+        sign = TURNED[operator] if index == at - 1 else operator  # as seen from the letter
         closed = sign.endswith("=") and mp.isfinite(bound)
         part = (
             RealInterval(-mp.inf, False, bound, closed)
@@ -149,7 +150,7 @@ def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
     for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
         excluded = part.kind == "relation" and part.text == "!="
         join_parts = separator == "or" or (
-            separator in (",", ";") and not excluded and not _overlap(result, part, letter)
+            (separator in (",", ";") or part.kind != "relation") and not excluded and not _overlap(result, part, letter)
         )
         result = (
             _merged([*result, *intervals(part, letter)])

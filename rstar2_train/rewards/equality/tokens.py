@@ -52,7 +52,7 @@ def names(*texts: str) -> frozenset[str]:
 
 FUNCTIONS = names(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch arsinh arcosh",
-    "artanh ln log lg exp sqrt max min gcd lcm det arg Re Im sgn",
+    "artanh ln log lg exp cis sqrt max min gcd lcm det arg Re Im sgn",
 )
 _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc", "tg": "tan", "ctg": "cot"}
 _ALIASES |= {"arctg": "arctan", "arcsinh": "arsinh", "arccosh": "arcosh", "arctanh": "artanh", "sign": "sgn"}
@@ -223,8 +223,10 @@ class Lexer:
         """Read a number with thousands marks, a repeated part, or a power of ten."""
         match = _GROUPED.match(self.text, at)
         nested = bool(self.brackets) and self.brackets[-1] != "{"
-        if match is None and self.commas and not nested:
+        if match is None and not nested:
             match = _COMMAS.match(self.text, at)
+            if match and not self.commas and ",0" not in match[0]:
+                match = None
         match = match or _DIGITS.match(self.text, at)
         assert match is not None
         whole, point, part = re.sub(r"[{}, ]", "", match[0]).partition(".")
@@ -233,7 +235,7 @@ class Lexer:
         continued = _continued(part) if dots else None
         value = Fraction(f"{whole or 0}.{part or 0}")
         decimals: int | None = len(part) if point else None
-        if repeated and (part or not repeated[6]):
+        if repeated:
             period = "".join(group for group in repeated.groups() if group)
             value, end, decimals = repeating(whole, part, period), repeated.end(), None
         elif dots and continued:

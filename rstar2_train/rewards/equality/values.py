@@ -275,7 +275,7 @@ class Evaluator:
     def _call(self, node: Node) -> Any:
         if node.text == "det":
             return self._determinant(node.parts[0])
-        angle, self.in_angle = self.in_angle, node.text in _TRIGONOMETRIC
+        angle, self.in_angle = self.in_angle, node.text in _ANGLES
         try:
             values = [self.value(part) for part in node.parts]
         finally:
@@ -346,6 +346,7 @@ def _whole_numbers(function: Callable[..., int]) -> Callable[..., Any]:
 
 
 _TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
+_ANGLES = (*_TRIGONOMETRIC, "cis")
 _HYPERBOLIC = ("sinh", "cosh", "tanh", "coth", "sech", "csch")
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(mp, name) for name in (*_TRIGONOMETRIC, *_HYPERBOLIC)},
@@ -354,6 +355,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ln": _logarithm,
     "log": _logarithm,
     "exp": _exponential,
+    "cis": lambda value: mp.expj(value),
     "abs": abs,
     "sgn": _real(mp.sign),
     "floor": _real(mp.floor),

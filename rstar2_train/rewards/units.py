@@ -1,0 +1,194 @@
+r"""Units at the end of an answer: their names, their products and powers, and amounts of two units (`3 h 20 min`).
+
+`normalize` removes a unit and keeps its canonical name, such as `cm2`, `m/s` or `%`. Two answers with known units must
+have the same one; amounts are not converted. A word that no table has (`apples`) is not a unit. Pure; standard library
+only. Each pattern takes linear time on a unit, which `verify.compare` keeps short.
+"""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {
+    "mm": "mm millimeter millimetre",
+    "cm": "cm centimeter centimetre",
+    "m": "m meter metre",
+    "km": "km kilometer kilometre",
+    "in": "in inch inche",
+    "ft": "ft foot feet",
+    "yd": "yd yard",
+    "mi": "mi mile",
+    "g": "g gram",
+    "mg": "mg milligram",
+    "kg": "kg kilogram",
+    "lb": "lb pound",
+    "oz": "oz ounce",
+    "ton": "ton tonne",
+    "ml": "ml milliliter millilitre",
+    "l": "l liter litre",
+    "gal": "gal gallon",
+    "qt": "qt quart",
+    "pt": "pint",
+    "cup": "cup",
+    "acre": "acre",
+    "ha": "ha hectare",
+    "ms": "millisecond",
+    "s": "s sec second",
+    "min": "min minute",
+    "h": "h hr hour",
+    "day": "day",
+    "week": "week",
+    "month": "month",
+    "year": "year yr",
+    "dollar": "dollar usd",
+    "cent": "cent",
+    "euro": "euro eur",
+    "yen": "yen",
+    "rupee": "rupee",
+    "degree": "degree deg",
+    "radian": "radian rad",
+    "%": "percent pct percentage",
+    "J": "joule",
+    "kJ": "kilojoule",
+    "cal": "cal calorie",
+    "kcal": "kcal kilocalorie",
+    "N": "newton",
+    "W": "watt",
+    "kW": "kilowatt",
+    "V": "volt",
+    "A": "amp ampere",
+    "K": "kelvin",
+    "Pa": "pascal",
+    "kPa": "kilopascal",
+    "atm": "atm atmosphere",
+    "Hz": "hz hertz",
+    "kHz": "khz kilohertz",
+    "mol": "mol mole",
+    "ohm": "ohm",
+    "T": "tesla",
+    "am": "am",
+    "pm": "pm",
+    "celsius": "celsius",
+    "fahrenheit": "fahrenheit",
+}
+"""Unit -> its names in lower case, without plurals in s."""
+SYMBOLS = {symbol: symbol for symbol in ("J", "kJ", "N", "W", "kW", "V", "A", "K", "Pa", "kPa", "T")}
+"""Symbols whose case matters."""
+_NAMES = {name + end: unit for unit, names in UNITS.items() for name in names.split() for end in ("", "s")}
+_SPEED = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "rpm": "", "fps": "ft/s"}
+_PRODUCTS = frozenset(
+    [
+        "mg",
+        "ml",
+        "ms",
+        "ha",
+        "qt",
+        "hz",
+        "khz",
+        "mol",
+        "mols",
+        "cal",
+        "cals",
+        "atm",
+        "amp",
+        "amps",
+        "yr",
+        "yrs",
+        "usd",
+        "eur",
+    ]
+)
+"""Names that are also products of letters: a unit only inside a font command or after a blank."""
+NAME = "|".join(sorted({name for name in (*_NAMES, *_SPEED) if len(name) > 1} - _PRODUCTS, key=len, reverse=True))
+"""Pattern of a name that is a unit without a font command and without a blank before it."""
+FONT = r"\\(?:text(?:bf|it|rm|normal|sf)?|mbox|math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname)\s*"
+"""Pattern of a font command before its brace."""
+_MIXED = (
+    "year month week day h min s",
+    "yd ft in",
+    "mi ft",
+    "lb oz",
+    "km m cm mm",
+    "kg g",
+    "gal qt pt cup",
+    "dollar cent",
+)
+"""Units of one quantity, from large to small, that an amount may combine."""
+_AMOUNT = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([a-zA-Z]+)\.?(?:\s*,)?(?:\s*and(?![a-zA-Z]))?\s*")
+_FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_FACTOR = re.compile(
+    r"(?P<slash>/|\bper\b)|(?P<of>\b(?:sq|square|cu|cubic)\b)\.?|(?P<name>[a-zA-Z%]+)\.?"
+    r"(?:\s*\^?\s*(?P<power>-?[1-9])|\s+(?P<word>squared|cubed)\b)?|(?P<other>\S)"
+)
+_POWERS = {"s": 2, "c": 3}
+
+
+def canonical_unit(written: str) -> str:
+    r"""Return the canonical name of a written unit: `cm2` for `\text{square cm}`, `m/s` for `\text{m s}^{-1}`.
+
+    Return an empty text if a part of it is no known unit.
+    """
+    plain = re.sub(FONT, " ", re.sub(r"(?i)\b([ap])\.\s*m\b", r"\1m", written))
+    plain = re.sub(r"(?i)\bdegrees?\s+(?=celsius|fahrenheit)", "", plain)
+    plain = re.sub(r"\{\s*\{([^{}]*)\}\s*\}", r"{\1}", plain.replace("^\\circ", ""))
+    plain = _FRACTION.sub(r"\1/\2", plain)
+    plain = re.sub(r"\\cdot(?![a-zA-Z])|\\[,;: ]|[*~$]", " ", plain)
+    plain = re.sub(r"[{}]", "", re.sub(r"\\frac\s*(\S+)\s+(\S+)", r"\1/\2", plain)).strip()
+    powers: dict[str, int] = {}
+    sign, shape = 1, 1
+    for factor in _FACTOR.finditer(plain):
+        if factor["other"]:
+            return ""
+        if factor["slash"]:
+            sign = -1
+            continue
+        if factor["of"]:
+            shape = _POWERS[factor["of"][0]]
+            continue
+        unit = _unit_of_name(factor["name"])
+        if not unit:
+            return ""
+        power = int(factor["power"] or _POWERS.get((factor["word"] or " ")[0], 1)) * shape
+        shape = 1
+        top, _, bottom = unit.partition("/")
+        powers[top] = powers.get(top, 0) + sign * power
+        if bottom:
+            powers[bottom] = powers.get(bottom, 0) - sign * power
+    return _canonical(powers)
+
+
+def _unit_of_name(name: str) -> str:
+    return SYMBOLS.get(name) or _NAMES.get(name.lower(), "") or _SPEED.get(name.lower(), "")
+
+
+def _canonical(powers: dict[str, int]) -> str:
+    """Return the units with positive powers, a slash, and those with negative ones."""
+    sides = [
+        "*".join(
+            f"{unit}{abs(power) if abs(power) > 1 else ''}"
+            for unit, power in sorted(powers.items())
+            if power * sign > 0
+        )
+        for sign in (1, -1)
+    ]
+    return sides[0] + (f"/{sides[1]}" if sides[1] else "")
+
+
+def mixed_amount(value: str) -> tuple[str, str] | None:
+    r"""Return the value and the unit of an amount in two or three units, None for other texts.
+
+    `3\text{ hours and }20\text{ minutes}` is the tuple `(3,20)` in `h+min`. Dollars and cents are a decimal in dollars.
+    """
+    plain = re.sub(FONT + r"(?=\{)", " ", value).replace("{", " ").replace("}", " ").strip()
+    parts = [(match[1].replace(",", ""), _unit_of_name(match[2])) for match in _AMOUNT.finditer(plain)]
+    if not 2 <= len(parts) <= 4 or _AMOUNT.sub("", plain).strip():
+        return None
+    numbers, units = zip(*parts, strict=True)
+    if units[0] == "h" and units[1] == "m":
+        units = ("h", "min", *units[2:])
+    scale = next((names.split() for names in _MIXED if set(units) <= set(names.split())), [])
+    if not scale or [scale.index(unit) for unit in units] != sorted({scale.index(unit) for unit in units}):
+        return None
+    if units == ("dollar", "cent") and numbers[1].isdigit() and int(numbers[1]) < 100:
+        return f"{numbers[0]}.{int(numbers[1]):02d}", "dollar"
+    return f"({','.join(numbers)})", "+".join(units)
