@@ -23,8 +23,8 @@ from rstar2_train.api.base import API_VERSION
 
 log = logging.getLogger(__name__)
 
-CREATE_ONLY = frozenset({"Job", "Secret"})
-"""Created once: a Job's template is immutable, and a Secret's passwords must not change."""
+CREATE_ONLY = frozenset({"Job", "Secret", "Workload"})
+"""Created once: Jobs and admitted Workloads are immutable, and a Secret's passwords must not change."""
 OWNERLESS = frozenset({"PersistentVolumeClaim"})
 """Kept when the job is deleted, unless spec.storage.reclaimPolicy is Delete."""
 
@@ -37,6 +37,8 @@ WITHOUT_PODS = frozenset(
     }
 )
 """Members of the spec that change no pod."""
+NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
+
 WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
 """Kinds that create pods."""
 
@@ -146,6 +148,8 @@ def rejection(kind: str, obj: Object, error: Exception) -> Diagnosis:
         return Diagnosis(role, subject, NAME_CONFLICT, str(error))
     if not isinstance(error, ApiException):
         return Diagnosis(role, subject, "ApplyRejected", str(error))
+    if kind == "Workload" and error.status == 404:
+        return Diagnosis(role, subject, "ApplyRejected", NO_KUEUE)
     try:
         answer = json.loads(error.body or "")
         message = f"{answer['reason']}: {answer['message']}"

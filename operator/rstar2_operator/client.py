@@ -30,6 +30,9 @@ KINDS = {
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     "Event": ("apis/events.k8s.io/v1", "events"),
+    "Workload": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "ResourceFlavor": ("apis/kueue.x-k8s.io/v1beta2", "resourceflavors"),
+    "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }
 """Kind -> (API path, plural)."""

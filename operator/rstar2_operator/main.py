@@ -93,7 +93,7 @@ class Operator:
 
     async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
         namespaces = self._settings.watch_namespaces
-        resync = Resync(self._client, self._cache, kinds=watch.CHILDREN.values(), namespaces=namespaces)
+        resync = Resync(self._client, self._cache, kinds=watch.children(self._settings).values(), namespaces=namespaces)
         await resync.wait_until_complete()
         workers = (reconciler.work() for _ in range(self._settings.workers))
         await asyncio.gather(resync.run(queue, self._metrics), *workers)

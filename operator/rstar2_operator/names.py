@@ -33,6 +33,8 @@ WINDOW_START: Final = f"{GROUP}/restart-window-start"
 FAILURES: Final = f"{GROUP}/failures"
 """Annotation of an attempt's Job: consecutive failures before it without a new checkpoint."""
 DISRUPTIONS: Final = f"{GROUP}/disruptions"
+QUOTA: Final = f"{GROUP}/quota-request"
+"""Annotation of a Workload: digest of all that decides which quota the stage needs."""
 START_STEP: Final = f"{GROUP}/start-step"
 """Annotations of an attempt's Job: consecutive disruptions before it, and its checkpoint's step."""
 
@@ -118,6 +120,11 @@ def report(job: str) -> str:
 def attempt(job: str, stage: str, number: int) -> str:
     """Return the name of the Job of one attempt of a stage."""
     return f"{job}-{stage}-{number}"
+
+
+def workload(job: str, stage: str) -> str:
+    """Return the name of the Kueue Workload of a stage."""
+    return f"{job}-{stage}"
 
 
 def serving(job: str) -> str:

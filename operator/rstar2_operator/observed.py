@@ -43,6 +43,8 @@ class ObservedJob:
     """Warning events about them, oldest first."""
     disrupted: frozenset[str] = frozenset()
     """Batch Jobs with an evicted, preempted or drained pod; the pod may be deleted before its Job has failed."""
+    flavors: Mapping[str, Object] = field(default_factory=dict)
+    """ResourceFlavors that Kueue has assigned to the job, by name."""
     secret_missing: bool = False
     """Whether the Secret was deleted while pods use it."""
 

@@ -33,6 +33,7 @@ from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import plan_after_rejections
+from rstar2_operator.decide.kueue import placements
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
@@ -40,6 +41,7 @@ from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.drift import DriftCorrections, drifted
 from rstar2_operator.metrics import Metrics
 from rstar2_operator.observed import Object, ObservedJob
+from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
@@ -50,6 +52,9 @@ log = logging.getLogger(__name__)
 
 TIMER_SLACK_SECONDS = 0.05
 """Delay of wake-ups, so that a round never starts a moment before its deadline."""
+
+
+KUEUE_DISABLED = "the operator does not use Kueue; set kueue.enabled=true in its chart, or remove the field"
 
 
 class Reconciler:
@@ -71,6 +76,7 @@ class Reconciler:
         self._metrics = metrics
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._corrections = DriftCorrections()
+        self._quota = QuotaReader(client)
         self._with_secret: dict[Key, str] = {}
         """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
 
@@ -97,6 +103,7 @@ class Reconciler:
             self._status_writer.forget(key)
             self._with_secret.pop(key, None)
             self._corrections.forget(key)
+            self._quota.forget(key)
             return False  # the garbage collector deletes what the job owns
         now, rejected = time.time(), list[Diagnosis]()
         context, errors = self._validated(observed)
@@ -108,6 +115,7 @@ class Reconciler:
             wake_at = correct_in = None
         else:
             job, observed = context.job, await self._with_secret_checked(key, context, observed)
+            context, observed = await self._with_quota(key, context, observed)
             plan = decide(job, observed, now=now)
             if plan.delete:
                 await self._delete_one(JOB, observed.job)
@@ -135,6 +143,17 @@ class Reconciler:
         self._with_secret[key] = observed.job["metadata"]["uid"]
         return observed
 
+    async def _with_quota(
+        self, key: Key, context: BuildContext, observed: ObservedJob
+    ) -> tuple[BuildContext, ObservedJob]:
+        """Both with the nodes that Kueue has assigned, and the value of the job's PriorityClass."""
+        if not context.job.spec.queue_name:
+            return context, observed
+        observed = await self._quota.with_flavors(key, observed)
+        name = context.job.spec.priority_class_name
+        priority = await self._quota.priority(name) if name else None
+        return replace(context, placements=placements(observed), priority=priority), observed
+
     def _has_secret(self, key: Key, observed: ObservedJob) -> bool:
         return bool(self._with_secret.get(key) == observed.job["metadata"]["uid"])
 
@@ -143,6 +162,8 @@ class Reconciler:
         job, issues = check(dict(observed.job))
         if job is None:
             return None, "\n".join(str(issue) for issue in issues if not issue.warning)
+        if job.spec.queue_name and not self._settings.kueue:
+            return None, f"spec.queueName is {job.spec.queue_name!r}: {KUEUE_DISABLED}"
         try:
             return build_context(job, self._settings), ""
         except InvalidJob as error:

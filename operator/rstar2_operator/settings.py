@@ -32,6 +32,8 @@ class OperatorSettings:
     """Namespaces to watch, comma-separated; empty: all."""
     gpu_groups: tuple[int, ...] = (44, 109, 992)
     """Group ids of video and render on AMD GPU nodes, comma-separated; non-root pods need them."""
+    kueue: bool = False
+    """Whether jobs may set spec.queueName; Kueue must be installed."""
     workers: int = 4
     """Maximum jobs that are reconciled at the same time."""
     lease_namespace: str = "default"
@@ -62,6 +64,10 @@ class OperatorSettings:
 
 def _parse(text: str, kind: str) -> object:
     items = [item.strip() for item in text.split(",") if item.strip()]
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise ValueError("must be true or false")
+        return text == "true"
     if kind == "int":
         return int(text)
     if kind == "tuple[int, ...]":

@@ -34,9 +34,16 @@ CHILDREN = {
     ("rbac.authorization.k8s.io", "v1", "rolebindings"): "RoleBinding",
 }
 """(group, version, plural) -> kind of the watched children; a label selector limits them to the operator's own."""
+QUOTA = {("kueue.x-k8s.io", "v1beta2", "workloads"): "Workload"}
+"""Further children, if the operator uses Kueue."""
 
 
-def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
+def children(site: OperatorSettings) -> dict[tuple[str, str, str], str]:
+    """Return the watched children of a site, as CHILDREN."""
+    return CHILDREN | (QUOTA if site.kueue else {})
+
+
+def registry(site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegistry:
     """Return kopf's registry with all handlers."""
     handlers = kopf.OperatorRegistry()
 
@@ -58,7 +65,7 @@ def registry(*, cache: WatchCache, queue: WorkQueue[Key]) -> kopf.OperatorRegist
 
         return handler
 
-    for (group, version, plural), kind in CHILDREN.items():
+    for (group, version, plural), kind in children(site).items():
         kopf.on.event(group, version, plural, id=f"child-{plural}", registry=handlers)(child(kind))
 
     @kopf.on.event("", "v1", "events", registry=handlers)
@@ -95,7 +102,7 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     result.networking.request_timeout = 30
     result.networking.connect_timeout = 10
     result.queueing.idle_timeout = 0.5
-    for group, version, plural in CHILDREN:
+    for group, version, plural in children(site):
         result.watching.label_selectors[group, version, plural] = names.SELECTOR
     result.watching.field_selectors["", "v1", "events"] = "type=Warning"
     return result
@@ -108,7 +115,7 @@ def _gone(event: Mapping[str, Any]) -> bool:
 async def run(site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], stop: Any) -> None:
     """Watch until `stop` is set."""
     await kopf.operator(
-        registry=registry(cache=cache, queue=queue),
+        registry=registry(site, cache=cache, queue=queue),
         settings=settings(site),
         standalone=True,
         clusterwide=not site.watch_namespaces,

@@ -131,7 +131,7 @@ class JobSpec(ApiModel):
     suspend: bool = False
     """If true: write a checkpoint, then delete all pods and keep the storage. If false again: resume."""
     queue_name: OptionalName = ""
-    """Kueue LocalQueue. Not supported yet: a job that sets it is rejected."""
+    """Kueue LocalQueue: each stage waits for quota, and an eviction suspends the job. Default: none."""
     priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
     pending_deadline_seconds: Seconds | None = None

@@ -202,9 +202,6 @@ def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
 
 def _unsupported(job: AgenticRLJob) -> Iterator[Issue]:
     """Fields of the API that no version supports yet: rejected, not ignored."""
-    if job.spec.queue_name:
-        message = "Kueue is not supported yet: remove the field, and limit the namespace by a ResourceQuota"
-        yield Issue("spec.queueName", message, job.spec.queue_name)
     if job.spec.secret_refs.ca is not None:
         message = "is not supported yet: add the certificate to the image, or mount it by runtimePatches"
         yield Issue("spec.secretRefs.ca", message)

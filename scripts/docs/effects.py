@@ -39,7 +39,7 @@ def replaces(*roles: str, and_attempt: bool = False) -> str:
 SERVING = ("rollout", "judge", "executor", "redis")
 EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.suspend", NOW),
-    ("spec.queueName", REJECTED),
+    ("spec.queueName", ATTEMPT),
     ("spec.priorityClassName", replaces(*SERVING, and_attempt=True)),
     ("spec.seed", NEVER),
     ("spec.model.source", NEVER),

@@ -19,7 +19,7 @@ from rstar2_operator.builders.objects import build_context
 from rstar2_operator.client import KINDS
 from rstar2_operator.decide.pruning import PRUNED
 from rstar2_operator.settings import PREFIX, OperatorSettings
-from rstar2_operator.watch import CHILDREN
+from rstar2_operator.watch import CHILDREN, QUOTA
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
 from tests.chart.conftest import CHART, Objects, Templated, settings
@@ -180,7 +180,7 @@ def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
 
 def needed() -> set[tuple[str, str, str]]:
     """Return the (group, resource, verb) of all requests that the tables of the operator name."""
-    requests = {(group, plural, verb) for group, _, plural in CHILDREN for verb in ("list", "watch")}
+    requests = {(group, plural, verb) for group, _, plural in CHILDREN | QUOTA for verb in ("list", "watch")}
     requests |= {("", "events", verb) for verb in ("list", "watch")}
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
@@ -191,20 +191,27 @@ def needed() -> set[tuple[str, str, str]]:
         elif kind == "AgenticRLJob":
             requests |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
+        elif kind in ("ResourceFlavor", "PriorityClass"):
+            requests.add((group, plural, "get"))
         elif kind in ("Event", "Secret"):
             requests.add((group, plural, "create"))
         else:
             requests |= {(group, plural, verb) for verb in ("get", "create")}
             if kind not in CREATE_ONLY:
                 requests.add((group, plural, "patch"))
-            if kind in {*PRUNED, "Job"}:  # garbage collection deletes the others with their owner
+            if kind in {*PRUNED, "Job", "Workload"}:  # garbage collection deletes the others with their owner
                 requests.add((group, plural, "delete"))
     return requests
 
 
 def test_rights_cover_the_requests_of_the_operator(rendered: Render) -> None:
     """The ClusterRole allows each request that the operator sends, and little else."""
-    rules = rendered().single("ClusterRole", "site-rstar2-operator")["rules"]
+    objects = rendered("kueue.enabled=true")
+    rules = [
+        rule
+        for name in ("site-rstar2-operator", "site-rstar2-operator-kueue")
+        for rule in objects.single("ClusterRole", name)["rules"]
+    ]
     assert needed() - allowed(rules) == set()
     beyond = allowed(rules) - needed()
     assert {(group, resource) for group, resource, _ in beyond} <= {

@@ -147,7 +147,6 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.stages[1].evaluate.benchmarks[1].name is 'b': duplicate",
         'spec.stages[1].evaluate.benchmarks[1]: Duplicate value: {"name":"b"}',
     ),
-    ("spec.queueName", "team", "spec.queueName is 'team': Kueue is not supported yet", None),
     ("spec.secretRefs", {"ca": {"name": "site"}}, "spec.secretRefs.ca: is not supported yet", None),
     ("spec.stages.1.type", "PPO", "allowed: 'SFT', 'GRPO', 'Filter' or 'Evaluate'", 'Unsupported value: "PPO"'),
     (

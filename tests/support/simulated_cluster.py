@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.apply import changed, must_wait, owned, rejection
+from rstar2_operator.apply import CREATE_ONLY, changed, must_wait, owned, rejection
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.failure_policy import plan_after_rejections
+from rstar2_operator.decide.kueue import placements
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.shared_secret import has_secret_consumers
@@ -69,6 +70,8 @@ class SimulatedCluster:
         """Object -> UID of the Secret that existed when the object was created."""
         self.disrupted: set[str] = set()
         """Jobs with an evicted pod."""
+        self.flavors: dict[str, dict[str, Any]] = {}
+        """ResourceFlavors by name."""
         self.rejected_kinds: set[str] = set()
         """Kinds whose writes the API server rejects."""
 
@@ -79,7 +82,7 @@ class SimulatedCluster:
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
         facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
-                        disrupted=frozenset(self.disrupted))  # fmt: skip
+                        disrupted=frozenset(self.disrupted), flavors=self.flavors)  # fmt: skip
         return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
 
     def plan(self) -> Plan:
@@ -98,7 +101,7 @@ class SimulatedCluster:
         plan = decide(job, observed, now=self.now)
         writes_left = dies_after if dies_after is not None else 10**9
         desired = objects(
-            build_context(job, OperatorSettings()),
+            replace(build_context(job, OperatorSettings()), placements=placements(observed)),
             plan,
             has_secret=SECRET in self.children or has_secret_consumers(observed),
         )
@@ -134,7 +137,7 @@ class SimulatedCluster:
         key = body["kind"], body["metadata"]["name"]
         self.writes += 1
         existing = self.children.get(key)
-        if existing is not None and body["kind"] in ("Job", "Secret"):
+        if existing is not None and body["kind"] in CREATE_ONLY:
             return  # 409
         if existing is None and SECRET in self.children:
             self.secret_uids[key] = self.children[SECRET]["metadata"]["uid"]

@@ -12,10 +12,12 @@ from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage
 from rstar2_operator.builders.trainer import attempt, pod_names, prepare, report
-from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.builders.workload import capped, workload
+from rstar2_operator.decide.plan import FINAL, Plan, StageAttempt
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
+from rstar2_train.api.stages import Stage
 
 
 def build_context(job: AgenticRLJob, settings: OperatorSettings) -> BuildContext:
@@ -39,10 +41,22 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
         result.append(pod_names(context))
     if plan.prepare:
         result.append(prepare(context))
+    if plan.workload is not None and plan.stage is not None:
+        result.append(_workload(context, plan.workload, context.job.stage(plan.stage)))
     if plan.serving:
-        result += [*redis(context), *judge(context), *executor(context), *rollout(context)]
+        result += [capped(body, context.placements) for body in _serving(context)]
     if plan.attempt is not None:
         result.append(attempt(context, plan.attempt))
     if plan.report and plan.ending is not None:
         result.append(report(context, plan.ending))
     return result
+
+
+def _serving(context: BuildContext) -> list[Manifest]:
+    return [*redis(context), *judge(context), *executor(context), *rollout(context)]
+
+
+def _workload(context: BuildContext, name: str, stage: Stage) -> Manifest:
+    """Return the Workload of a stage, from the objects that its attempt would have."""
+    bodies = [attempt(context, StageAttempt(stage.name, 1)), *(_serving(context) if stage.needs_engines else ())]
+    return workload(context, name, stage, bodies)

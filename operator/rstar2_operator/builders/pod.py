@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide.kueue import Placement
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.base import LocalReference, amount
 from rstar2_train.api.job import AgenticRLJob
@@ -39,6 +40,10 @@ class BuildContext:
     """The job with every source as a path inside the pods."""
     claims: tuple[str, ...]
     """Claims of the job's pvc:// sources."""
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """Role -> nodes that Kueue has assigned."""
+    priority: int | None = None
+    """Value of the job's PriorityClass."""
     manager: str = names.FIELD_MANAGER
     """managed-by label: the operator, or the name of the command whose output a person applies."""
 
@@ -117,6 +122,9 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     for number, patch in enumerate(job.spec.runtime_patches):
         if (role := pod.patched_as or pod.role) in patch.roles:
             patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job))
+    if (placement := context.placements.get(pod.labels.get(names.ROLE_LABEL, pod.role))) is not None:
+        spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **placement.node_selector}
+        spec["tolerations"] = [*spec.get("tolerations", []), *placement.tolerations]
     for body, container in zip(spec["containers"], pod.containers, strict=True):
         tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
         body["env"] += missing(tuning, body["env"], "name")

@@ -14,6 +14,7 @@ from rstar2_operator.decide.ended_attempt import ended_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import failure_policy
 from rstar2_operator.decide.finalize import completion
+from rstar2_operator.decide.kueue import kueue
 from rstar2_operator.decide.node_loss import node_loss, remove_lost_pods
 from rstar2_operator.decide.pending_deadline import pending_deadline
 from rstar2_operator.decide.plan import Defer, Plan, Verdict, wake_earlier
@@ -37,6 +38,7 @@ POLICIES: tuple[Policy, ...] = (
     pending_deadline,
     storage,
     completion,
+    kueue,
     node_loss,
     role_failure,
     running_attempt,
@@ -63,4 +65,5 @@ def _with_deferred(plan: Plan, deferred: list[Defer]) -> Plan:
     """The plan with the wake-ups and removals of the policies that deferred to it."""
     for each in deferred:
         plan = wake_earlier(plan, each.wake_at)
+        plan = dataclasses.replace(plan, workload=plan.workload or each.workload)
     return dataclasses.replace(plan, remove_pods=tuple(pod for each in deferred for pod in each.remove_pods))

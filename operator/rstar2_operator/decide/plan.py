@@ -25,6 +25,10 @@ RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing",
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""
+QUEUED = "Queued"
+"""Reason of phase Pending while Kueue has not admitted the job."""
+EVICTED = "Evicted"
+"""Reason of phase Suspending after Kueue has evicted the job."""
 INVALID_SPEC = "InvalidSpec"
 """Reason of a job whose spec the operator cannot use."""
 
@@ -90,6 +94,8 @@ class Plan:
     """First counted restart in the current window; seconds since the epoch."""
     ended: AttemptEnd | None = None
     """The running attempt that a policy ends in this round."""
+    workload: str | None = None
+    """Name of the Kueue Workload that should exist."""
     remove_pods: tuple[Object, ...] = ()
     """Pods of lost nodes to delete without waiting for their nodes."""
     delete: bool = False
@@ -108,6 +114,8 @@ class Defer:
     """When the policy must be asked again."""
     remove_pods: tuple[Object, ...] = ()
     """Pods to delete, as `Plan.remove_pods`."""
+    workload: str | None = None
+    """Kueue Workload to keep, as `Plan.workload`."""
 
 
 Verdict = Plan | Defer | None

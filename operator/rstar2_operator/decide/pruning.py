@@ -7,6 +7,8 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.kueue import WITHOUT_QUOTA
+from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
 
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service"})
@@ -16,13 +18,18 @@ KEPT_ATTEMPTS = 3
 
 def prunable(observed: ObservedJob, bodies: Iterable[Any], *, now: float) -> list[tuple[str, Object]]:
     """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan."""
+    holds_pods = bool(running_pods(observed, except_roles=WITHOUT_QUOTA))
     desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
     return [
         (kind, child)
         for (kind, name), child in observed.children.items()
         if (kind, name) not in desired
         and not child["metadata"].get("deletionTimestamp")
-        and (kind in PRUNED or (kind == "Job" and _is_superseded(child, observed, now)))
+        and (
+            kind in PRUNED
+            or (kind == "Workload" and not holds_pods)  # its deletion returns the quota
+            or (kind == "Job" and _is_superseded(child, observed, now))
+        )
     ]
 
 

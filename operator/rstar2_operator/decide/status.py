@@ -12,7 +12,7 @@ from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress
 from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, AttemptEnd, Phase, Plan
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
@@ -68,7 +68,7 @@ def _times(plan: Plan, old: Object, *, now: float) -> Status:
     times: Status = {}
     if plan.phase == "Suspended":
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
-    else:
+    elif plan.reason != QUEUED:
         times["activeSince"] = old.get("activeSince") or timestamp(now)
     if plan.phase == "Finalizing" and plan.report:
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)

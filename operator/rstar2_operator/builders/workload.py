@@ -1,0 +1,65 @@
+"""Kueue's Workload of a stage: one pod set per role, with the requests and constraints of the pods that will run.
+
+Kueue reads from a pod only what decides about quota and flavors, so the pod sets have nothing else. `capped` limits
+Deployments to the admitted number of pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_operator.decide.kueue import Placement, request
+from rstar2_train.api.stages import Stage
+
+API_VERSION = "kueue.x-k8s.io/v1beta2"
+_OF_POD = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "restartPolicy")
+"""Fields of a pod, besides its containers' resources, that Kueue reads."""
+
+
+def workload(context: BuildContext, name: str, stage: Stage, bodies: Iterable[Manifest]) -> Manifest:
+    """Return the Workload of a stage. `bodies`: the objects of the stage; those without pods are skipped."""
+    pod_sets = [_pod_set(body) for body in bodies if "template" in body.get("spec", {})]
+    spec: Manifest = {"queueName": context.job.spec.queue_name, "podSets": pod_sets}
+    if context.job.spec.priority_class_name and context.priority is not None:
+        spec["priority"] = context.priority
+        spec["priorityClassRef"] = {
+            "group": "scheduling.k8s.io",
+            "kind": "PriorityClass",
+            "name": context.job.spec.priority_class_name,
+        }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workload",
+        "metadata": {
+            "name": name,
+            "labels": {**context.labels("workload"), names.STAGE_LABEL: stage.name},
+            "annotations": {names.QUOTA: request(context.job, stage)},
+        },
+        "spec": spec,
+    }
+
+
+def capped(body: Manifest, placements: Mapping[str, Placement]) -> Manifest:
+    """Return a Deployment with at most the admitted number of pods, other objects unchanged."""
+    placement = placements.get(body["metadata"].get("labels", {}).get(names.ROLE_LABEL, ""))
+    if placement is None or body["kind"] != "Deployment":
+        return body
+    return {**body, "spec": {**body["spec"], "replicas": min(body["spec"]["replicas"], placement.count)}}
+
+
+def _pod_set(body: Manifest) -> Manifest:
+    spec = body["spec"]
+    pod: dict[str, Any] = spec["template"]["spec"]
+    containers = [_only(("name", "image", "resources"), each) for each in pod["containers"]]
+    return {
+        "name": body["metadata"]["labels"][names.ROLE_LABEL],
+        "count": spec.get("parallelism", spec.get("replicas", 1)),
+        "template": {"spec": {"containers": containers, **_only(_OF_POD, pod)}},
+    }
+
+
+def _only(fields: Iterable[str], body: Manifest) -> Manifest:
+    return {field: body[field] for field in fields if field in body}

@@ -1,0 +1,162 @@
+"""spec.queueName: the pods of a stage start when Kueue has admitted the job's Workload, and stop when Kueue evicts it.
+
+The job has at most one Workload, for the pods of its current stage. Consecutive stages with the same pods share it. Its
+deletion returns the quota, so it is deleted only when no pod runs. An eviction is a suspension: the orchestrator writes
+a checkpoint, and a new Workload enters the queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.facts import Facts
+from rstar2_operator.decide.plan import EVICTED, QUEUED, WAITING_FOR_PODS, Defer, Plan, Verdict, listed
+from rstar2_operator.decide.pod_termination import running_pods
+from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, condition, is_true, seconds
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+
+WITHOUT_QUOTA = ("prepare", "report")
+"""Roles whose pods need no quota: they use no accelerator, and run before and after the stages."""
+QUOTA_FIELDS = frozenset(
+    {
+        *("queue_name", "priority_class_name", "trainer", "rollout", "judge", "executor", "redis", "accelerator"),
+        "runtime_patches",
+    }
+)
+"""Members of the spec that decide which quota a stage needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Kueue's assignment for the pods of one role."""
+
+    count: int
+    """Admitted pods."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Object] = ()
+
+
+def kueue(facts: Facts) -> Verdict:
+    """Hold the pods of a job with spec.queueName back until its Workload is admitted; stop them if it is evicted."""
+    if not facts.job.spec.queue_name or facts.stage is None:
+        return None
+    workload, attempts = current_workload(facts.observed), stage_progress.running_attempts(facts.observed)
+    admitted = workload is not None and may_run(workload)
+    if workload is not None and admitted and (attempts or facts.running_job or _fits(workload, facts)):
+        return Defer(workload=workload["metadata"]["name"])
+    pods = running_pods(facts.observed, except_roles=WITHOUT_QUOTA)
+    if workload is not None and (attempts or pods):
+        return _stop(facts, workload, pods, serving=bool(attempts) and facts.needs_engines, evicted=not admitted)
+    return _queue(facts, workload)
+
+
+def _stop(facts: Facts, workload: Object, pods: list[str], *, serving: bool, evicted: bool) -> Plan:
+    name = workload["metadata"]["name"]
+    if not evicted:
+        message = f"Waiting for pods of the previous stage to terminate: {listed(pods)}."
+        return facts.plan(phase="Pending", reason=WAITING_FOR_PODS, message=message, workload=name)
+    message = f"Kueue evicted Workload {name}. {_eviction(workload)} Waiting for pods to terminate: {listed(pods)}."
+    return facts.plan(phase="Suspending", reason=EVICTED, message=message, workload=name, serving=serving)
+
+
+def _queue(facts: Facts, workload: Object | None) -> Plan:
+    """Return the plan of a job without pods that waits for quota."""
+    queue = facts.job.spec.queue_name
+    name = names.workload(facts.job.metadata.name, facts.stage_name or "")
+    wake_at = None
+    if workload is None:
+        message = f"Waiting for Kueue to admit Workload {name} to LocalQueue {queue}."
+    elif not workload["spec"].get("active", True):
+        name = workload["metadata"]["name"]
+        message = f"Workload {name} is deactivated. {_eviction(workload)} To queue it, set its spec.active to true."
+    elif is_true(workload, "Evicted") and (requeue_at := _requeue_at(workload)) > facts.now:
+        name, wake_at = workload["metadata"]["name"], requeue_at
+        message = f"Kueue evicted Workload {name}, and queues it again later. {_eviction(workload)}"
+    elif is_true(workload, "Evicted") or not _fits(workload, facts):
+        # A new Workload enters the queue when this one is gone.
+        message = f"Returning the quota of the last Workload of {queue}."
+        return facts.plan(phase="Pending", reason=QUEUED, message=message)
+    else:
+        name = workload["metadata"]["name"]
+        message = f"Waiting for Kueue to admit Workload {name} to LocalQueue {queue}. {_cause(workload)}".strip()
+    return facts.plan(phase="Pending", reason=QUEUED, message=message, workload=name, wake_at=wake_at)
+
+
+def current_workload(observed: ObservedJob) -> Object | None:
+    """Return the job's Workload: the one with quota, if there are several."""
+    workloads = [each for each in observed.of_kind("Workload") if not each["metadata"].get("deletionTimestamp")]
+    return max(workloads, key=lambda each: (may_run(each), each["metadata"]["name"]), default=None)
+
+
+def may_run(workload: Object) -> bool:
+    """Whether Kueue has admitted a Workload, and not evicted or deactivated it."""
+    return is_true(workload, "Admitted") and not is_true(workload, "Evicted") and workload["spec"].get("active", True)
+
+
+def request(job: AgenticRLJob, stage: Stage) -> str:
+    """Return a digest of all that decides which quota a stage needs."""
+    spec = job.spec.model_dump(mode="json", include=set(QUOTA_FIELDS))
+    needs: dict[str, Any] = {"replicas": job.replicas(stage), "learns": stage.learns, "engines": stage.needs_engines}
+    return hashlib.sha256(as_json([spec, needs]).encode()).hexdigest()[:16]
+
+
+def placements(observed: ObservedJob) -> dict[str, Placement]:
+    """Return role -> where and how many pods may run, of the Workload that holds quota; empty without one."""
+    workload = current_workload(observed)
+    status = {} if workload is None else workload.get("status") or {}
+    result = {}
+    for assigned in (status.get("admission") or {}).get("podSetAssignments") or ():
+        selector: dict[str, str] = {}
+        tolerations: list[Object] = []
+        for flavor in sorted(set((assigned.get("flavors") or {}).values())):
+            spec = (observed.flavors.get(flavor) or {}).get("spec") or {}
+            selector |= spec.get("nodeLabels") or {}
+            tolerations += spec.get("tolerations") or ()
+        for check in status.get("admissionChecks") or ():
+            for update in check.get("podSetUpdates") or ():
+                if update["name"] == assigned["name"]:
+                    selector |= update.get("nodeSelector") or {}
+                    tolerations += update.get("tolerations") or ()
+        count = int(assigned.get("count", 0))
+        result[assigned["name"]] = Placement(count=count, node_selector=selector, tolerations=tolerations)
+    return result
+
+
+def flavors_of(observed: ObservedJob) -> set[str]:
+    """Return the names of the ResourceFlavors that Kueue has assigned to the job."""
+    workload = current_workload(observed)
+    status = {} if workload is None else workload.get("status") or {}
+    assignments = (status.get("admission") or {}).get("podSetAssignments") or ()
+    return {flavor for assigned in assignments for flavor in (assigned.get("flavors") or {}).values()}
+
+
+def _fits(workload: Object, facts: Facts) -> bool:
+    """Whether a Workload asks for what the current stage needs."""
+    return facts.stage is not None and annotations_of(workload).get(names.QUOTA) == request(facts.job, facts.stage)
+
+
+def _requeue_at(workload: Object) -> float:
+    at = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
+    return 0.0 if at is None else seconds(at)
+
+
+def _eviction(workload: Object) -> str:
+    evicted = condition(workload, "Evicted") or {}
+    return str(evicted.get("message", "")).strip()
+
+
+def _cause(workload: Object) -> str:
+    """Kueue's own words why a Workload is not admitted."""
+    for kind in ("QuotaReserved", "Admitted"):
+        reported = condition(workload, kind)
+        if reported is not None and reported["status"] != "True" and reported.get("message"):
+            return f"Kueue: {reported['message']}"
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    waiting = [f"{check['name']} is {check['state']}" for check in checks if check["state"] != "Ready"]
+    return f"Admission checks: {', '.join(waiting)}." if waiting else ""
