@@ -3,12 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rstar2_train.planning.memory import TrainerStep, engine_memory, trainer_memory
-from rstar2_train.planning.model_shape import read_shape
+from rstar2_train.planning.model_shape import ModelShape, read_shape
 
+RESULTS = Path(__file__).parents[3] / "bench" / "results" / "memory.json"
 STEP = TrainerStep(ranks=24, tokens=20480, chunk=2048, checkpointed_layers=40, value_bytes=2)
 MODEL = read_shape("Qwen3-14B")
 
@@ -48,3 +50,11 @@ def test_memory_engine_without_space_has_no_slot() -> None:
     """Weights that do not fit leave a negative cache and no slot."""
     memory = engine_memory(read_shape("Qwen2.5-72B"), device_bytes=80e9, tensor_parallel=1, sequence_tokens=8192)
     assert memory.kv_cache < 0 and memory.slots == 0
+
+
+@pytest.mark.parametrize("row", json.loads(RESULTS.read_text())["rows"], ids=lambda row: row["name"])
+def test_memory_model_is_near_measured_peak(row: dict[str, Any]) -> None:
+    """The model is within 15 % of each measured peak (bench/results/memory.json)."""
+    shape = ModelShape(**row["shape"])
+    predicted = trainer_memory(shape, TrainerStep(**row["step"])).total
+    assert predicted == pytest.approx(row["measured_bytes"], rel=0.15)
