@@ -6,16 +6,31 @@ import argparse
 import sys
 
 from rstar2_train import __version__
-from rstar2_train.cli import analyse, chat, data, eval, filter, judge, report, run, serve, simulate, track, validate
+from rstar2_train.cli import (
+    analyse,
+    chat,
+    data,
+    eval,
+    filter,
+    judge,
+    plan,
+    report,
+    run,
+    serve,
+    simulate,
+    track,
+    validate,
+)
 from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
-COMMANDS = (validate, run, report, track, analyse, eval, filter, serve, chat, data, judge, simulate)
+COMMANDS = (validate, plan, run, report, track, analyse, eval, filter, serve, chat, data, judge, simulate)
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
   rstar2 validate examples/tiny.yaml     check a manifest; print all its errors
+  rstar2 plan examples/qwen3-14b.yaml    memory, step time and GPU split, before anything starts
   rstar2 run examples/tiny.yaml          run the curriculum on this machine; Ctrl-C suspends, run again to resume
   rstar2 report tiny                     held-out results before and after each stage
   rstar2 analyse tiny                    pages on its trajectories: plots, what RoC kept, entropy, a viewer

@@ -230,5 +230,8 @@ def _largest_part(memory: TrainerMemory) -> str:
 
 
 def gigabytes(value: float) -> str:
-    """Return bytes as text in GB or MB, with three digits."""
-    return f"{value / 1e9:,.1f} GB" if value >= 1e9 else f"{value / 1e6:,.0f} MB"
+    """Return bytes as text in TB, GB or MB."""
+    for size, name in ((1e12, "TB"), (1e9, "GB")):
+        if value >= size:
+            return f"{value / size:,.1f} {name}"
+    return f"{value / 1e6:,.0f} MB" if value >= 1e7 else f"{value / 1e6:,.1f} MB"

@@ -135,6 +135,8 @@ class EngineMemory:
     overhead: float
     kv_cache: float
     """Bytes of KV cache per GPU; negative if the weights do not fit."""
+    kv_bytes_per_token: float
+    """Bytes per GPU of the keys and values of one token."""
     kv_tokens: int
     """Tokens of KV cache of the whole engine."""
     sequence_tokens: int
@@ -178,6 +180,7 @@ def engine_memory(
         weights=weights,
         overhead=overhead,
         kv_cache=free,
+        kv_bytes_per_token=per_token,
         kv_tokens=tokens,
         sequence_tokens=-(-sequence_tokens // block) * block,
     )

@@ -1,0 +1,124 @@
+"""`rstar2 plan`: what a manifest needs, and how long it takes, before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rstar2_train.forecast.job_plan import JobPlan
+
+NAME = "plan"
+DESCRIPTION = """Print the memory of trainer and engines, the time of a step and its parts, traffic, judge and storage
+of a manifest, before anything starts. Where the manifest does not fit the hardware, print the field to change.
+
+Times follow from a hardware profile and from a simulation of the rollouts with the real scheduler. The assumptions and
+their sources are printed at the end."""
+EPILOG = """examples:
+  rstar2 plan examples/qwen3-14b.yaml                     on the default devices of spec.accelerator.vendor
+  rstar2 plan examples/qwen3-14b.yaml --hardware h200     on other devices
+  rstar2 plan examples/qwen3-14b.yaml --explain           with the arithmetic of each figure
+  rstar2 plan job.yaml --model /models/my-model -o json   a model of your own, for scripts
+
+Exit code: 0 if the manifest fits, 1 if it does not or cannot be read."""
+
+
+def add_arguments(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    help = "memory, step time and GPU split of a manifest, before anything starts"
+    parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    parser.add_argument(
+        "--hardware",
+        metavar="NAME",
+        help="mi300x, mi325x, h100, h200, cpu, or a JSON file (default: mi300x, h100 or cpu, by the vendor)",
+    )
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="folder with the config.json of the model")
+    parser.add_argument(
+        "--mean-tokens",
+        type=float,
+        metavar="N",
+        help="mean tokens that a trajectory samples (default: half of maxResponseTokens)",
+    )
+    parser.add_argument("--explain", action="store_true", help="print the arithmetic of each figure")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    from rstar2_train.api.loader import ManifestError, read_manifest
+    from rstar2_train.api.validation import check
+    from rstar2_train.forecast.job_plan import plan_job
+    from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
+    from rstar2_train.planning.model_shape import UnknownModel, read_shape
+
+    try:
+        job, issues = check(read_manifest(args.file))
+        if job is None:
+            return fail(NAME, "\n".join([f"{args.file} is not a valid job:", *map(str, issues)]))
+        vendor = job.spec.accelerator.vendor
+        profile = load_profile(args.hardware or DEFAULT_PROFILES[vendor])
+        if (profile.vendor == "None") != (vendor == "None"):
+            return fail(NAME, f"--hardware {args.hardware} does not suit spec.accelerator.vendor {vendor}")
+        source = job.spec.model.source
+        local = args.file.parent / source
+        folder = args.model or (local if "://" not in source and local.is_dir() else None)
+        plan = plan_job(job, read_shape(source, folder=folder), profile, mean_tokens=args.mean_tokens)
+    except (ManifestError, ProfileError, UnknownModel) as error:
+        return fail(NAME, str(error))
+    if args.output == "json":
+        print(json.dumps(plan.as_json(), indent=1))
+    else:
+        show(plan, table_console(), explain=args.explain)
+    return 0 if plan.fits else 1
+
+
+def show(plan: JobPlan, console: Console, *, explain: bool) -> None:
+    """Print a plan: one table per section with a column per stage, then issues and assumptions."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(f"{plan.name}: {plan.summary}", style="bold"))
+    most_rows_first = sorted(plan.stages.values(), key=len, reverse=True)  # their order is that of the tables
+    for section in dict.fromkeys(row.section for rows in most_rows_first for row in rows):
+        by_stage = {
+            stage: {row.key: row for row in rows if row.section == section} for stage, rows in plan.stages.items()
+        }
+        stages = [stage for stage, rows in by_stage.items() if rows]
+        labels = {row.key: row.label for rows in most_rows_first for row in rows if row.section == section}
+        table = Table(title=section, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table.add_column("", min_width=28)
+        for stage in stages:
+            table.add_column(stage, justify="right")
+        for key, label in labels.items():
+            rows = [by_stage[stage].get(key) for stage in stages]
+            table.add_row(label, *("" if row is None else row.text for row in rows))
+        console.print()
+        console.print(table)
+    if explain:
+        _explain(plan, console)
+    console.print(Text("\nIssues" if plan.issues else "\nNo issues: the manifest fits.", style="bold"))
+    for issue in plan.issues:
+        console.print(Text(f"  {issue}", style="yellow" if issue.warning else "red"))
+    console.print(Text("\nAssumptions", style="bold"))
+    for text, source in plan.assumptions:
+        console.print(Text(f"  {text} ({source})"))
+
+
+def _explain(plan: JobPlan, console: Console) -> None:
+    """Print the arithmetic of each figure; a figure that equals the stage before is not repeated."""
+    from rich.text import Text
+
+    printed = set()
+    for stage, rows in plan.stages.items():
+        console.print(Text(f"\nArithmetic of {stage}", style="bold"))
+        for row in rows:
+            if row.arithmetic and (row.key, row.value, row.arithmetic) not in printed:
+                printed.add((row.key, row.value, row.arithmetic))
+                console.print(Text(f"  {row.label}: {row.text} = {row.arithmetic}"))

@@ -1,0 +1,150 @@
+"""Seconds of the rollouts of a step: the simulator, with the scheduler of the rollouts, on engines of a profile.
+
+A simulation of a few engines with their share of the prompts replaces that of all engines: the scheduler gives every
+engine the same work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import GRPOSettings, Stage
+from rstar2_train.inference.policies import make_policy
+from rstar2_train.planning.fit import engine_of, longest_sequence
+from rstar2_train.planning.hardware_profile import HardwareProfile
+from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.simulation.hardware import Hardware
+from rstar2_train.simulation.run import SimulationResult, simulate
+from rstar2_train.simulation.workload import LengthStatistics, SimulatedTrajectory, draw_step
+
+SIMULATED_ENGINES = 4
+"""Most engines of one simulation."""
+PIPELINE_STEPS = 4
+"""Simulated steps with maxStaleness above 0; the first one fills the pipeline."""
+MEAN_SHARE = 0.5
+"""Mean sampled tokens of a trajectory as a share of maxResponseTokens, without a measured figure."""
+PROMPT_SHARE = 0.6
+"""Largest mean prompt as a share of maxPromptTokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths of a stage's trajectories."""
+
+    budget: int
+    mean: float
+    prompt_limit: int
+    max_turns: int
+
+    @classmethod
+    def of(cls, settings: GRPOSettings, *, mean_tokens: float | None) -> Lengths:
+        """Return the lengths of a GRPO stage. `mean_tokens`: measured mean; None: the assumption."""
+        return cls(
+            budget=settings.max_response_tokens,
+            mean=mean_tokens or MEAN_SHARE * settings.max_response_tokens,
+            prompt_limit=settings.max_prompt_tokens,
+            max_turns=settings.max_turns,
+        )
+
+    def draw(self, *, prompts: int, samples: int, seed: int, first: int = 0) -> list[SimulatedTrajectory]:
+        """Return the trajectories of a step, all samples of a prompt in a row."""
+        statistics = LengthStatistics(self.budget, self.mean, max_turns=self.max_turns)
+        drawn = draw_step(statistics, prompts=prompts, samples=samples, seed=seed, first=first)
+        limit = max(1, round(PROMPT_SHARE * self.prompt_limit))
+        return [dataclasses.replace(each, prompt_tokens=min(each.prompt_tokens, limit)) for each in drawn]
+
+
+def engine_hardware(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Hardware:
+    """Return the cost model of one engine of the job. Raises ValueError if no trajectory fits into its KV cache."""
+    memory = engine_of(job, shape, profile, tokens=longest_sequence(job))
+    if not memory.slots:
+        raise ValueError("no trajectory fits into the KV cache of an engine")
+    rollout = job.spec.rollout
+    size = memory.weights * rollout.tensor_parallel / shape.parameters
+    bandwidth = rollout.tensor_parallel * profile.bandwidth
+    flops = rollout.tensor_parallel * profile.engine_flops
+    token_flops = 2 * shape.matrix_parameters
+    sequences = rollout.engine_args.get("max-num-seqs", rollout.admission.max_in_flight)
+    return Hardware(
+        step_seconds=profile.launch_seconds + size * shape.matrix_parameters / bandwidth,
+        sequence_seconds=token_flops / flops,
+        token_seconds=shape.kv_bytes_per_token(round(size)) / bandwidth,
+        prefill_seconds=token_flops / flops,
+        kv_tokens=memory.kv_tokens,
+        max_sequences=min(int(sequences), rollout.admission.max_in_flight),
+    )
+
+
+@lru_cache(maxsize=64)
+def simulate_rollouts(
+    hardware: Hardware,
+    lengths: Lengths,
+    *,
+    prompts: int,
+    samples: int,
+    engines: int,
+    policy: str,
+    max_in_flight: int,
+    max_staleness: int = 0,
+    update_seconds: float = 0.0,
+    largest: int = SIMULATED_ENGINES,
+) -> tuple[float, float, float]:
+    """Return (seconds per step, idle share of the engines until the last trajectory, seconds of the tail).
+
+    Args:
+        hardware: cost model of an engine.
+        lengths: of the trajectories.
+        prompts: per step.
+        samples: trajectories per prompt.
+        engines: of the job.
+        policy: of the admission.
+        max_in_flight: most trajectories per engine.
+        max_staleness: of the stage; above 0, seconds per step include the part of the update that sampling hides.
+        update_seconds: seconds of an update with its transfer of weights; only with max_staleness.
+        largest: most engines of the simulation.
+    """
+    simulated = min(engines, largest)
+    share = max(1, round(prompts * simulated / engines))
+    count = PIPELINE_STEPS if max_staleness else 1
+    steps = [lengths.draw(prompts=share, samples=samples, seed=0, first=at * share) for at in range(count)]
+    result: SimulationResult = simulate(
+        steps,
+        hardware,
+        make_policy(policy, max_in_flight=max_in_flight),  # type: ignore[arg-type]
+        engines=simulated,
+        max_staleness=max_staleness,
+        update_seconds=update_seconds,
+    )
+    # A step of fewer prompts than engines leaves some engines without work, as in the job.
+    seconds = result.step_seconds[0] if count == 1 else (result.makespan - result.step_seconds[0]) / (count - 1)
+    return seconds, result.idle_share, result.tail_seconds
+
+
+def rollout_seconds(
+    job: AgenticRLJob,
+    stage: Stage,
+    hardware: Hardware,
+    lengths: Lengths,
+    *,
+    engines: int,
+    max_staleness: int = 0,
+    update_seconds: float = 0.0,
+    largest: int = SIMULATED_ENGINES,
+) -> tuple[float, float, float]:
+    """Return `simulate_rollouts` with the settings of a stage of the job."""
+    settings, admission = job.grpo_settings(stage), job.spec.rollout.admission
+    return simulate_rollouts(
+        hardware,
+        lengths,
+        prompts=settings.prompts_per_step,
+        samples=settings.rollouts_per_prompt,
+        engines=engines,
+        policy=admission.policy,
+        max_in_flight=admission.max_in_flight,
+        max_staleness=max_staleness,
+        update_seconds=update_seconds,
+        largest=largest,
+    )

@@ -1,0 +1,257 @@
+"""The rows of one stage: memory of a trainer rank and of an engine, the parts of a step, traffic, judge, storage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import GRPOSettings, Stage
+from rstar2_train.forecast.rollout_time import Lengths, engine_hardware, rollout_seconds
+from rstar2_train.forecast.row import Row, duration
+from rstar2_train.forecast.split import compare_splits
+from rstar2_train.forecast.step_time import (
+    TRAINED_SHARE,
+    TransferTime,
+    UpdateTime,
+    checkpoint_bytes,
+    transfer_time,
+    update_time,
+)
+from rstar2_train.planning.fit import engine_of, gigabytes, sequence_tokens, trainer_step
+from rstar2_train.planning.hardware_profile import HardwareProfile
+from rstar2_train.planning.memory import trainer_memory
+from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY, SimulatedTrajectory
+
+SFT_TOKENS = 1000
+"""Mean tokens of a conversation (paper, Table 2: about 1K)."""
+TRAJECTORY_BYTES = 10
+"""Bytes per token of a stored trajectory: ids, log-probabilities, versions; compressed."""
+CALL_PEAK = 3.0
+"""Calls per second at the peak / mean."""
+EXECUTOR_LOAD = 0.8
+"""Share of the time that an executor may be busy at the peak."""
+
+
+def stage_rows(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, mean_tokens: float | None
+) -> Iterator[Row]:
+    """Yield the rows of a stage. `mean_tokens`: measured mean of the sampled tokens; None: the assumption."""
+    if stage.learns:
+        yield from _trainer_rows(job, stage, shape, profile)
+    if stage.needs_engines:
+        yield from _engine_rows(job, stage, shape, profile)
+    if stage.type == "GRPO":
+        yield from _grpo_rows(job, stage, shape, profile, mean_tokens=mean_tokens)
+    elif stage.sft is not None:
+        tokens = min(SFT_TOKENS, stage.sft.max_tokens)
+        update = update_time(job, stage, shape, profile, [tokens] * stage.sft.batch_size)
+        yield from _update_rows(update, profile)
+        conversations = f"{stage.sft.batch_size} conversations"
+        yield Row("Step", "stepSeconds", "step, synchronous", "seconds", update.seconds, conversations)
+        yield from _checkpoint_rows(job, shape, profile)
+
+
+def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
+    step = trainer_step(job, stage, shape)
+    memory = trainer_memory(shape, step)
+    section, parameters = "Trainer, per rank", f"{shape.parameters:,} parameters"
+    available = profile.memory_bytes
+    if job.spec.accelerator.vendor == "None":
+        available /= job.spec.trainer.ranks_per_replica
+    yield Row(section, "ranks", "ranks", "count", step.ranks, f"{job.replicas(stage)} pods x ranks per pod")
+    yield Row(section, "weights", "weights (float32)", "bytes", memory.weights, f"4 x {parameters} / {step.ranks}")
+    yield Row(section, "gradients", "gradients", "bytes", memory.gradients, f"4 x {parameters} / {step.ranks}")
+    yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, f"8 x {parameters} / {step.ranks}")
+    yield Row(
+        *(section, "gathered", "gathered parameters", "bytes", memory.gathered),
+        f"{step.value_bytes} bytes x ({shape.root_parameters:,} parameters of embedding and projection, and the layers "
+        f"in progress with {shape.layer_parameters:,} each)",
+    )
+    yield Row(
+        *(section, "activations", "activations", "bytes", memory.activations),
+        f"{step.tokens:,} tokens x {shape.layers} layers, {step.checkpointed_layers} of them with their input only",
+    )
+    yield Row(
+        *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
+        f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",
+    )
+    yield Row(section, "trainerTotal", "total", "bytes", memory.total, "sum of the rows above")
+    yield Row(
+        *(section, "trainerShare", "of the device", "share", memory.total / available),
+        f"{gigabytes(memory.total)} / {gigabytes(available)}",
+    )
+
+
+def _engine_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
+    longest = sequence_tokens(job, stage)
+    memory = engine_of(job, shape, profile, tokens=longest)
+    section, limit = "Engine, per device", job.spec.rollout.admission.max_in_flight
+    yield Row(
+        *(section, "engineWeights", "weights", "bytes", memory.weights),
+        f"{shape.parameters:,} parameters / tensorParallel {job.spec.rollout.tensor_parallel}",
+    )
+    yield Row(
+        *(section, "kvCache", "KV cache", "bytes", memory.kv_cache),
+        "memory for the engine - weights - activations and graphs",
+    )
+    yield Row(
+        *(section, "kvTokens", "KV cache, tokens per engine", "count", memory.kv_tokens),
+        f"{memory.kv_bytes_per_token:,.0f} bytes per token and device",
+    )
+    yield Row(
+        *(section, "slots", "slots per engine", "count", min(memory.slots, limit)),
+        f"min({memory.kv_tokens:,} tokens / {memory.sequence_tokens:,} of prompt and budget, maxInFlight {limit})",
+    )
+
+
+def _grpo_rows(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, mean_tokens: float | None
+) -> Iterator[Row]:
+    settings = job.grpo_settings(stage)
+    lengths, hardware = Lengths.of(settings, mean_tokens=mean_tokens), engine_hardware(job, shape, profile)
+    engines = job.spec.rollout.replicas
+    drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
+    trained = _trained(drawn, settings)
+    update = update_time(job, stage, shape, profile, trained)
+    transfer = transfer_time(job, stage, shape, profile, engines=engines)
+    simulated, idle, tail = rollout_seconds(job, stage, hardware, lengths, engines=engines)
+    calls = len(drawn) * CALLS_PER_TRAJECTORY * profile.call_cpu_seconds / job.spec.executor.replicas
+    rollouts = max(simulated, calls)
+    yield from _update_rows(update, profile)
+    sampled = sum(each.sampled for each in drawn)
+    step = rollouts + update.seconds + transfer.seconds
+    yield Row(
+        *("Step", "rollouts", "trajectories", "count", len(drawn)),
+        f"{settings.prompts_per_step} prompts x {settings.rollouts_per_prompt}",
+    )
+    yield Row("Step", "sampledTokens", "sampled tokens", "count", sampled, f"mean {sampled / len(drawn):,.0f}")
+    yield Row(
+        *("Step", "rolloutSeconds", "rollouts", "seconds", rollouts),
+        f"the larger of {duration(calls)} of calls per executor and {duration(simulated)}, simulated with admission "
+        f"{job.spec.rollout.admission.policy}; a decode step takes "
+        f"{hardware.step_seconds:.3g} s + {hardware.sequence_seconds:.3g} s per sequence + "
+        f"{hardware.token_seconds:.3g} s per cached token",
+    )
+    yield Row("Step", "tailSeconds", "of which tail", "seconds", tail, "from the start of the last trajectory")
+    yield Row("Step", "updateSeconds", "update", "seconds", update.seconds, "max(arithmetic, communication)")
+    yield Row("Step", "transferSeconds", "weights to engines", "seconds", transfer.seconds, _transfer_text(transfer))
+    yield Row("Step", "stepSeconds", "step, synchronous", "seconds", step, "rollouts + update + weights")
+    stale, _, _ = rollout_seconds(
+        *(job, stage, hardware, lengths),
+        engines=engines,
+        max_staleness=1,
+        update_seconds=update.seconds + transfer.seconds,
+    )
+    yield Row(
+        *("Step", "staleStepSeconds", "step, maxStaleness 1", "seconds", stale),
+        f"simulated: rollouts continue during the update ({duration(step)} -> {duration(stale)})",
+    )
+    now = step if settings.max_staleness == 0 else stale
+    yield Row(
+        *("Step", "trainerIdle", "trainer idle", "share", max(0.0, 1 - update.seconds / now)),
+        f"1 - {duration(update.seconds)} / {duration(now)}",
+    )
+    yield Row(
+        *("Step", "engineIdle", "engines idle", "share", max(0.0, 1 - rollouts * (1 - idle) / now)),
+        f"1 - {duration(rollouts)} x {1 - idle:.2f} / {duration(now)}",
+    )
+    yield Row(
+        *("Step", "stageSeconds", "stage", "seconds", settings.steps * now),
+        f"{settings.steps} steps x {duration(now)}",
+    )
+    splits = compare_splits(job, stage, shape, profile, lengths, trained)
+    if splits:
+        for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
+            best = min(splits, key=lambda each: getattr(each, key))
+            compared = (f"{each.trainer_replicas}/{each.engines} {duration(getattr(each, key))}" for each in splits)
+            yield Row(
+                *("Step", f"{key}Split", label, "text"),
+                f"{best.trainer_replicas} x {job.spec.trainer.gpus_per_replica} / "
+                f"{best.engines} x {job.spec.rollout.tensor_parallel}: {duration(getattr(best, key))}",
+                f"trainer pods / engines; compared: {', '.join(compared)}",
+                seconds=getattr(best, key),
+            )
+    yield from _traffic_rows(transfer, engines=engines)
+    yield from _judge_rows(job, profile, trajectories=len(drawn), seconds=rollouts)
+    yield from _checkpoint_rows(job, shape, profile)
+    yield Row(
+        *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),
+        float(TRAJECTORY_BYTES * sum(each.prompt_tokens + each.length for each in drawn)),
+        f"{TRAJECTORY_BYTES} bytes per token",
+    )
+
+
+def _trained(drawn: list[SimulatedTrajectory], settings: GRPOSettings) -> list[int]:
+    """Return the lengths of the sequences that train: those kept of the groups whose rewards differ."""
+    samples = settings.rollouts_per_prompt
+    groups = round(TRAINED_SHARE * settings.prompts_per_step) or 1
+    kept = [
+        drawn[group * samples + at] for group in range(groups) for at in range(min(samples, settings.keep_per_prompt))
+    ]
+    return [each.prompt_tokens + each.length for each in kept]
+
+
+def _update_rows(update: UpdateTime, profile: HardwareProfile) -> Iterator[Row]:
+    yield Row(
+        *("Update", "trainedTokens", "trained sequences, tokens", "count", update.tokens),
+        f"{TRAINED_SHARE:.0%} of the groups train in a GRPO stage",
+    )
+    yield Row(
+        *("Update", "microBatches", "micro-batches per rank", "count", update.micro_batches),
+        f"tokensPerMicroBatch filled to {update.fill:.0%}",
+    )
+    yield Row(
+        *("Update", "computeSeconds", "arithmetic", "seconds", update.compute),
+        f"{update.flops:.3g} operations per rank / {profile.train_flops:.3g} per second",
+    )
+    yield Row(
+        *("Update", "linkBytes", "sent per node", "bytes", update.link_bytes),
+        f"{update.micro_batches} micro-batches: two gathers of the weights, one reduction of the gradients",
+    )
+    yield Row(
+        *("Update", "linkSeconds", "communication", "seconds", update.communication),
+        f"{gigabytes(update.link_bytes)} / {gigabytes(update.link_rate)} per second ({update.link_name})",
+    )
+
+
+def _transfer_text(transfer: TransferTime) -> str:
+    if transfer.sent:
+        return f"{transfer.transport}: {gigabytes(transfer.sent)} over the network"
+    return (
+        f"{transfer.transport}: {gigabytes(transfer.written)} written, {gigabytes(transfer.read)} read by the engines"
+    )
+
+
+def _traffic_rows(transfer: TransferTime, *, engines: int) -> Iterator[Row]:
+    yield Row("Storage", "weightsWritten", "weights written per step", "bytes", transfer.written, transfer.transport)
+    yield Row("Storage", "weightsRead", "weights read per step", "bytes", transfer.read, f"{engines} engines")
+
+
+def _judge_rows(job: AgenticRLJob, profile: HardwareProfile, *, trajectories: int, seconds: float) -> Iterator[Row]:
+    calls = trajectories * CALLS_PER_TRAJECTORY
+    rate = calls / seconds
+    executors = math.ceil(CALL_PEAK * rate * profile.call_cpu_seconds / EXECUTOR_LOAD)
+    yield Row(
+        *("Judge", "calls", "calls per step", "count", calls),
+        f"{CALLS_PER_TRAJECTORY:.2f} per trajectory",
+    )
+    yield Row("Judge", "callRate", "calls per second", "count", rate, f"{calls:,.0f} / {duration(seconds)}")
+    yield Row(
+        *("Judge", "executorsNeeded", "executors needed", "count", executors),
+        f"peak {CALL_PEAK:.0f} x {rate:.1f} per second x {profile.call_cpu_seconds} CPU s / {EXECUTOR_LOAD}",
+    )
+    yield Row(
+        *("Judge", "executors", "executors in the manifest", "count", job.spec.executor.replicas),
+        f"spec.executor.replicas, {job.spec.executor.cpu} CPU each",
+    )
+
+
+def _checkpoint_rows(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
+    size = checkpoint_bytes(shape)
+    yield Row("Storage", "checkpointBytes", "checkpoint", "bytes", size, f"12 bytes x {shape.parameters:,} parameters")
+    yield Row(
+        *("Storage", "checkpointSeconds", "write of a checkpoint", "seconds", size / profile.storage),
+        f"every {job.spec.checkpoint.every_steps} steps, during the next rollouts",
+    )

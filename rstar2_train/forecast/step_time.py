@@ -1,0 +1,138 @@
+"""Seconds of an update and of the transfer of weights to the engines, by arithmetic from a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+from rstar2_train.planning.fit import ranks_of, trainer_step
+from rstar2_train.planning.hardware_profile import HardwareProfile
+from rstar2_train.planning.memory import FLOAT32
+from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.trainer.batching import BatchRow, distribute_rows
+
+TRAINED_SHARE = 0.7
+"""Share of the groups that train: the others have equal rewards (paper §4.3: at the end of stage 2 over 70 % of the
+problems are always solved; fewer before)."""
+DELTA_SHARE = 0.01
+"""Changed share of bfloat16 weights per version (docs/weights.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTime:
+    """The seconds of one update, and their parts."""
+
+    micro_batches: int
+    """Micro-batches per rank."""
+    fill: float
+    """Tokens of the sequences / (micro-batches x tokensPerMicroBatch)."""
+    tokens: int
+    """Tokens of all ranks, without padding."""
+    flops: float
+    """Operations per rank, recomputation included."""
+    compute: float
+    """Seconds of arithmetic."""
+    link_bytes: float
+    """Bytes that leave each node (with one node: each device) for gathers and reductions."""
+    link_rate: float
+    """Bytes per second of that link."""
+    link_name: str
+    """Name of that link."""
+
+    @property
+    def communication(self) -> float:
+        """Seconds of gathers and reductions."""
+        return self.link_bytes / self.link_rate
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the update: arithmetic hides communication, or the reverse."""
+        return max(self.compute, self.communication)
+
+
+def update_time(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, lengths: Sequence[int]
+) -> UpdateTime:
+    """Return the time of the update of a stage. `lengths`: tokens of each trained sequence, prompt included."""
+    ranks, step = ranks_of(job, stage), trainer_step(job, stage, shape)
+    budget = job.spec.trainer.tokens_per_micro_batch
+    share = sorted(lengths, reverse=True)[::ranks] or [2]
+    rows = [BatchRow(ids=np.zeros(n, np.int32), learned=np.arange(n) == n - 1, weight=0.0) for n in share]
+    batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget)[0]
+    passes = 3 + step.checkpointed_layers / shape.layers
+    updates = job.grpo_settings(stage).updates_per_step if stage.type == "GRPO" else 1
+    if updates > 1:
+        passes += 1  # log-probabilities at the start of the step
+    forward = sum(shape.forward_flops(batch.ids.size, batch.ids.size * batch.ids.shape[1]) for batch in batches)
+    nodes = job.replicas(stage)
+    rate, name = link_rate(job, profile, nodes=nodes)
+    parameters = shape.parameters * (2 * step.value_bytes + FLOAT32) * (ranks - 1) / ranks
+    return UpdateTime(
+        micro_batches=len(batches),
+        fill=sum(share) / (len(batches) * budget),
+        tokens=sum(lengths),
+        flops=passes * forward,
+        compute=passes * forward / profile.train_flops
+        + len(batches) * profile.micro_batch_seconds
+        + updates * profile.update_seconds,
+        link_bytes=len(batches) * parameters,
+        link_rate=rate,
+        link_name=name,
+    )
+
+
+def link_rate(job: AgenticRLJob, profile: HardwareProfile, *, nodes: int) -> tuple[float, str]:
+    """Return the bytes per second of the slowest link of a gather over all ranks, and its name."""
+    if nodes == 1:
+        return profile.node_link, "links within the node"
+    rdma = job.spec.accelerator.rdma
+    if rdma is None:
+        return profile.network, "network of a node, without RDMA"
+    count = getattr(rdma, "count", 1)
+    return count * profile.rdma_device, f"{count} RDMA device{'s' * (count > 1)} per pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferTime:
+    """The transfer of a weight version to all engines."""
+
+    transport: str
+    written: float
+    """Bytes written to storage."""
+    read: float
+    """Bytes read from storage by all engines."""
+    sent: float
+    """Bytes that trainer rank 0 sends over the network."""
+    seconds: float
+
+
+def transfer_time(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, engines: int
+) -> TransferTime:
+    """Return the time from the end of an update until every engine has its weights."""
+    rollout, size = job.spec.rollout, 4 if job.spec.accelerator.vendor == "None" else 2
+    whole = float(shape.parameters * size)
+    transport: str = rollout.weight_transport
+    if transport == "Auto":
+        transport = "Delta" if size == 2 else "Folder"
+    if transport == "Collective":
+        rate, _ = link_rate(job, profile, nodes=2 if size == 2 else 1)
+        sent = whole * engines
+        return TransferTime(transport=transport, written=0, read=0, sent=sent, seconds=sent / rate)
+    if transport == "Delta":
+        share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
+        written, read = whole * share, whole * DELTA_SHARE * engines
+    else:
+        written, read = whole, whole * engines
+    return TransferTime(
+        transport=transport, written=written, read=read, sent=0, seconds=(written + read) / profile.storage
+    )
+
+
+def checkpoint_bytes(shape: ModelShape) -> float:
+    """Return the bytes of a checkpoint: float32 weights and both moments of AdamW."""
+    return 3.0 * FLOAT32 * shape.parameters
