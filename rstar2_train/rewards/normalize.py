@@ -114,6 +114,8 @@ _REWRITES = [
         (r"\^\\circ\s*(?:" + FONT + r"\{\s*F\s*\}|F(?![a-zA-Z]))", r"\\text{ fahrenheit}"),
         (r"((?<=:\d\d)\s*[AaPp]\.?\s?[Mm]|(?<=\d)\s*[AaPp]\.\s?[Mm])(?![\w}])\.?", r"\\text{\1}"),
         (r"\\textdollar\s*", r"\\$"),
+        (r"(?<=\d)\s*¢", r"\\text{ cents}"),
+        (r"(?<=[\w}])\s*\\cup\s*(?=[a-zA-Z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))", r"\\text{ or }"),
         (FONT + r"\{\s*([,;])\s*(and|or)?\s*\}", r"\1 \2 "),
         (r"(\\mathbb\s*\{?\s*R\s*\}?)\s*-\s*(?=\\\{|\\lbrace)", r"\1\\setminus "),
         (r"\\mathbb\s*\{?\s*R\s*\}?\s*[\^_]\s*(?:\{\s*\+\s*\}|\+)", r"(0,\\infty)"),

@@ -337,6 +337,8 @@ def _same_collections(given: Node, known: Node) -> bool:
             return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
         if given.kind in ("tuple", "set") or known.kind in ("tuple", "set"):
             return False
+    if {given.text, known.text} == {"and", "or"} and all(part.kind == "name" for part in given.parts):
+        return False  # `p \\land q`
     ours, theirs = list(_members(given)), list(_members(known))
     if "set" in (given.kind, known.kind) or _has_signs(given) or _has_signs(known):
         ours, theirs = _distinct(ours), _distinct(theirs)
@@ -520,11 +522,32 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
         return False
     factor = constant_factor(first, second)
     if factor is None:
-        return False
+        return not inequality and _same_derivatives(first, second)
     if inequality:
         return bool(mp.im(factor) == 0 and mp.re(factor) > 0)
     one_letter = any(part.kind in ("name", "apply", "text") for part in known.parts) and len(names(known)) == 1
     return not one_letter or bool(abs(abs(factor) - 1) < mpmath.mpf(10) ** -60)
+
+
+def _same_derivatives(first: Node, second: Node) -> bool:
+    """Return whether two differential equations differ by a factor that has no unknown function: `mx''=kx`, `x''=kx/m`.
+
+    `first`, `second`: the differences of their sides. The factor must not change with the values of the functions.
+    """
+    unknown = {name.rstrip("'") for name in names(second) if name.endswith("'")}
+    if not unknown or names(first) != names(second):
+        return False
+    others = {name: Node("name", text=f"{name}_*") for name in names(second) if name.rstrip("'") in unknown}
+    pairs = [(first, second), (_substituted(first, others), _substituted(second, others))]
+    with mp.workdps(2 * DIGITS):
+        for point in range(3):
+            values = [[evaluate(side, point, 2 * DIGITS)[0] for side in pair] for pair in pairs]
+            if any(abs(value) < mpmath.mpf(10) ** -DIGITS for pair in values for value in pair):
+                return False
+            (a, b), (c, d) = values
+            if abs(a * d - b * c) > abs(a * d) * mpmath.mpf(10) ** -100:
+                return False
+    return True
 
 
 def constant_factor(first: Node, second: Node) -> Any:

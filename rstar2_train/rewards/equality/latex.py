@@ -443,7 +443,7 @@ class Parser:
                 if token.text not in ("{", "}"):
                     side.append(token)
             sides.append(side)
-        texts = ["".join(token.text for token in side) for side in sides]
+        texts = ["".join("\\" * (token.text in _GREEK) + token.text for token in side) for side in sides]
         marks = [re.match(r"d|partial", text) for text in texts]
         if len(sides) == 2 and all(marks) and all(len(side) > 1 for side in sides):
             top = re.fullmatch(r"(?:d|partial)(?:\^(\d))?([a-zA-Z\\]\w*)(?:\(\w\))?", texts[0])

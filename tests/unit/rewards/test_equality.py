@@ -62,8 +62,24 @@ EQUAL = [
     ("0.6666666666666666", r"\frac23"),
     (r"2^{300}\sqrt2+1", r"1+\sqrt{2^{601}}"),
     (r"1+2+\cdots+n", r"1+2+\cdots+n"),
+    ("1.41421356", r"\sqrt2"),
+    (r"\ddot x=-\frac{k}{m}x", r"m\ddot{x}+kx=0"),
+    (r"\dot\theta=\omega", r"\frac{d\theta}{dt}=\omega"),
+    (r"P'(t)=kP(t)", r"\frac{dP}{dt}=kP"),
+    (r"10\pmod 7", r"3\pmod 7"),
+    (r"\begin{cases}x=1\\y=2\end{cases}", "(1,2)"),
+    (r"\operatorname{cis}60^\circ", r"\frac{1+i\sqrt3}{2}"),
+    (r"\log 2", r"\log_{10} 2"),
+    (r"x_1=1, x_2=2", "x=2, x=1"),
 ]
 DIFFERENT = [
+    ("1.41421357", r"\sqrt2"),
+    (r"20{,}000", r"20{,}000\pi"),
+    (r"\{\emptyset\}", r"\emptyset"),
+    ("6:00", "5:00"),
+    ("yy''+y^2=0", "y''+y=0"),
+    (r"p\lor q", r"p\land q"),
+    (r"\ln 2", r"\log_{10} 2"),
     ("9.1e-31", "1.6e-19"),
     ("-1.6e-19", "1.6e-19"),
     ("0", "1.6e-19"),
@@ -124,6 +140,11 @@ def test_verdict_of_different_answers_is_wrong(answer: str, gold: str) -> None:
 def test_verdict_of_unsolved_equation_is_wrong() -> None:
     """A multiple of the equation does not state the known value; the reverse states more than the gold equation."""
     assert (verdict([("2x=10", "x=5")]), verdict([("x=5", "2x=10")])) == ("wrong", "correct")
+
+
+def test_verdict_of_a_time_is_no_ratio() -> None:
+    """A known answer that a ratio would reduce is a time of day; of another one, the answer may be unreduced."""
+    assert (verdict([("1:10", "3:30")]), verdict([("3:30", "1:10")])) == ("wrong", "correct")
 
 
 def test_verdict_any_pair_decides() -> None:
