@@ -90,7 +90,7 @@ def equal(answer: str, gold: str) -> bool:
             raise
         except ParseError:
             continue
-        if not commas:
+        if not commas and known.kind != "set":
             known, given = _as_tuple(known), _as_tuple(given)
         if same(given, known):
             return True

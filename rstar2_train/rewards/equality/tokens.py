@@ -91,6 +91,7 @@ _REPEATED = re.compile(
     r"\s*\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?:(\d*)\\dot\s*(?:\{\s*(\d)\s*\}|(\d)))?|\((\d+)\)"
 )
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\\(?:ldots|dots|cdots)(?![a-zA-Z]))")
+_JOINED_WORDS = re.compile(r"([A-Za-z][A-Za-z ]*?)(?:\s*,|\s+(and|or))")
 _BARE_LETTERS = re.compile(r"[a-zA-Z]+")
 
 
@@ -203,6 +204,11 @@ class Lexer:
                 break
             closing += 1
         content = self.text[end + 1 : closing].strip()
+        joined = _JOINED_WORDS.fullmatch(content)
+        if joined:  # `2\\text{ apples and }3`
+            self.tokens.append(Token("word", " ".join(joined[1].split())))
+            self._sign("and" if joined[2] != "or" else "or")
+            return closing + 1
         word = content.strip(" .,;:")
         if word.lower() in ("or", "and"):
             self._sign(word.lower())

@@ -63,6 +63,7 @@ EQUAL = [
     (r"2^{300}\sqrt2+1", r"1+\sqrt{2^{601}}"),
     (r"1+2+\cdots+n", r"1+2+\cdots+n"),
     ("1.41421356", r"\sqrt2"),
+    ("200, 100", r"\{100,200\}"),
     (r"\ddot x=-\frac{k}{m}x", r"m\ddot{x}+kx=0"),
     (r"\dot\theta=\omega", r"\frac{d\theta}{dt}=\omega"),
     (r"P'(t)=kP(t)", r"\frac{dP}{dt}=kP"),
@@ -74,6 +75,8 @@ EQUAL = [
 ]
 DIFFERENT = [
     ("1.41421357", r"\sqrt2"),
+    (r"3\text{ apples and }2", r"2\text{ apples and }3"),
+    (r"5\text{ boys, }4", r"4\text{ boys, }5"),
     (r"20{,}000", r"20{,}000\pi"),
     (r"\{\emptyset\}", r"\emptyset"),
     ("6:00", "5:00"),
