@@ -128,6 +128,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     async def wait(judge: LocalJudge) -> None:
         print(f"The judge listens on {judge.url} (API page: {judge.url}/docs). Press Ctrl-C to stop it.", flush=True)
+        print(f"Its logs are in {judge.folder / 'logs'}.", flush=True)
         await asyncio.Event().wait()
 
     check_bind(args.host, token=read_secret(JUDGE_TOKEN), insecure=args.insecure)
