@@ -7,7 +7,7 @@ WORKERS ?= logical
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu docs docs-serve \
+.PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory
 
@@ -65,6 +65,9 @@ e2e-full: setup ## Run the slow cluster tests too: examples/tiny.yaml undisturbe
 
 test-gpu: setup ## Run the tests that need a GPU; they skip with the reason if there is none
 	@$(BIN)/pytest -m gpu $(wildcard tests/integration/*/test_*_gpu.py)
+
+gpu-smoke: setup ## Run the smoke curriculum on the GPUs of this machine (bench/results/gpu.json); skips if there is none
+	@$(BIN)/python -m bench.gpu_smoke
 
 ##@ Documentation and generated files
 docs: setup ## Build the documentation site into build/site; fails on a broken link, a missing page or a missing anchor

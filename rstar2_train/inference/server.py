@@ -22,6 +22,7 @@ from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec
 from rstar2_train.api.rules import RESERVED_ENGINE_ARGS
 from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.planning.fit import cpu_kv_bytes, longest_sequence
+from rstar2_train.planning.memory import ENGINE_SHARE
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.scratch_dir import scratch_dir
 from rstar2_train.weights.transfer import BACKEND
@@ -51,11 +52,13 @@ def engine_command(
     seed: int,
     port: int,
     host: str = "127.0.0.1",
+    memory_share: float = ENGINE_SHARE,
     python: str = sys.executable,
 ) -> EngineCommand:
     """Return the command line and environment of one engine.
 
-    `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together. The job's
+    `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together;
+    `memory_share`: share of each GPU's memory that the engine may use. The job's
     `rollout.engineArgs` override the arguments chosen here (None removes one). Raises ValueError for an argument that
     only the system may set.
     """
@@ -96,7 +99,7 @@ def engine_command(
     else:
         if accelerator.vendor == "AMD":
             tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
-        _gpu(args, rollout=rollout)
+        _gpu(args, rollout=rollout, memory_share=memory_share)
     for name, value in rollout.engine_args.items():
         key = name.lstrip("-").replace("_", "-")
         if key in RESERVED_ENGINE_ARGS:
@@ -139,11 +142,11 @@ def _cpu(
     }
 
 
-def _gpu(args: dict[str, Any], *, rollout: RolloutSpec) -> None:
+def _gpu(args: dict[str, Any], *, rollout: RolloutSpec, memory_share: float) -> None:
     """Set the arguments for a large model on accelerators."""
     args |= {
         "dtype": "bfloat16",
-        "gpu-memory-utilization": 0.9,
+        "gpu-memory-utilization": memory_share,
         "max-num-seqs": rollout.admission.max_in_flight,
         "max-num-batched-tokens": 8192,
     }
@@ -168,6 +171,12 @@ def _main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the initial model")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: loopback only)")
+    parser.add_argument(
+        "--memory-share",
+        type=float,
+        default=ENGINE_SHARE,
+        help="share of each GPU's memory for the engine; less than the default if a trainer uses the same GPU",
+    )
     options = parser.parse_args()
     config_file = options.model / "config.json"
     try:
@@ -190,6 +199,7 @@ def _main() -> None:
             seed=job.spec.seed,
             port=options.port,
             host=options.host,
+            memory_share=options.memory_share,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

@@ -64,7 +64,9 @@ class _ServingStack:
         if not self._external.judge:
             preflight.check_machine(self._model.executor, self._state)
         chat_format = self._model.chat_format()
-        services = Services.create(self._model.executor, self._state, engines=1)
+        vendor = "None" if self._external.engine else self._model.accelerator.vendor
+        devices = preflight.engine_devices(vendor, tensor_parallel=self._model.rollout.tensor_parallel)
+        services = Services.create(self._model.executor, self._state, engines=1, devices=devices)
         logs, register = self._state.logs, self._state.children_file
         async with Supervisor(logs=logs, register=register, notify=self._notify) as supervisor:
             model, urls = await supervisor.run_until_stopped(self._start(supervisor, services))

@@ -112,7 +112,9 @@ class _SamplingRun:
         self, supervisor: Supervisor, request: SampleRequest, saved: SavedSamples
     ) -> tuple[list[SampleResult], float]:
         plan, external, spec = self._plan, self._plan.external, self._plan.job.spec
-        services = Services.create(spec.executor, plan.state, engines=0 if external.engine else spec.rollout.replicas)
+        devices = None if external.engine else preflight.assign_devices(plan.job, trains=False)
+        engines = 0 if external.engine else spec.rollout.replicas
+        services = Services.create(spec.executor, plan.state, engines=engines, devices=devices)
         await self._start(services, supervisor)
         urls, token, connect = services.engine_urls, services.engine_token, None
         if plan.folder is None:

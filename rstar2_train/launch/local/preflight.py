@@ -27,6 +27,8 @@ from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
+from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
+from rstar2_train.planning.model_shape import UnknownModel, read_shape
 from rstar2_train.utils.files import write_atomically
 
 MIN_FREE_BYTES = 512 * 2**20
@@ -75,6 +77,35 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     errors = find_invalid_files(job) | missing
     _raise_all([f"{field}: {message}" for field, message in errors.items()])
     return job
+
+
+def assign_devices(job: AgenticRLJob, *, trains: bool = True) -> DeviceAssignment:
+    """Return the devices of the trainer and of each engine; none for a job on the CPU.
+
+    `trains`: whether the job's learning stages run here. Raises PreflightError if the devices do not suffice.
+    """
+    if job.spec.accelerator.vendor == "None":
+        return DeviceAssignment()
+    source = job.spec.model.source
+    try:
+        shape = read_shape(source, folder=Path(source) if Path(source).is_dir() else None)
+    except UnknownModel:
+        shape = None
+    try:
+        devices = visible_devices(job.spec.accelerator.vendor, os.environ)
+        return assign(job, devices, shape=shape, trains=trains)
+    except DevicesError as error:
+        raise PreflightError(f"error: {error}") from error
+
+
+def engine_devices(vendor: Vendor, *, tensor_parallel: int) -> DeviceAssignment:
+    """Return the devices of a single engine. Raises PreflightError if they do not suffice."""
+    if vendor == "None":
+        return DeviceAssignment()
+    try:
+        return assign_engine(vendor, visible_devices(vendor, os.environ), tensor_parallel=tensor_parallel)
+    except DevicesError as error:
+        raise PreflightError(f"error: {error}") from error
 
 
 def check_machine(executor: ExecutorSpec, state: JobState) -> None:

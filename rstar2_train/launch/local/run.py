@@ -30,6 +30,7 @@ from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.evaluation.job_report import JobReport, build_report, slice_table, stage_table, write_report
 from rstar2_train.launch.local import preflight
+from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.launch.local.services import Services
 from rstar2_train.launch.local.terminal_view import watch
 from rstar2_train.tracking import shipper
@@ -61,16 +62,18 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
             console.print("Preparing data and base model ...", style="dim")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
+        devices = preflight.assign_devices(resolved)
         for note in notes:
             console.print(note, style="yellow", highlight=False, markup=False)
-        return asyncio.run(_LocalRun(resolved, state, console).main())
+        return asyncio.run(_LocalRun(resolved, state, console, devices).main())
 
 
 class _LocalRun:
     """One run of a job on this machine."""
 
-    def __init__(self, job: AgenticRLJob, state: JobState, console: Console) -> None:
+    def __init__(self, job: AgenticRLJob, state: JobState, console: Console, devices: DeviceAssignment) -> None:
         self._job = job
+        self._devices = devices
         self._state = state
         self._console = console
         self._started = time.time()
@@ -96,7 +99,9 @@ class _LocalRun:
 
     async def _run_pending(self, pending: list[Stage]) -> Ending:
         job, state = self._job, self._state
-        self._services = Services.create(job.spec.executor, state, engines=job.spec.rollout.replicas)
+        self._services = Services.create(
+            job.spec.executor, state, engines=job.spec.rollout.replicas, devices=self._devices
+        )
         self._stop = asyncio.Event()
         async with Supervisor(logs=state.logs, register=state.children_file, notify=self._warn) as supervisor:
             self._supervisor = supervisor

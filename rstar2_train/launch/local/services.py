@@ -20,6 +20,7 @@ from rstar2_train.api.roles import ExecutorSpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.judge.local import PROBE_TIMEOUT, LocalJudge
+from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.tracking import shipper
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, secret_env
 from rstar2_train.utils.ports import LOOPBACK, free_ports
@@ -39,10 +40,13 @@ class Services:
     judge_token: str
     engine_ports: tuple[int, ...]
     engine_token: str
+    devices: DeviceAssignment
 
     @classmethod
-    def create(cls, executor: ExecutorSpec, state: JobState, *, engines: int) -> Services:
-        """Choose free ports and new secrets. `engines`: number of engines."""
+    def create(
+        cls, executor: ExecutorSpec, state: JobState, *, engines: int, devices: DeviceAssignment | None = None
+    ) -> Services:
+        """Choose free ports and new secrets. `engines`: number of engines; `devices`: of each child, default: none."""
         redis_port, judge_port, *engine_ports = free_ports(2 + engines)
         judge_token = secrets.token_urlsafe(24)
         local_judge = LocalJudge(
@@ -59,6 +63,7 @@ class Services:
             judge_token=judge_token,
             engine_ports=tuple(engine_ports),
             engine_token=secrets.token_urlsafe(24),
+            devices=devices or DeviceAssignment(),
         )
 
     @property
@@ -75,6 +80,8 @@ class Services:
         """Return a vLLM engine with the job's arguments."""
         argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(self.state.job_file)]
         argv += ["--model", str(model), "--port", str(self.engine_ports[index])]
+        if self.devices.engine_share is not None:
+            argv += ["--memory-share", str(self.devices.engine_share)]
         advice = "check spec.rollout, its engineArgs and spec.model.source"
         return self.engine_child(index, argv, env={}, advice=advice)
 
@@ -83,7 +90,7 @@ class Services:
         return Child(
             f"engine-{index}",
             argv,
-            env={**env, **secret_env(ENGINE_TOKEN, self.engine_token)},
+            env={**env, **self.devices.engine_environment(index), **secret_env(ENGINE_TOKEN, self.engine_token)},
             ready=_health_probe(f"{self.engine_urls[index]}/health"),
             ready_seconds=ENGINE_READY_SECONDS,
             advice=advice,
@@ -99,7 +106,8 @@ class Services:
         argv += ["--stage", stage.name, "--attempt", str(attempt), "--judge", self.judge.url]
         for url in self.engine_urls:
             argv += ["--engine", url]
-        env = secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)
+        env = self.devices.trainer_environment()
+        env |= secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)
         return Child(f"orchestrator-{stage.name}-{attempt}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)
 
 
