@@ -32,7 +32,7 @@ class Condition(ApiModel):
 
     type: Word
     """Ready, Stalled, PodsScheduled, StorageReady, RedisReady, JudgeReady, RolloutReady, Training, Suspended, Degraded,
-    Succeeded or Failed."""
+    PlanFits, Succeeded or Failed."""
     status: Literal["True", "False", "Unknown"]
     """Status of the condition."""
     reason: Cause

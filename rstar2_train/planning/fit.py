@@ -124,18 +124,29 @@ def misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> l
 
 
 def spec_warnings(job: AgenticRLJob) -> list[Issue]:
-    """Return the issues of a job on the largest devices of its vendor; none for a model of unknown shape or a CPU.
+    """Return the issues of a job on the largest devices of its vendor; none if `has_plan` is False.
 
     For the operator: never a reason to reject a job.
     """
-    if job.spec.accelerator.vendor == "None":
-        return []
-    try:
-        shape = read_shape(job.spec.model.source)
-    except UnknownModel:
+    shape = _known_shape(job)
+    if shape is None:
         return []
     profile = largest_device(job.spec.accelerator.vendor)
     return [issue for issue in misfits(job, shape, profile) if not issue.warning]
+
+
+def has_plan(job: AgenticRLJob) -> bool:
+    """Return whether the operator can plan a job: it uses GPUs, and the shape of its model is known."""
+    return _known_shape(job) is not None
+
+
+def _known_shape(job: AgenticRLJob) -> ModelShape | None:
+    if job.spec.accelerator.vendor == "None":
+        return None
+    try:
+        return read_shape(job.spec.model.source)
+    except UnknownModel:
+        return None
 
 
 def _trainer_misfits(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Iterator[Issue]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -77,6 +78,7 @@ def load_profile(name: str) -> HardwareProfile:
         raise ProfileError(f"{path}: {error}") from error
 
 
+@cache
 def largest_device(vendor: Vendor) -> HardwareProfile:
     """Return the vendor's profile with the most memory per device."""
     profiles = [HardwareProfile.model_validate(each) for each in json.loads(PROFILES.read_text("utf-8")).values()]

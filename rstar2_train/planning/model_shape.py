@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
             return shape_of(json.loads(file.read_text(encoding="utf-8")), name=folder.name)
         except (OSError, ValueError) as error:
             raise UnknownModel(f"spec.model.source: {file} cannot be used: {error}") from error
-    models: dict[str, dict[str, Any]] = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
+    models = _known_models()
     name = source.split("@")[0].split("/")[-1]
     key = "generated" if source.startswith("generated://") else _VARIANT.sub("", name.lower())
     for known, config in models.items():
@@ -118,6 +119,12 @@ def read_shape(source: str, *, folder: Path | None = None) -> ModelShape:
         f"spec.model.source: the shape of {source} is not known. Pass --model FOLDER with a folder that has its "
         f"config.json, or use one of {', '.join(models)}."
     )
+
+
+@cache
+def _known_models() -> dict[str, dict[str, Any]]:
+    models: dict[str, dict[str, Any]] = json.loads(KNOWN_MODELS.read_text(encoding="utf-8"))["models"]
+    return models
 
 
 def shape_of(config: Mapping[str, Any], *, name: str) -> ModelShape:

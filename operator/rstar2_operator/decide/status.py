@@ -13,6 +13,7 @@ from rstar2_operator.decide import disruption, stage_progress
 from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
+from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
@@ -41,7 +42,8 @@ def status_of(
         "restartsCountedTowardsMax": plan.counted,
         "startTime": old.get("startTime") or timestamp(now),
         **_times(plan, old, now=now),
-        "conditions": with_times(old.get("conditions") or (), conditions(plan, observed, problems), now=now,
+        "conditions": with_times(old.get("conditions") or (),
+                                 [*conditions(plan, observed, problems), *plan_fits(job)], now=now,
                                  generation=generation),
         "stages": rows,
         "roles": _roles(observed, plan),
