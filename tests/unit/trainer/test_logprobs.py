@@ -55,3 +55,42 @@ def test_token_logprobs_without_gradients() -> None:
     with torch.no_grad():
         logprobs, _ = token_logprobs(hidden=hidden, head=head, targets=targets, chunk=6)
     torch.testing.assert_close(logprobs, torch.log_softmax(hidden @ head.t(), -1)[torch.arange(20), targets])
+
+
+@pytest.mark.parametrize("chunk", [3, 16])
+def test_token_logprobs_pass_gradcheck(chunk: int) -> None:
+    """The backward pass equals numerical differentiation in float64, for several chunks and for one."""
+    torch.manual_seed(0)
+    hidden = torch.randn(10, 4, dtype=torch.float64, requires_grad=True)
+    head = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 7, (10,))
+
+    def logprobs(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        return token_logprobs(hidden=hidden, head=head, targets=targets, chunk=chunk, temperature=0.7)[0]
+
+    assert torch.autograd.gradcheck(logprobs, (hidden, head))
+
+
+def test_token_logprobs_of_bfloat16_have_float32_logits() -> None:
+    """16-bit inputs lose nothing in the logits; logits rounded to bfloat16 would be off by 1e-3 nats and more."""
+    torch.manual_seed(0)
+    hidden, head = torch.randn(64, 256).bfloat16(), (torch.randn(500, 256) / 8).bfloat16()
+    targets = torch.randint(0, 500, (64,))
+    exact = torch.log_softmax(hidden.double() @ head.double().t(), -1)[torch.arange(64), targets]
+    rounded = torch.log_softmax((hidden @ head.t()).float(), -1)[torch.arange(64), targets]
+    actual, _ = token_logprobs(hidden=hidden, head=head, targets=targets, chunk=16)
+    assert (actual - exact).abs().max() < 1e-5
+    assert (rounded - exact).abs().mean() > 1e-3
+
+
+def test_token_logprobs_accumulate_the_head_in_float32() -> None:
+    """The gradient of a bfloat16 head is rounded once, not once per chunk."""
+    torch.manual_seed(0)
+    hidden = torch.randn(64, 16).bfloat16()
+    head = torch.randn(50, 16).bfloat16().requires_grad_()
+    targets = torch.randint(0, 50, (64,))
+    gradients = []
+    for chunk in (4, 64):
+        logprobs, _ = token_logprobs(hidden=hidden, head=head, targets=targets, chunk=chunk)
+        gradients.append(torch.autograd.grad(logprobs.sum(), head)[0])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=8e-3, atol=0.0)
