@@ -8,16 +8,16 @@ the weights to each engine; the files of `Delta` are the fallback.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rstar2_train.api.roles import RolloutSpec, WeightTransportName
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.weights import version_store
+from rstar2_train.weights.model_config import model_config, stored_dtype_name
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ProbeWriter:
         expected, fingerprint = await asyncio.to_thread(group.score, rows)
         changed = self._fingerprint is not None and fingerprint != self._fingerprint
         self._fingerprint = fingerprint
-        return Probe(rows, expected, TOLERANCE[stored_dtype(config)], changed)
+        return Probe(rows, expected, TOLERANCE[stored_dtype_name(config)], changed)
 
 
 class FolderTransport:
@@ -175,7 +175,7 @@ def make_transport(rollout: RolloutSpec, *, weights: Path, model_dir: Path) -> W
         weights: directory of the versions, which the engines can read.
         model_dir: the trainer's model folder.
     """
-    name, reason = choose_transport(rollout.weight_transport, dtype=stored_dtype(model_config(model_dir)))
+    name, reason = choose_transport(rollout.weight_transport, dtype=stored_dtype_name(model_config(model_dir)))
     log.info("weight transport %s: %s", name, reason)
     probes = ProbeWriter() if rollout.weight_probe else None
     if name == "Folder":
@@ -193,14 +193,3 @@ def choose_transport(wanted: WeightTransportName, *, dtype: str) -> tuple[Weight
     if dtype == "float32":
         return "Folder", "every float32 weight changes in each step, so a delta would be as large as the model"
     return "Delta", f"about 1 % of {dtype} weights change per step, and any shared file system can carry deltas"
-
-
-def model_config(model_dir: Path) -> dict[str, Any]:
-    """Return the content of a model's config.json."""
-    content: dict[str, Any] = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-    return content
-
-
-def stored_dtype(config: dict[str, Any]) -> str:
-    """Return the dtype of a model's weights, from its config.json."""
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32")

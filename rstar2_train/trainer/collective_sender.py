@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rstar2_train.weights.shard_file import BITS, bit_sum
+from rstar2_train.trainer.shard_writer import signed_bits, tensor_bit_sum
 from rstar2_train.weights.tensor_group import TensorGroup, listen, server_store
 from rstar2_train.weights.transfer import TensorInfo
 
@@ -35,8 +35,7 @@ class CollectiveSender:
         infos = []
         for name, tensor in tensors.items():
             dtype = str(tensor.dtype).removeprefix("torch.")
-            bits = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int32).numpy().view(BITS[dtype])
-            infos.append(TensorInfo(name, list(tensor.shape), dtype, bit_sum(bits)))
+            infos.append(TensorInfo(name, list(tensor.shape), dtype, tensor_bit_sum(signed_bits(tensor))))
         return infos
 
     def release(self) -> None:

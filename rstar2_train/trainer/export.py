@@ -14,6 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from rstar2_train.trainer.model import INDEX, SINGLE, Policy, named_shards
+from rstar2_train.weights.model_config import model_config, stored_dtype_name
 
 FILE_BYTES = 4 * 2**30
 """Approximate size of a weights file: rank 0 never holds a whole large model."""
@@ -68,12 +69,10 @@ def gather(policy: Policy, source: Path) -> dict[str, torch.Tensor]:
 
 def stored_dtype(source: Path) -> torch.dtype:
     """Return the dtype of a model folder's weights, from its config.json. Raises ValueError for another kind."""
-    config = json.loads((source / "config.json").read_text())
-    dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "float32", None)
+    name = stored_dtype_name(model_config(source))
+    dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(
-            f"{source / 'config.json'}: dtype {config.get('dtype')!r} is not a floating-point type of torch"
-        )
+        raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not a floating-point type of torch")
     return dtype
 
 

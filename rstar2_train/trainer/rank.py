@@ -136,14 +136,14 @@ class TrainerRank:
         """Start a chain of weight versions, in the dtype of `model_dir`; the first version must be a snapshot."""
         self.writer = ShardWriter(rank=self.rank, ranks=self.ranks, dtype=export.stored_dtype(model_dir))
 
-    def write_version(self, folder: Path, snapshot: bool) -> FileSummary:
+    def write_version(self, folder: Path, base: str | None) -> FileSummary:
         """Write this rank's file of a weight version. No collective: each rank writes its own shards."""
         policy, _ = self._loaded()
-        return self._chain().write(folder, named_shards(policy), snapshot=snapshot)
+        return self._chain().write(folder, named_shards(policy), base=base)
 
-    def commit_version(self) -> None:
+    def commit_version(self, version_id: str) -> None:
         """Take the last written weight version as the base of the next one."""
-        self._chain().commit()
+        self._chain().commit(version_id)
 
     def stage_weights(self, model_dir: Path) -> list[TensorInfo]:
         """Gather the weights into rank 0's CPU memory for a collective transfer; return its tensors. Collective."""

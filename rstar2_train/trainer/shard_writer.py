@@ -32,24 +32,35 @@ class ShardWriter:
         self._name = str(dtype).removeprefix("torch.")
         if self._name not in BITS:
             raise ValueError(f"weights of dtype {self._name} cannot be published as deltas: use {', '.join(BITS)}")
+        self._id: str | None = None
+        """Id of the last committed version."""
         self._committed: dict[str, Tensor] = {}
         """Bit patterns of each shard in the last committed version, flat."""
         self._pending: dict[str, tuple[Tensor | None, Tensor]] = {}
         """Positions (None: all) and bit patterns of each shard that the uncommitted version changes."""
 
-    def write(self, folder: Path, shards: dict[str, Any], *, snapshot: bool) -> FileSummary:
+    def write(self, folder: Path, shards: dict[str, Any], *, base: str | None) -> FileSummary:
         """Write this rank's file; commit it later.
 
         Args:
             folder: the folder of the version, not yet visible to readers.
             shards: this rank's part of each parameter, a DTensor, by name.
-            snapshot: write the whole shards; the first version must be one.
-        """
-        self._pending = {}
-        return write_shards(folder / f"rank-{self._rank:04d}.shards", self._shards(shards, snapshot=snapshot))
+            base: id of the version to which the file has the changes; None: write the whole shards.
 
-    def commit(self) -> None:
-        """Take the last written version as the base of the next one."""
+        Raises:
+            ValueError: if `base` is not the last committed version.
+        """
+        if base is not None and base != self._id:
+            raise ValueError(
+                f"rank {self._rank} cannot write the changes to version {base}: its last version is {self._id}; "
+                "publish a snapshot first"
+            )
+        self._pending = {}
+        return write_shards(folder / f"rank-{self._rank:04d}.shards", self._shards(shards, snapshot=base is None))
+
+    def commit(self, version_id: str) -> None:
+        """Take the last written version, with this id, as the base of the next one."""
+        self._id = version_id
         for name, (positions, values) in self._pending.items():
             if positions is None:
                 self._committed[name] = values
@@ -63,7 +74,7 @@ class ShardWriter:
             local = parameter.to_local().detach()
             if not local.numel():
                 continue
-            bits = local.to(self._dtype).reshape(-1).view(_VIEWS[self._dtype.itemsize])
+            bits = signed_bits(local.to(self._dtype))
             rows = -(-parameter.shape[0] // self._ranks)  # fully_shard splits the first dimension as torch.chunk does
             start = min(self._rank * rows, parameter.shape[0]) * math.prod(parameter.shape[1:])
             positions = None if snapshot else changed_positions(self._committed[name], bits)
@@ -80,7 +91,7 @@ class ShardWriter:
                 dtype=self._name,
                 start=start,
                 count=len(bits),
-                checksum=_sum(bits),
+                checksum=tensor_bit_sum(bits),
                 positions=None if positions is None else positions.cpu().numpy(),
                 values=_array(values, self._name),
             )
@@ -97,12 +108,17 @@ def fingerprint(shards: dict[str, Any], dtype: torch.dtype) -> list[int]:
     """Return the bit sum of each of this rank's shards in the stored dtype: another version has other sums."""
     sums = []
     for parameter in shards.values():
-        local = parameter.to_local().detach().to(dtype).reshape(-1)
-        sums.append(_sum(local.view(_VIEWS[dtype.itemsize])))
+        sums.append(tensor_bit_sum(signed_bits(parameter.to_local().detach().to(dtype))))
     return sums
 
 
-def _sum(bits: Tensor) -> int:
+def signed_bits(values: Tensor) -> Tensor:
+    """Return the bit patterns of a float tensor as a flat tensor of signed integers of the same width."""
+    return values.reshape(-1).view(_VIEWS[values.dtype.itemsize])
+
+
+def tensor_bit_sum(bits: Tensor) -> int:
+    """Return the checksum of flat bit patterns, as `shard_file.bit_sum`."""
     if bits.device.type == "cpu":  # ten times as fast as torch on one core
         return bit_sum(bits.numpy())
     return int(bits.sum(dtype=torch.int64))

@@ -196,12 +196,13 @@ class TrainerGroup:
 
         Raises:
             StageFailed: StorageFull; no files are left, and the base of the next version stays the same.
+            ValueError: if `base` is not the last published version.
         """
         with checkpoint.write_folder(folder, durable=False) as aside:
-            files = self._ranks.call("write_version", aside, base is None)
+            files = self._ranks.call("write_version", aside, base)
             manifest = VersionManifest(version_id, version, base, files)
             version_store.write_manifest(aside, manifest)
-        self._ranks.call("commit_version")
+        self._ranks.call("commit_version", version_id)
         return manifest
 
     def stage_weights(self) -> list[TensorInfo]:

@@ -148,18 +148,24 @@ class Generator:
         groups: dict[str, Group] = {}
         selected: dict[str, list[TrainSequence] | None] = {}
         writes: list[asyncio.Future[None]] = []
+        writing = asyncio.Lock()  # first come, first served: the log has the order in which the groups finished
+
+        def add(group: Group) -> None:
+            groups[group[0].prompt_id] = group
+            selected[group[0].prompt_id] = self._select(group, step)
+
+        async def append(group: Group) -> None:
+            async with writing:
+                await asyncio.to_thread(group_log.append, group)
 
         def accept(group: Group) -> None:
             ctx.check_current()
-            groups[group[0].prompt_id] = group
-            selected[group[0].prompt_id] = self._select(group, step)
-            previous = writes[-1] if writes else None
-            writes.append(asyncio.create_task(_append(group_log, group, after=previous)))
+            add(group)
+            writes.append(asyncio.create_task(append(group)))
 
         for group in await asyncio.to_thread(group_log.read):
             if self._usable(group, problems) and self._recent(group, step):
-                groups[group[0].prompt_id] = group
-                selected[group[0].prompt_id] = self._select(group, step)
+                add(group)
         if groups:
             log.info("step %d: %d groups are stored; sampling the others", step + 1, len(groups))
         try:
@@ -225,10 +231,3 @@ class Generator:
             and len(group) == self._settings.rollouts_per_prompt
             and not any(trajectory.failed for trajectory in group)
         )
-
-
-async def _append(group_log: GroupLog, group: Group, *, after: asyncio.Future[None] | None) -> None:
-    """Append a group to the log in a thread, after the group before it."""
-    if after is not None:
-        await asyncio.wait({after})
-    await asyncio.to_thread(group_log.append, group)

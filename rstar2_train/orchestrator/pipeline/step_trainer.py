@@ -100,8 +100,8 @@ class StepTrainer:
         record = _step_record(self.step, groups, effective_sample_size=size)
         self._history.append(record)
         self.end_reason = self._end_reason()
-        recent = self._history[-_history_length(self._settings) :]
-        self._trainer.extra["history"] = [asdict(record) for record in recent]
+        # All of it: collapse compares with the best of all earlier windows.
+        self._trainer.extra["history"] = [asdict(record) for record in self._history]
         self._trainer.rewards.append((sampled, record.reward))
 
     def _end_reason(self) -> EndReason | None:
@@ -134,8 +134,3 @@ def _step_record(step: int, groups: Sequence[Group], *, effective_sample_size: f
         all_correct=fmean(bool(group) and all(t.reward > 0 for t in group) for group in alive),
         effective_sample_size=effective_sample_size,
     )
-
-
-def _history_length(settings: GRPOSettings) -> int:
-    """Return the number of steps that the triggers need: collapse compares with the best of all earlier windows."""
-    return max(settings.advance_when.window_steps, settings.advance_when.min_steps, settings.steps)

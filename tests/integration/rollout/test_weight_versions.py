@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import threading
@@ -58,11 +59,11 @@ class Trainer:
         target = version_store.version_folder(self.folder / "versions", self.number, version_id)
         target.mkdir(parents=True)
         full = snapshot or self.manifest is None
-        files = [self.rank.write_version(target, full)]
         base = None if full or self.manifest is None else self.manifest.id
+        files = [self.rank.write_version(target, base)]
         self.manifest = VersionManifest(version_id, f"v{self.number}", base, files)
         version_store.write_manifest(target, self.manifest)
-        self.rank.commit_version()
+        self.rank.commit_version(version_id)
         self.chain = [target] if full else [*self.chain, target]
         self.number += 1
         return DeltaUpdate(list(self.chain), self.manifest.version, version_id, self.probe())
@@ -277,5 +278,41 @@ async def test_collective_wrong_tensor_is_refused(pool: EnginePool, engine: Engi
     next(iter(sender.sender.tensors.values())).view(-1)[0] += 1
     await pool.push(sender.update)
     assert "500" in sender.update.failures[engine.url]
+    expected = folder_hashes(trainer.export("after"))
+    assert (await hashes(client)).items() >= expected.items()
+
+
+async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """The probe runs before a request in flight continues: no token comes from weights that it refused."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    request = asyncio.create_task(client.generate([5, 77, 130, 9] * 10, max_tokens=180, seed=3))
+    await asyncio.sleep(0.15)
+    trainer.update(1e-3)
+    with pytest.raises(EngineUnavailable, match=r"probe of version 'v1'.*the engine has other weights"):
+        await pool.push(forge(trainer.publish(), corrupt="model.embed_tokens.weight"), keep_requests=True)
+    await asyncio.sleep(0.5)
+    assert not request.done()
+    assert pool.serving == []
+    await pool.push(trainer.publish(snapshot=True), keep_requests=True)
+    generation = await request
+    assert generation.weight_version == "v0"
+    [(later, start)] = generation.later_versions
+    assert later == "v2"
+    assert 0 < start < len(generation.token_ids) == len(generation.logprobs) == 180
+
+
+async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+    """A request spans a collective transfer; the engine then has the trainer's weights bit by bit."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    request = asyncio.create_task(client.generate([5, 77, 130, 9] * 10, max_tokens=180, seed=3))
+    await asyncio.sleep(0.15)
+    trainer.update(1e-3)
+    sender = Sender(trainer)
+    await pool.push(sender.update, keep_requests=True)
+    assert not sender.update.failures
+    generation = await request
+    assert [generation.weight_version, *(version for version, _ in generation.later_versions)] == ["v0", "v1"]
     expected = folder_hashes(trainer.export("after"))
     assert (await hashes(client)).items() >= expected.items()

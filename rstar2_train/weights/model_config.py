@@ -1,0 +1,18 @@
+"""Reads the config.json of a model folder, without torch: orchestrator and ranks agree on the stored dtype."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def model_config(model_dir: Path) -> dict[str, Any]:
+    """Return the content of a model's config.json."""
+    content: dict[str, Any] = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    return content
+
+
+def stored_dtype_name(config: dict[str, Any]) -> str:
+    """Return the name of the dtype of a model's weights, from its config.json; float32 if it has none."""
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
