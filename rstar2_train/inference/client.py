@@ -134,9 +134,10 @@ class EngineClient:
         """Load the weights in `folder` (an absolute path that the engine can read) as `version`.
 
         Aborts the requests in flight, clears the prefix cache, and verifies the version at the end. With
-        `keep_requests` the requests wait instead, and their next tokens come from the new weights. During the load, and
-        after a failure in the middle of it, the engine's version is `loading`. Raises EngineRejected when the folder
-        holds another model (the old weights stay), EngineUnavailable when the engine fails or exceeds `seconds`.
+        `keep_requests` the requests wait instead until `release`, and their next tokens come from the new weights.
+        During the load, and after a failure in the middle of it, the engine's version is `loading`. Raises
+        EngineRejected when the folder holds another model (the old weights stay), EngineUnavailable when the engine
+        fails or exceeds `seconds`.
         """
         async with self._deadline(version, seconds):
             await self._replace_weights(
@@ -178,25 +179,38 @@ class EngineClient:
         return int((await self._call("GET", "/get_world_size", seconds=_SHORT_SECONDS))["world_size"])
 
     async def receive_weights(
-        self, offer: Offer, tensors: list[TensorInfo], version: str, *, version_id: str, seconds: float
+        self,
+        offer: Offer,
+        tensors: list[TensorInfo],
+        version: str,
+        *,
+        version_id: str,
+        seconds: float,
+        keep_requests: bool = False,
     ) -> None:
         """Receive a version over the group of `offer`, then load it, by vLLM's weight-transfer API.
 
-        The requests in flight are aborted only when all tensors are verified. Raises EngineUnavailable when the
-        transfer fails (the old weights stay), or when a phase exceeds its deadline.
+        The requests in flight are aborted, or wait until `release`, only when all tensors are verified. Raises
+        EngineUnavailable when the transfer fails (the old weights stay), or when a phase exceeds its deadline.
         """
         phase = offer.seconds + 5  # the workers report their own timeout first
         async with self._deadline(version, seconds):
             await self._post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
             await self._call("POST", "/start_weight_update", seconds=phase)
             await self._post("/update_weights", update_info(version_id, tensors), seconds=phase)
-            await self._replace_weights(lambda: self._finish_transfer(seconds), version=version, seconds=seconds)
+            await self._replace_weights(
+                lambda: self._finish_transfer(seconds), version=version, seconds=seconds, keep_requests=keep_requests
+            )
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of `rows` after its first. Raises as `generate` does."""
         reply = await self._post("/rstar2/score", {"rows": [list(row) for row in rows]}, seconds=60)
         scores: list[list[float]] = reply["logprobs"]
         return scores
+
+    async def release(self) -> None:
+        """Let the requests continue that a load with `keep_requests` holds, after the probe of the new weights."""
+        await self._post("/rstar2/release", {}, seconds=_SHORT_SECONDS)
 
     async def mark_loading(self) -> None:
         """Set the engine's version to `loading`, because its weights are wrong."""
@@ -230,9 +244,12 @@ class EngineClient:
     ) -> None:
         """Pause the engine, replace its weights, resume, and verify the version.
 
-        `replace`: returns each worker's result. `keep_requests`: let the requests in flight wait, not fail.
+        `replace`: returns each worker's result. `keep_requests`: let the requests in flight wait, not fail. They wait
+        in the engine's route, not in its scheduler, so that the engine can score the probe before they continue.
         """
-        await self._call("POST", "/pause?mode=keep" if keep_requests else "/pause?mode=abort", seconds=seconds)
+        if keep_requests:
+            await self._post("/rstar2/hold", {}, seconds=_SHORT_SECONDS)
+        await self._call("POST", "/pause?mode=abort", seconds=seconds)
         before = await self.weight_version()
         await self.mark_loading()
         results = await replace()
@@ -245,6 +262,8 @@ class EngineClient:
         elif refused == len(results):
             # Some workers may have loaded the new weights: only if all refused, the old version is still correct.
             await self._post("/update_weight_version", {"new_version": before}, seconds=_SHORT_SECONDS)
+        if keep_requests:  # a request that reached the scheduler after the first abort must not start
+            await self._call("POST", "/pause?mode=abort", seconds=_SHORT_SECONDS)
         await self._call("POST", "/resume", seconds=_SHORT_SECONDS)
         confirmed = await self.weight_version()
         self._check_results(results, version)

@@ -127,6 +127,9 @@ class OpenAIClient(_ModelList):
         """Check that the server serves the model; load nothing. Raises EngineUnavailable if it does not."""
         await self._served_model()
 
+    async def release(self) -> None:
+        """Do nothing: a server of another project holds no requests."""
+
     async def _served_model(self) -> ServedModel:
         models = await self.models()
         for model in models:

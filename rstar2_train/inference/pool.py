@@ -300,6 +300,7 @@ class EnginePool:
                 engine.client, seconds=self.times.load, fresh=engine.refused, keep_requests=target.keep_requests
             )
             await self._check_probe(engine, target)
+            await engine.client.release()
             engine.loaded = target.number
         if target is not self._target:
             return

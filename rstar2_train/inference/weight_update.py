@@ -42,7 +42,8 @@ class WeightUpdate(Protocol):
             client: the engine.
             seconds: timeout.
             fresh: use nothing that the engine kept from earlier versions, because the probe refused its weights.
-            keep_requests: let the requests in flight wait and continue with the new weights, instead of aborting them.
+            keep_requests: let the requests in flight wait for `EngineClient.release` and continue with the new
+                weights, instead of aborting them.
 
         Raises:
             EngineRejected: the files do not fit the engine; its weights stay.
@@ -130,22 +131,27 @@ class CollectiveUpdate:
         return self.delta.probe
 
     async def load(self, client: EngineClient, *, seconds: float, fresh: bool, keep_requests: bool) -> None:
-        """Receive the weights from the trainer; after a failure, and to keep requests in flight, read the files."""
-        if self.is_open and not fresh and not keep_requests and client.url not in self.failures:
+        """Receive the weights from the trainer; after a failure read the files."""
+        if self.is_open and not fresh and client.url not in self.failures:
             try:
-                await self._receive(client, seconds=seconds)
+                await self._receive(client, seconds=seconds, keep_requests=keep_requests)
                 return
             except EngineUnavailable as error:
                 self.failures[client.url] = str(error)
                 log.warning("collective transfer failed, using the files of version %s: %s", self.version, error)
         await self.delta.load(client, seconds=seconds, fresh=fresh, keep_requests=keep_requests)
 
-    async def _receive(self, client: EngineClient, *, seconds: float) -> None:
+    async def _receive(self, client: EngineClient, *, seconds: float, keep_requests: bool) -> None:
         workers = await client.workers()
         try:
             offer = await asyncio.to_thread(self.sender.offer_weights, workers=workers, seconds=self.seconds)
         except StageFailed as error:  # the trainer is lost; the engine's task must survive it
             raise EngineUnavailable(f"{client.url}: the trainer offers no transfer: {error}") from error
         await client.receive_weights(
-            offer, self.tensors, self.version, version_id=self.delta.version_id, seconds=seconds
+            offer,
+            self.tensors,
+            self.version,
+            version_id=self.delta.version_id,
+            seconds=seconds,
+            keep_requests=keep_requests,
         )
