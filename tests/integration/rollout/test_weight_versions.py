@@ -7,96 +7,24 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
+from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
-from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate
-from rstar2_train.trainer import export
-from rstar2_train.trainer.batching import distribute_rows, sft_rows
-from rstar2_train.trainer.collective_sender import CollectiveSender
-from rstar2_train.trainer.rank import TrainerRank
-from rstar2_train.trainer.ray_runtime import LOOPBACK
-from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig
+from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
 from rstar2_train.weights import version_store
-from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 from rstar2_train.weights.shard_file import bit_sum, write_shards
-from rstar2_train.weights.transfer import Offer
-from rstar2_train.weights.version_store import VersionManifest
 from tests.support.engine import Engine
-from tests.support.engine_fixtures import Models
+from tests.support.version_trainer import StagedSender, VersionTrainer, engine_hashes, rank, trainer
 
-ROWS = probe_rows(300)
+__all__ = ["rank", "trainer"]
+
 TIMES = PoolTimes(patience=2, load=120, straggler=2, check_interval=0.5, retry_interval=0.2)
-
-
-class Trainer:
-    """One rank in this process, and the chain of its versions."""
-
-    def __init__(self, rank: TrainerRank, model: Path, folder: Path) -> None:
-        self.rank, self.model, self.folder = rank, model, folder
-        self.chain: list[Path] = []
-        self.manifest: VersionManifest | None = None
-        self.number = 0
-        self.sums: list[int] = []
-        rank.load(model, OptimizerConfig())
-        rank.start_versions(model)
-
-    def update(self, lr: float) -> None:
-        """Run one update."""
-        rows = sft_rows([TokenizedExample([5, 6, 7, 8, 9, self.number + 10], [1] * 6)])
-        self.rank.sft(distribute_rows(rows, ranks=1, tokens_per_micro_batch=256)[0], lr)
-
-    def publish(self, *, snapshot: bool = False) -> DeltaUpdate:
-        """Write a version, with its probe."""
-        version_id = version_store.new_id()
-        target = version_store.version_folder(self.folder / "versions", self.number, version_id)
-        target.mkdir(parents=True)
-        full = snapshot or self.manifest is None
-        base = None if full or self.manifest is None else self.manifest.id
-        files = [self.rank.write_version(target, base)]
-        self.manifest = VersionManifest(version_id, f"v{self.number}", base, files)
-        version_store.write_manifest(target, self.manifest)
-        self.rank.commit_version(version_id)
-        self.chain = [target] if full else [*self.chain, target]
-        self.number += 1
-        return DeltaUpdate(list(self.chain), self.manifest.version, version_id, self.probe())
-
-    def probe(self) -> Probe:
-        """Return the probe of the current weights."""
-        scores, sums = self.rank.score(self.model, ROWS)
-        changed, self.sums = sums != self.sums, sums
-        return Probe(ROWS, scores, TOLERANCE["float32"], expects_change=changed)
-
-    def export(self, name: str) -> Path:
-        """Write the whole model."""
-        target = self.folder / name
-        target.mkdir()
-        export.copy_companions(self.model, target)
-        assert self.rank.policy is not None
-        export.write_weights(self.rank.policy, self.model, target)
-        return target
-
-
-@pytest.fixture(scope="module")
-def rank() -> Iterator[TrainerRank]:
-    """A group of one rank."""
-    rank = TrainerRank(rank=0, ranks=1, config=TrainConfig(threads=1, activation_checkpointing=False))
-    rank.connect(LOOPBACK, rank.listen(LOOPBACK), 1)
-    yield rank
-    rank.close()
-
-
-@pytest.fixture
-def trainer(rank: TrainerRank, models: Models, tmp_path: Path) -> Trainer:
-    """The trainer with the engine's model."""
-    return Trainer(rank, models.boot, tmp_path)
 
 
 @pytest.fixture
@@ -106,14 +34,8 @@ async def pool(engine: Engine) -> AsyncIterator[EnginePool]:
         yield pool
 
 
-async def hashes(client: EngineClient) -> dict[str, str]:
-    """Return the hashes of all parameters of the engine."""
-    (result,) = await client._call_workers("rstar2_hashes", seconds=60)
-    return result
-
-
 async def test_engine_weights_equal_the_trainers_after_each_update(
-    pool: EnginePool, engine: Engine, trainer: Trainer
+    pool: EnginePool, engine: Engine, trainer: VersionTrainer
 ) -> None:
     """Deltas, sparse and dense, a late host copy and a folder give the same hashes; equal weights pass the probe."""
     client = pool.client(engine.url)
@@ -126,20 +48,22 @@ async def test_engine_weights_equal_the_trainers_after_each_update(
         assert await client.weight_version() == update.version
         folder = trainer.export(f"export-{number}")
         expected = folder_hashes(folder)
-        actual = await hashes(client)
+        actual = await engine_hashes(client)
         assert len(expected) > 8
         assert {name: actual[name] for name in expected} == expected
     await client.load_chain(update.chain, "late", version_id=update.version_id, seconds=60, fresh=True)
-    assert (await hashes(client)).items() >= expected.items()
+    assert (await engine_hashes(client)).items() >= expected.items()
     await pool.push(FolderUpdate.make(folder, "folder", trainer.probe()))
-    assert (await hashes(client)).items() >= expected.items()
+    assert (await engine_hashes(client)).items() >= expected.items()
 
 
-async def test_engine_refuses_damaged_version_and_heals(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+async def test_engine_refuses_damaged_version_and_heals(
+    pool: EnginePool, engine: Engine, trainer: VersionTrainer
+) -> None:
     """A torn delta and a missing version change nothing in the engine; the next snapshot is loaded."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
-    before = await hashes(client)
+    before = await engine_hashes(client)
     trainer.update(1e-3)
     update = trainer.publish()
     (file,) = update.chain[-1].glob("*.shards")
@@ -151,10 +75,10 @@ async def test_engine_refuses_damaged_version_and_heals(pool: EnginePool, engine
     with pytest.raises(EngineRejected, match=r"manifest\.json is missing or damaged"):
         await pool.push(trainer.publish())
     assert await client.weight_version() == "v0"
-    assert await hashes(client) == before
+    assert await engine_hashes(client) == before
     await pool.push(trainer.publish(snapshot=True))
     expected = folder_hashes(trainer.export("healed"))
-    assert (await hashes(client)).items() >= expected.items()
+    assert (await engine_hashes(client)).items() >= expected.items()
 
 
 def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> DeltaUpdate:
@@ -175,7 +99,7 @@ def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> Del
     return update
 
 
-async def test_probe_refuses_an_update_that_was_not_applied(pool: EnginePool, trainer: Trainer) -> None:
+async def test_probe_refuses_an_update_that_was_not_applied(pool: EnginePool, trainer: VersionTrainer) -> None:
     """An engine that confirms the version but keeps its weights does not serve; the error names the reason."""
     await pool.push(trainer.publish())
     trainer.update(1e-3)
@@ -184,7 +108,7 @@ async def test_probe_refuses_an_update_that_was_not_applied(pool: EnginePool, tr
     assert pool.serving == []
 
 
-async def test_probe_refuses_a_corrupted_tensor(pool: EnginePool, trainer: Trainer) -> None:
+async def test_probe_refuses_a_corrupted_tensor(pool: EnginePool, trainer: VersionTrainer) -> None:
     """One tensor with wrong values and right checksums is found by the log-probabilities."""
     await pool.push(trainer.publish())
     trainer.update(1e-3)
@@ -194,7 +118,7 @@ async def test_probe_refuses_a_corrupted_tensor(pool: EnginePool, trainer: Train
     await pool.push(trainer.publish(snapshot=True))
 
 
-async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, trainer: Trainer) -> None:
+async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, trainer: VersionTrainer) -> None:
     """A sparse delta on weights that are not its base fails its checksum; a folder of an old version, the probe."""
     await pool.push(trainer.publish())
     old = trainer.export("old")
@@ -212,25 +136,9 @@ async def test_probe_refuses_an_update_of_other_weights(pool: EnginePool, traine
         await pool.push(FolderUpdate.make(old, "v1", replace(base.probe, expects_change=False)))
 
 
-class Sender:
-    """The trainer's end of collective transfers, in this process."""
-
-    def __init__(self, trainer: Trainer, *, on_offer: Callable[[], None] = lambda: None, seconds: float = 30) -> None:
-        self.sender = CollectiveSender("127.0.0.1")
-        assert trainer.rank.policy is not None
-        update = trainer.publish()
-        tensors = self.sender.stage(export.gather(trainer.rank.policy, trainer.model))
-        self.update = CollectiveUpdate(update, self, tensors, seconds)
-        self.ports: list[int] = []
-        self._on_offer = on_offer
-
-    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        self.ports.append(self.sender.offer(workers, seconds))
-        self._on_offer()
-        return Offer("127.0.0.1", self.ports[-1], workers, seconds)
-
-
-async def test_collective_transfer_and_deltas_alternate(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+async def test_collective_transfer_and_deltas_alternate(
+    pool: EnginePool, engine: Engine, trainer: VersionTrainer
+) -> None:
     """Weights from the trainer's memory, a delta on top of them, and a closed transfer are equal bit by bit."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
@@ -239,16 +147,16 @@ async def test_collective_transfer_and_deltas_alternate(pool: EnginePool, engine
         if transport == "delta":
             await pool.push(trainer.publish())
         else:
-            sender = Sender(trainer)
+            sender = StagedSender(trainer)
             sender.update.is_open = transport != "closed"
             await pool.push(sender.update)
             assert not sender.update.failures
             assert len(sender.ports) == (transport == "collective")
         expected = folder_hashes(trainer.export(f"export-{trainer.number}"))
-        assert (await hashes(client)).items() >= expected.items()
+        assert (await engine_hashes(client)).items() >= expected.items()
 
 
-async def test_collective_hung_engine_falls_back_to_files(engine: Engine, trainer: Trainer) -> None:
+async def test_collective_hung_engine_falls_back_to_files(engine: Engine, trainer: VersionTrainer) -> None:
     """An engine that stops in the middle of a transfer costs its own group only, and reads the files afterwards."""
 
     def hang() -> None:
@@ -260,29 +168,29 @@ async def test_collective_hung_engine_falls_back_to_files(engine: Engine, traine
         client = pool.client(engine.url)
         await pool.push(trainer.publish())
         trainer.update(1e-3)
-        sender = Sender(trainer, on_offer=hang, seconds=2)
+        sender = StagedSender(trainer, on_offer=hang, seconds=2)
         started = time.monotonic()
         assert await pool.push(sender.update) == [engine.url]
         assert time.monotonic() - started < 60
         assert list(sender.update.failures) == [engine.url]
         expected = folder_hashes(trainer.export("after"))
-        assert (await hashes(client)).items() >= expected.items()
+        assert (await engine_hashes(client)).items() >= expected.items()
 
 
-async def test_collective_wrong_tensor_is_refused(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+async def test_collective_wrong_tensor_is_refused(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
     """A tensor that changes between the stage and the broadcast fails its checksum; the files are loaded."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
     trainer.update(1e-3)
-    sender = Sender(trainer)
+    sender = StagedSender(trainer)
     next(iter(sender.sender.tensors.values())).view(-1)[0] += 1
     await pool.push(sender.update)
     assert "500" in sender.update.failures[engine.url]
     expected = folder_hashes(trainer.export("after"))
-    assert (await hashes(client)).items() >= expected.items()
+    assert (await engine_hashes(client)).items() >= expected.items()
 
 
-async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
     """The probe runs before a request in flight continues: no token comes from weights that it refused."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
@@ -302,17 +210,17 @@ async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engi
     assert 0 < start < len(generation.token_ids) == len(generation.logprobs) == 180
 
 
-async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: Trainer) -> None:
+async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
     """A request spans a collective transfer; the engine then has the trainer's weights bit by bit."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
     request = asyncio.create_task(client.generate([5, 77, 130, 9] * 10, max_tokens=180, seed=3))
     await asyncio.sleep(0.15)
     trainer.update(1e-3)
-    sender = Sender(trainer)
+    sender = StagedSender(trainer)
     await pool.push(sender.update, keep_requests=True)
     assert not sender.update.failures
     generation = await request
     assert [generation.weight_version, *(version for version, _ in generation.later_versions)] == ["v0", "v1"]
     expected = folder_hashes(trainer.export("after"))
-    assert (await hashes(client)).items() >= expected.items()
+    assert (await engine_hashes(client)).items() >= expected.items()

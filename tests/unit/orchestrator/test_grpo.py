@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,87 +22,8 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer import checkpoint
+from tests.support.fake_rollouts import CharacterFormat, FakeRollouts, rollout
 from tests.support.stage_attempt import FakeTrainerGroup, NewAttempt, fake_sessions
-
-
-class FakeRollouts:
-    """Replaces RolloutSession: every problem has one correct and one wrong rollout."""
-
-    def __init__(
-        self,
-        *,
-        on_push: Callable[[str], None] = lambda _: None,
-        before_sample: Callable[[], Any] | None = None,
-        rejected: Sequence[str] = (),
-    ) -> None:
-        """`on_push`: called with each pushed version; `before_sample`: a coroutine function that is awaited first.
-
-        `rejected`: versions that the engines reject once.
-        """
-        self.pushed: list[str] = []
-        self.exported = ""
-        self._rejected = list(rejected)
-        self._on_push = on_push
-        self._before_sample = before_sample
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
-        self._on_push(version)
-        self.pushed.append(version)
-
-    async def export_weights(self, group: FakeTrainerGroup, version: str) -> None:
-        self.exported = version
-
-    async def load_exported(self) -> bool:
-        version = self.exported
-        self._on_push(version)
-        if version in self._rejected:
-            self._rejected.remove(version)
-            return False
-        self.pushed.append(version)
-        return True
-
-    async def push_folder(self, folder: Path, version: str) -> None:
-        self.pushed.append(version)
-
-    async def sample_groups(
-        self,
-        problems: Sequence[Problem],
-        *,
-        samples: int,
-        on_group: Callable[[list[Trajectory]], None],
-        **_: object,
-    ) -> list[list[Trajectory]]:
-        if self._before_sample is not None:
-            await self._before_sample()
-        groups = [[rollout(problem, sample) for sample in range(samples)] for problem in problems]
-        for group in groups:
-            on_group(group)
-        return groups
-
-
-class CharacterFormat:
-    """Replaces ChatFormat: a token is a character."""
-
-    def prompt_ids(self, text: str, *, as_is: bool) -> list[int]:
-        return [ord(letter) for letter in text]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
-
-
-def rollout(problem: Problem, sample: int) -> Trajectory:
-    correct = sample % 2 == 0
-    return Trajectory(
-        prompt_id=problem.id, sample=sample, prompt_ids=[65], gold=problem.answer, turns=1, answer_tags=1,
-        segments=[Segment("model", [66], logprobs=[-0.5])],
-        verdict="correct" if correct else "wrong", reward=float(correct),
-    )  # fmt: skip
 
 
 async def run(ctx: StageContext, rollouts: FakeRollouts | None = None, **hooks: Callable[..., None]) -> Outcome:
@@ -362,14 +283,17 @@ async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., Sta
     assert names == ["step-000001.parquet", "step-000002.parquet"]
 
 
-@pytest.mark.parametrize(("solved", "drawn"), [("", 2), ("0", 3), ("0123", 4)])
+@pytest.mark.parametrize(
+    ("solved", "drawn", "dies"), [("", 2, 0), ("0", 3, 0), ("0123", 4, 0), ("0", 3, 1), ("0", 3, 2)]
+)
 async def test_grpo_dynamic_sampling_replaces_equal_groups(
-    stage: Callable[..., StageContext], solved: str, drawn: int
+    stage: Callable[..., StageContext], solved: str, drawn: int, dies: int
 ) -> None:
-    """Problems that every rollout solves are replaced by others; a step draws at most all candidates."""
+    """Solved problems are replaced by others, up to all candidates; a crash at draw `dies` keeps complete groups."""
 
     class PartlySolved(FakeRollouts):
         draws: ClassVar[list[int]] = []
+        finished = 0
 
         async def sample_groups(
             self, problems: Sequence[Problem], *, on_group: Callable[[list[Trajectory]], None], **more: Any
@@ -381,9 +305,16 @@ async def test_grpo_dynamic_sampling_replaces_equal_groups(
                     if trajectory.prompt_id in solved:
                         trajectory.reward = 1.0
                 on_group(group)
+                PartlySolved.finished += 1
+                if len(self.draws) == dies:
+                    raise StageFailed("EngineUnavailable", "all engines are unreachable", retryable=True)
             return groups
 
     ctx, rollouts = stage(dynamicSampling=True), PartlySolved()
+    if dies:
+        with pytest.raises(StageFailed):
+            await run(ctx, rollouts)
+        ctx = stage(dynamicSampling=True, attempt=2)
     assert (await run(ctx, rollouts)).outcome == "completed"
     files = trajectory_store.step_files(ctx.folder.trajectories)
     groups = [{row.prompt_id for row in trajectory_store.read(file)} for _, file in files]
@@ -392,3 +323,4 @@ async def test_grpo_dynamic_sampling_replaces_equal_groups(
     for ids in groups:
         assert len(ids - set(solved)) == (2 if solved != "0123" else 0)
     assert all(count <= 2 for count in rollouts.draws)
+    assert PartlySolved.finished == sum(map(len, groups)), "no group is sampled twice"
