@@ -214,7 +214,7 @@ async def _update(group: TrainerGroup, pool: EnginePool, transport: WeightTransp
     if len(serving) != ENGINES or (isinstance(update, CollectiveUpdate) and update.failures):
         failures = update.failures if isinstance(update, CollectiveUpdate) else {}
         raise RuntimeError(f"version {version} is served by {serving}; failed transfers: {failures}")
-    await asyncio.to_thread(transport.prune)
+    await asyncio.to_thread(transport.prune, update)
     return {"bytes": size, "seconds": round(finished - started, 3), "publish_seconds": round(published - started, 3)}
 
 

@@ -89,10 +89,11 @@ class RolloutSession:
             if not transport.restart():
                 raise _stage_failure(error) from error
             log.warning("%s; the next version is a snapshot", error)
-            await self._push(await transport.publish(group, version))
+            update = await transport.publish(group, version)
+            await self._push(update)
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
-        await asyncio.to_thread(transport.prune)
+        await asyncio.to_thread(transport.prune, update)
 
     async def export_weights(self, group: TrainerGroup, version: str) -> None:
         """Publish the trainer's weights as `version`, for `load_exported`. Raises StageFailed if the disk is full."""
@@ -104,10 +105,11 @@ class RolloutSession:
         Return False if the engines reject a delta: the next exported version is then a snapshot. Raises as
         `push_folder` does.
         """
-        assert self._exported is not None
+        update = self._exported
+        assert update is not None
         assert self._transport is not None
         try:
-            await self._unless_stopped(self._pool.push(self._exported, keep_requests=True))
+            await self._unless_stopped(self._pool.push(update, keep_requests=True))
         except EngineRejected as error:
             if not self._transport.restart():
                 raise _stage_failure(error) from error
@@ -115,7 +117,7 @@ class RolloutSession:
             return False
         except EngineUnavailable as error:
             raise _stage_failure(error) from error
-        await asyncio.to_thread(self._transport.prune)
+        await asyncio.to_thread(self._transport.prune, update)
         return True
 
     async def push_folder(self, folder: Path, version: str) -> None:
@@ -138,11 +140,7 @@ class RolloutSession:
         return self._transport
 
     def _make_transport(self, group: TrainerGroup) -> WeightTransport:
-        rollout, stage = self._ctx.job.spec.rollout, self._ctx.stage
-        in_flight = stage.type == "GRPO" and self._ctx.job.grpo_settings(stage).max_staleness > 0
-        if in_flight and rollout.weight_transport == "Collective":
-            log.warning("maxStaleness is above 0: the engines read files, because a transfer would stop the ranks")
-            rollout = rollout.model_copy(update={"weight_transport": "Delta"})
+        rollout = self._ctx.job.spec.rollout
         if rollout.weight_transport == "Folder" and not rollout.weight_probe:
             return FolderTransport(self._ctx.state.weights, probes=None)
         return make_transport(rollout, weights=self._ctx.state.weights, model_dir=group.model_dir)

@@ -37,8 +37,8 @@ class WeightTransport(Protocol):
         """Write the trainer's weights as `version`. Raises StageFailed if the disk is full."""
         ...
 
-    def prune(self) -> None:
-        """Delete the files that no engine needs any more. Call it when the engines have the last version."""
+    def prune(self, loaded: WeightUpdate) -> None:
+        """Delete what no engine needs any more. Call it when the engines have loaded a version."""
         ...
 
     def restart(self) -> bool:
@@ -78,7 +78,7 @@ class FolderTransport:
         probe = await self._probes.probe(group) if self._probes else None
         return FolderUpdate.make(self._folder, version, probe)
 
-    def prune(self) -> None:
+    def prune(self, loaded: WeightUpdate) -> None:
         """Delete all folders except the newest ones and the current one."""
         folders = sorted(
             (path for path in self._weights.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
@@ -122,7 +122,7 @@ class DeltaTransport:
         probe = await self._probes.probe(group) if self._probes else None
         return DeltaUpdate([path.absolute() for path in self._chain], version, version_id, probe)
 
-    def prune(self) -> None:
+    def prune(self, loaded: WeightUpdate) -> None:
         """Delete the versions before the last snapshot, and the model folders of an attempt with another transport."""
         version_store.prune(self._root, chain=self._chain)
         for path in self._weights.iterdir():
@@ -145,22 +145,21 @@ class CollectiveTransport:
         self._delta = delta
         self._phase_seconds = phase_seconds
         self._group: TrainerGroup | None = None
-        self._update: CollectiveUpdate | None = None
 
     async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
         """Write the files, and stage the weights in rank 0's memory."""
         delta = await self._delta.publish(group, version)
-        tensors = await asyncio.to_thread(group.stage_weights)
+        tensors = await asyncio.to_thread(group.stage_weights, delta.version_id)
         self._group = group
-        self._update = CollectiveUpdate(delta, group, tensors, self._phase_seconds)
-        return self._update
+        return CollectiveUpdate(delta, group, tensors, self._phase_seconds)
 
-    def prune(self) -> None:
-        """Close the transfers, drop the staged weights, and delete the files that no engine needs."""
-        if self._update is not None and self._group is not None:
-            self._update.is_open = False
-            self._group.release_weights()
-        self._delta.prune()
+    def prune(self, loaded: WeightUpdate) -> None:
+        """Close the transfers of the version, drop its staged weights, and delete the files that no engine needs."""
+        assert isinstance(loaded, CollectiveUpdate)
+        loaded.is_open = False
+        if self._group is not None:
+            self._group.release_weights(loaded.delta.version_id)
+        self._delta.prune(loaded)
 
     def restart(self) -> bool:
         """Make the next version a snapshot."""

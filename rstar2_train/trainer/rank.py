@@ -21,6 +21,7 @@ from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
+from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
 from rstar2_train.weights.transfer import TensorInfo
 
@@ -145,26 +146,15 @@ class TrainerRank:
         """Take the last written weight version as the base of the next one."""
         self._chain().commit(version_id)
 
-    def stage_weights(self, model_dir: Path) -> list[TensorInfo]:
+    def stage_weights(self, model_dir: Path, version_id: str) -> list[TensorInfo]:
         """Gather the weights into rank 0's CPU memory for a collective transfer; return its tensors. Collective."""
         policy, _ = self._loaded()
         gathered = export.gather(policy, model_dir)
-        if self.rank:
-            return []
-        if self.sender is None:
-            self.sender = CollectiveSender(self.host())
-        return self.sender.stage(gathered)
+        return self._sender().stage(gathered, version_id) if self.rank == 0 else []
 
-    def offer_weights(self, workers: int, seconds: float) -> tuple[str, int]:
-        """Start a transfer to an engine with `workers` workers, at rank 0; return the address to join at."""
-        if self.sender is None:
-            raise RuntimeError("no weights are staged: call stage_weights() first")
-        return self.sender.host, self.sender.offer(workers, seconds)
-
-    def release_weights(self) -> None:
-        """Drop the staged weights."""
-        if self.sender is not None:
-            self.sender.release()
+    def serve_offers(self) -> ChannelAddress:
+        """Answer requests for transfers at rank 0, also during an update; return the address."""
+        return self._sender().serve()
 
     def score(self, model_dir: Path, rows: list[list[int]]) -> tuple[list[list[float]], list[int]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""
@@ -181,6 +171,11 @@ class TrainerRank:
         if self.policy is None or self.optimizer is None:
             raise RuntimeError("no model is loaded: call load() first")
         return self.policy, self.optimizer
+
+    def _sender(self) -> CollectiveSender:
+        if self.sender is None:
+            self.sender = CollectiveSender(self.host())
+        return self.sender
 
     def _chain(self) -> ShardWriter:
         if self.writer is None:

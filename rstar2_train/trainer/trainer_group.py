@@ -15,7 +15,7 @@ from typing import Any, Self
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.gap import gap_quantile
 from rstar2_train.trainer import checkpoint
-from rstar2_train.trainer.actors import RankActors
+from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import (
@@ -27,7 +27,8 @@ from rstar2_train.trainer.types import (
     TrainSequence,
     TrainState,
 )
-from rstar2_train.weights import version_store
+from rstar2_train.weights import offer_channel, version_store
+from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.transfer import Offer, TensorInfo
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -56,6 +57,8 @@ class TrainerGroup:
         self._config = config
         self._ranks = RankActors(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
         self._model_dir: Path | None = None
+        self._offers: ChannelAddress | None = None
+        """Where rank 0 answers requests for collective transfers; None before the first staged version."""
 
     @property
     def pids(self) -> list[int]:
@@ -205,24 +208,41 @@ class TrainerGroup:
         self._ranks.call("commit_version", version_id)
         return manifest
 
-    def stage_weights(self) -> list[TensorInfo]:
-        """Gather the weights into rank 0's CPU memory for collective transfers; return the tensors in their order."""
-        tensors: list[TensorInfo] = self._ranks.call("stage_weights", self.model_dir)[0]
+    def stage_weights(self, version_id: str) -> list[TensorInfo]:
+        """Gather the weights into rank 0's CPU memory for collective transfers; return the tensors in their order.
+
+        The weights become those of `version_id` in `offer_weights` and `release_weights`.
+        """
+        if self._offers is None:
+            self._offers = self._ranks.call_first("serve_offers")
+        tensors: list[TensorInfo] = self._ranks.call("stage_weights", self.model_dir, version_id)[0]
         return tensors
 
     def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        """Start a transfer of the staged weights to one engine.
+        """Start a transfer of the staged weights to one engine, also during an update.
 
         Args:
             workers: processes of the engine that hold a part of the model.
             seconds: deadline of each phase.
-        """
-        host, port = self._ranks.call_first("offer_weights", workers, seconds)
-        return Offer(host, port, workers, seconds)
 
-    def release_weights(self) -> None:
-        """Drop the staged weights."""
-        self._ranks.call_first("release_weights")
+        Raises:
+            RanksLost: if rank 0 has gone.
+        """
+        reply = self._request({"workers": workers, "seconds": seconds})
+        assert self._offers is not None
+        return Offer(self._offers.host, reply["port"], workers, seconds)
+
+    def release_weights(self, version_id: str) -> None:
+        """Drop the staged weights, unless they are those of a later version. Raises as `offer_weights` does."""
+        self._request({"release": version_id})
+
+    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._offers is None:
+            raise RuntimeError("no weights are staged: call stage_weights() first")
+        try:
+            return offer_channel.request(self._offers, message)
+        except (OSError, EOFError) as error:
+            raise RanksLost(f"rank 0 offers no weights: {error or type(error).__name__}") from error
 
     def score(self, rows: list[list[int]]) -> tuple[list[list[float]], list[list[int]]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the weights.

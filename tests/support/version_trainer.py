@@ -99,7 +99,7 @@ class StagedSender:
         self.sender = CollectiveSender("127.0.0.1")
         assert trainer.rank.policy is not None
         update = trainer.publish()
-        tensors = self.sender.stage(export.gather(trainer.rank.policy, trainer.model))
+        tensors = self.sender.stage(export.gather(trainer.rank.policy, trainer.model), update.version_id)
         self.update = CollectiveUpdate(update, self, tensors, seconds)
         self.ports: list[int] = []
         self._on_offer = on_offer

@@ -104,7 +104,7 @@ async def test_delta_transport_writes_periodic_snapshots(tmp_path: Path) -> None
         copy.update(update.chain)
         assert (copy.arrays["w"] == group.bits).all()
         lengths.append(len(update.chain))
-        transport.prune()
+        transport.prune(update)
     assert lengths == [1, 2, 3, 1, 2, 3, 1]
     assert len(list((weights / "versions").iterdir())) == 2
     assert not (weights / "rl-step-000001").exists()
