@@ -25,6 +25,7 @@ EPILOG = """examples:
   rstar2 plan examples/qwen3-14b.yaml --hardware h200     on other devices
   rstar2 plan examples/qwen3-14b.yaml --explain           with the arithmetic of each figure
   rstar2 plan job.yaml --model /models/my-model -o json   a model of your own, for scripts
+  rstar2 plan examples/tiny.yaml --measure .rstar2/tiny   after a run, with the measured speed of this machine
 
 Exit code: 0 if the manifest fits, 1 if it does not or cannot be read."""
 
@@ -46,6 +47,14 @@ def add_arguments(commands: Subparsers) -> None:
         metavar="N",
         help="mean tokens that a trajectory samples (default: half of maxResponseTokens)",
     )
+    parser.add_argument(
+        "--measure",
+        type=Path,
+        metavar="STATE",
+        help="state folder of a run of this manifest, such as .rstar2/tiny: fit the hardware profile to its first RL "
+        "stage, take the lengths of all stages from it, and print the measured step next to the plan",
+    )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the fitted profile, for --hardware FILE")
     parser.add_argument("--explain", action="store_true", help="print the arithmetic of each figure")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
 
@@ -53,8 +62,10 @@ def add_arguments(commands: Subparsers) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the plan; return the exit code."""
     from rstar2_train.api.loader import ManifestError, read_manifest
+    from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
     from rstar2_train.forecast.job_plan import plan_job
+    from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures
     from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
     from rstar2_train.planning.model_shape import UnknownModel, read_shape
 
@@ -69,9 +80,18 @@ def main(args: argparse.Namespace) -> int:
         source = job.spec.model.source
         local = args.file.parent / source
         folder = args.model or (local if "://" not in source and local.is_dir() else None)
-        plan = plan_job(job, read_shape(source, folder=folder), profile, mean_tokens=args.mean_tokens)
-    except (ManifestError, ProfileError, UnknownModel) as error:
+        shape, inputs = read_shape(source, folder=folder), {}
+        if args.measure is not None:
+            figures = read_figures(JobState(args.measure), job)
+            profile = fit_profile(job, shape, profile, figures)
+            inputs = {stage: each.inputs for stage, each in figures.items()}
+            if args.save is not None:
+                args.save.write_text(profile.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
+        plan = plan_job(job, shape, profile, mean_tokens=args.mean_tokens, measured=inputs)
+    except (ManifestError, ProfileError, UnknownModel, NoFigures) as error:
         return fail(NAME, str(error))
+    except OSError as error:
+        return fail(NAME, f"{error.filename or args.save}: {error.strerror}")
     if args.output == "json":
         print(json.dumps(plan.as_json(), indent=1))
     else:

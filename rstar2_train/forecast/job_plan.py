@@ -9,11 +9,11 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.forecast.rollout_time import MEAN_SHARE
+from rstar2_train.forecast.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
 from rstar2_train.forecast.row import Row, duration
 from rstar2_train.forecast.split import engine_gpus, total_gpus
 from rstar2_train.forecast.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
-from rstar2_train.forecast.step_time import DELTA_SHARE, TRAINED_SHARE, checkpoint_bytes
+from rstar2_train.forecast.step_time import DELTA_SHARE, checkpoint_bytes
 from rstar2_train.planning.fit import engine_of, gigabytes, longest_sequence, misfits
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.model_shape import ModelShape
@@ -61,7 +61,12 @@ class JobPlan:
 
 
 def plan_job(
-    job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *, mean_tokens: float | None = None
+    job: AgenticRLJob,
+    shape: ModelShape,
+    profile: HardwareProfile,
+    *,
+    mean_tokens: float | None = None,
+    measured: Mapping[str, StageInputs] | None = None,
 ) -> JobPlan:
     """Return the plan of a job on a hardware profile.
 
@@ -69,12 +74,15 @@ def plan_job(
         job: the validated job.
         shape: its model (`planning.model_shape.read_shape`).
         profile: its hardware (`planning.hardware_profile.load_profile`).
-        mean_tokens: measured mean of the tokens that a trajectory samples; None: half of maxResponseTokens.
+        mean_tokens: mean of the tokens that a trajectory samples; None: half of maxResponseTokens.
+        measured: stage -> figures of a run, instead of the assumptions.
     """
+    inputs = measured or {}
+    assumed = StageInputs(mean_tokens=mean_tokens)
     issues = misfits(job, shape, profile)
     engines_fit = bool(engine_of(job, shape, profile, tokens=max(1, longest_sequence(job))).slots)
     stages = {
-        stage.name: list(stage_rows(job, stage, shape, profile, mean_tokens=mean_tokens))
+        stage.name: list(stage_rows(job, stage, shape, profile, inputs.get(stage.name, assumed)))
         for stage in job.spec.stages
         if engines_fit or not stage.needs_engines
     }
@@ -92,7 +100,7 @@ def plan_job(
         f"RL stages: {duration(seconds)}.",
         stages=stages,
         issues=sorted(issues, key=lambda issue: issue.warning),
-        assumptions=_assumptions(profile, mean_tokens=mean_tokens),
+        assumptions=_assumptions(profile, mean_tokens=mean_tokens, measured=inputs),
     )
 
 
@@ -155,7 +163,9 @@ def _better_split(job: AgenticRLJob, stages: Mapping[str, list[Row]]) -> list[Is
     return [Issue("spec.trainer.replicas", message, job.spec.trainer.replicas, warning=True)]
 
 
-def _assumptions(profile: HardwareProfile, *, mean_tokens: float | None) -> list[tuple[str, str]]:
+def _assumptions(
+    profile: HardwareProfile, *, mean_tokens: float | None, measured: Mapping[str, StageInputs]
+) -> list[tuple[str, str]]:
     mean = (
         (f"a trajectory samples {mean_tokens:,.0f} tokens on average", "--mean-tokens")
         if mean_tokens
@@ -165,7 +175,11 @@ def _assumptions(profile: HardwareProfile, *, mean_tokens: float | None) -> list
         )
     )
     figures = profile.model_dump(by_alias=True)
+    of_run = (
+        [(f"lengths, calls and trained groups of {', '.join(measured)}", "measured in the run")] if measured else []
+    )
     return [
+        *of_run,
         mean,
         (f"{CALLS_PER_TRAJECTORY:.2f} calls per trajectory", "paper §3.1: 45,000 calls of 16,384 rollouts"),
         (f"{TRAINED_SHARE:.0%} of the groups train, all their kept rollouts", "assumption from paper §4.3"),

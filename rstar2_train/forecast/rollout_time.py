@@ -7,6 +7,7 @@ engine the same work.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,7 +19,7 @@ from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.simulation.hardware import Hardware
 from rstar2_train.simulation.run import SimulationResult, simulate
-from rstar2_train.simulation.workload import LengthStatistics, SimulatedTrajectory, draw_step
+from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY, LengthStatistics, SimulatedTrajectory, draw_step
 
 SIMULATED_ENGINES = 4
 """Most engines of one simulation."""
@@ -26,8 +27,25 @@ PIPELINE_STEPS = 4
 """Simulated steps with maxStaleness above 0; the first one fills the pipeline."""
 MEAN_SHARE = 0.5
 """Mean sampled tokens of a trajectory as a share of maxResponseTokens, without a measured figure."""
+TRAINED_SHARE = 0.7
+"""Share of the groups that train: the others have equal rewards (paper §4.3: at the end of stage 2 over 70 % of the
+problems are always solved; fewer before)."""
 PROMPT_SHARE = 0.6
 """Largest mean prompt as a share of maxPromptTokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInputs:
+    """Figures of a GRPO stage that no manifest has: assumed, or measured in a run."""
+
+    mean_tokens: float | None = None
+    """Mean sampled tokens per trajectory; None: half of maxResponseTokens."""
+    trained_share: float = TRAINED_SHARE
+    """Groups that train / groups."""
+    calls: float = CALLS_PER_TRAJECTORY
+    """Calls per trajectory."""
+    step_seconds: float | None = None
+    """Measured seconds of a step, to compare; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +73,16 @@ class Lengths:
         drawn = draw_step(statistics, prompts=prompts, samples=samples, seed=seed, first=first)
         limit = max(1, round(PROMPT_SHARE * self.prompt_limit))
         return [dataclasses.replace(each, prompt_tokens=min(each.prompt_tokens, limit)) for each in drawn]
+
+
+def trained_lengths(drawn: Sequence[SimulatedTrajectory], settings: GRPOSettings, *, trained_share: float) -> list[int]:
+    """Return the lengths of the sequences that train: those kept of the groups whose rewards differ."""
+    samples = settings.rollouts_per_prompt
+    groups = round(trained_share * settings.prompts_per_step) or 1
+    kept = (
+        drawn[group * samples + at] for group in range(groups) for at in range(min(samples, settings.keep_per_prompt))
+    )
+    return [each.prompt_tokens + each.length for each in kept]
 
 
 def engine_hardware(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile) -> Hardware:

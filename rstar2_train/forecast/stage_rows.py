@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 
 from rstar2_train.api.job import AgenticRLJob
-from rstar2_train.api.stages import GRPOSettings, Stage
-from rstar2_train.forecast.rollout_time import Lengths, engine_hardware, rollout_seconds
+from rstar2_train.api.stages import Stage
+from rstar2_train.forecast.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
 from rstar2_train.forecast.row import Row, duration
 from rstar2_train.forecast.split import compare_splits
 from rstar2_train.forecast.step_time import (
-    TRAINED_SHARE,
     TransferTime,
     UpdateTime,
     checkpoint_bytes,
@@ -22,7 +21,6 @@ from rstar2_train.planning.fit import engine_of, gigabytes, sequence_tokens, tra
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
-from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY, SimulatedTrajectory
 
 SFT_TOKENS = 1000
 """Mean tokens of a conversation (paper, Table 2: about 1K)."""
@@ -35,15 +33,15 @@ EXECUTOR_LOAD = 0.8
 
 
 def stage_rows(
-    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, mean_tokens: float | None
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, inputs: StageInputs
 ) -> Iterator[Row]:
-    """Yield the rows of a stage. `mean_tokens`: measured mean of the sampled tokens; None: the assumption."""
+    """Yield the rows of a stage."""
     if stage.learns:
         yield from _trainer_rows(job, stage, shape, profile)
     if stage.needs_engines:
         yield from _engine_rows(job, stage, shape, profile)
     if stage.type == "GRPO":
-        yield from _grpo_rows(job, stage, shape, profile, mean_tokens=mean_tokens)
+        yield from _grpo_rows(job, stage, shape, profile, inputs)
     elif stage.sft is not None:
         tokens = min(SFT_TOKENS, stage.sft.max_tokens)
         update = update_time(job, stage, shape, profile, [tokens] * stage.sft.batch_size)
@@ -107,17 +105,17 @@ def _engine_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Ha
 
 
 def _grpo_rows(
-    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, mean_tokens: float | None
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, inputs: StageInputs
 ) -> Iterator[Row]:
     settings = job.grpo_settings(stage)
-    lengths, hardware = Lengths.of(settings, mean_tokens=mean_tokens), engine_hardware(job, shape, profile)
+    lengths, hardware = Lengths.of(settings, mean_tokens=inputs.mean_tokens), engine_hardware(job, shape, profile)
     engines = job.spec.rollout.replicas
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
-    trained = _trained(drawn, settings)
+    trained = trained_lengths(drawn, settings, trained_share=inputs.trained_share)
     update = update_time(job, stage, shape, profile, trained)
     transfer = transfer_time(job, stage, shape, profile, engines=engines)
     simulated, idle, tail = rollout_seconds(job, stage, hardware, lengths, engines=engines)
-    calls = len(drawn) * CALLS_PER_TRAJECTORY * profile.call_cpu_seconds / job.spec.executor.replicas
+    calls = len(drawn) * inputs.calls * profile.call_cpu_seconds / job.spec.executor.replicas
     rollouts = max(simulated, calls)
     yield from _update_rows(update, profile)
     sampled = sum(each.sampled for each in drawn)
@@ -161,6 +159,11 @@ def _grpo_rows(
         *("Step", "stageSeconds", "stage", "seconds", settings.steps * now),
         f"{settings.steps} steps x {duration(now)}",
     )
+    if inputs.step_seconds is not None:
+        yield Row(
+            *("Step", "measuredStepSeconds", "step, measured", "seconds", inputs.step_seconds),
+            f"median; the plan differs by {now / inputs.step_seconds - 1:+.0%}",
+        )
     splits = compare_splits(job, stage, shape, profile, lengths, trained)
     if splits:
         for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
@@ -174,7 +177,7 @@ def _grpo_rows(
                 seconds=getattr(best, key),
             )
     yield from _traffic_rows(transfer, engines=engines)
-    yield from _judge_rows(job, profile, trajectories=len(drawn), seconds=rollouts)
+    yield from _judge_rows(job, profile, trajectories=len(drawn), per_trajectory=inputs.calls, seconds=rollouts)
     yield from _checkpoint_rows(job, shape, profile)
     yield Row(
         *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),
@@ -183,20 +186,10 @@ def _grpo_rows(
     )
 
 
-def _trained(drawn: list[SimulatedTrajectory], settings: GRPOSettings) -> list[int]:
-    """Return the lengths of the sequences that train: those kept of the groups whose rewards differ."""
-    samples = settings.rollouts_per_prompt
-    groups = round(TRAINED_SHARE * settings.prompts_per_step) or 1
-    kept = [
-        drawn[group * samples + at] for group in range(groups) for at in range(min(samples, settings.keep_per_prompt))
-    ]
-    return [each.prompt_tokens + each.length for each in kept]
-
-
 def _update_rows(update: UpdateTime, profile: HardwareProfile) -> Iterator[Row]:
     yield Row(
         *("Update", "trainedTokens", "trained sequences, tokens", "count", update.tokens),
-        f"{TRAINED_SHARE:.0%} of the groups train in a GRPO stage",
+        "of all ranks, prompts included",
     )
     yield Row(
         *("Update", "microBatches", "micro-batches per rank", "count", update.micro_batches),
@@ -229,13 +222,15 @@ def _traffic_rows(transfer: TransferTime, *, engines: int) -> Iterator[Row]:
     yield Row("Storage", "weightsRead", "weights read per step", "bytes", transfer.read, f"{engines} engines")
 
 
-def _judge_rows(job: AgenticRLJob, profile: HardwareProfile, *, trajectories: int, seconds: float) -> Iterator[Row]:
-    calls = trajectories * CALLS_PER_TRAJECTORY
+def _judge_rows(
+    job: AgenticRLJob, profile: HardwareProfile, *, trajectories: int, per_trajectory: float, seconds: float
+) -> Iterator[Row]:
+    calls = trajectories * per_trajectory
     rate = calls / seconds
     executors = math.ceil(CALL_PEAK * rate * profile.call_cpu_seconds / EXECUTOR_LOAD)
     yield Row(
         *("Judge", "calls", "calls per step", "count", calls),
-        f"{CALLS_PER_TRAJECTORY:.2f} per trajectory",
+        f"{per_trajectory:.2f} per trajectory",
     )
     yield Row("Judge", "callRate", "calls per second", "count", rate, f"{calls:,.0f} / {duration(seconds)}")
     yield Row(

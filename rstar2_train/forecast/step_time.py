@@ -15,9 +15,6 @@ from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.trainer.batching import BatchRow, distribute_rows
 
-TRAINED_SHARE = 0.7
-"""Share of the groups that train: the others have equal rewards (paper §4.3: at the end of stage 2 over 70 % of the
-problems are always solved; fewer before)."""
 DELTA_SHARE = 0.01
 """Changed share of bfloat16 weights per version (docs/weights.md)."""
 
