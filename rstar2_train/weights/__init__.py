@@ -10,6 +10,8 @@
     trainer.collective_sender ---- tensor_group (gloo or NCCL) ----> inference.transfer_backend
 
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
+    offer_channel: the orchestrator's requests to rank 0 for transfers, also during an update
+    model_config: the stored dtype of a model folder
 
 Modules without torch: all except `tensor_group`. No module needs more than NumPy and the standard library, because the
 engines' image has neither Arrow nor a zstd codec.

@@ -104,8 +104,8 @@ class Attempts:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, env=env, start_new_session=True)
 
     def kill(self) -> None:
-        """Kill the orchestrator and its ranks with SIGKILL."""
-        if self._process is not None:
+        """Kill the orchestrator and its ranks with SIGKILL, if it runs."""
+        if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
