@@ -37,7 +37,7 @@ from tests.support.version_trainer import engine_hashes
 
 pytestmark = pytest.mark.timeout(3000)
 POINTS = int(os.environ.get("RSTAR2_KILL_POINTS", "3"))
-BOUND = 3
+BOUND = 4
 STEPS = 6 * POINTS + 6
 PROBLEMS, PROMPTS, ROLLOUTS = 12, 2, 4
 STAGE = "rl"
