@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rstar2_train.planning.layout import Layout
 from rstar2_train.planning.memory import TrainerStep, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.utils.ports import free_ports
@@ -148,9 +149,14 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
     from rstar2_train.trainer.types import Objective, OptimizerConfig
 
     compute = select_device("None")
-    policy = load_policy(
-        model, compute=compute, chunk=step.chunk, activation_checkpointing=step.checkpointed_layers > 0
+    layers = int(json.loads((model / "config.json").read_text())["num_hidden_layers"])
+    layout = Layout(
+        ranks=step.ranks,
+        shards=step.ranks,
+        tokens=step.tokens,
+        unchecked=max(0, layers - step.checkpointed_layers),
     )
+    policy = load_policy(model, compute=compute, chunk=step.chunk, layout=layout)
     optimizer = make_optimizer(policy, OptimizerConfig())
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 
 from rstar2_train.api.base import (
     ATOMIC,
@@ -29,6 +29,13 @@ from rstar2_train.api.base import (
 from rstar2_train.api.kube import Affinity, EnvVar, Labels, Toleration, Volume, VolumeMount
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+Sharding = Literal["Auto", "Full", "PerHost"]
+SMALLEST = {"maxLength": 8, "maxItems": 1, "maxProperties": 1}
+"""Bounds of a field with values of several types."""
+Checkpointing = Annotated[
+    bool | Literal["Auto"],
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True, "enum": ["Auto", True, False], **SMALLEST}),
+]
 Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
@@ -121,12 +128,20 @@ class TrainerSpec(ApiModel):
     """Pods. The number of ranks is replicas x max(1, gpusPerReplica)."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 8
     """Accelerators, and therefore ranks, per pod. 0 if accelerator.vendor is None."""
-    tokens_per_micro_batch: Annotated[int, Field(ge=256, le=100_000_000)] = 16384
-    """Maximum tokens, padding included, in one forward pass of one rank."""
+    tokens_per_micro_batch: Annotated[int, Field(ge=256, le=100_000_000)] | None = None
+    """Maximum tokens, padding included, in one forward pass of one rank. Default: 16384 to 40960, by free memory."""
     logprob_chunk_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 2048
     """Tokens whose logits are in memory at the same time."""
-    activation_checkpointing: bool = True
-    """Whether to recompute activations in the backward pass."""
+    activation_checkpointing: Checkpointing = "Auto"
+    """Whether to recompute activations in the backward pass. Auto: of as few layers as the free memory requires."""
+    packing: bool | None = None
+    """Whether a micro-batch has its sequences one after another, without padding. Default: on accelerators."""
+    compile: bool | None = None
+    """Whether to compile the layers. Default: on accelerators."""
+    sharding: Sharding = "Auto"
+    """Full: over all ranks. PerHost: within each host. Auto: PerHost if a copy fits on a host with accelerators."""
+    offload: bool = False
+    """Whether weights and optimiser stay in host memory between their uses."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads per rank. Default: the pod's cores divided by its ranks."""
     image: ImageName | None = None

@@ -6,6 +6,7 @@ micro-batches and ranks is exactly eq. 6 for any distribution of the tokens.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -86,12 +87,12 @@ def grpo_loss(
         }
         maxima = {"ratio_max": torch.where(trained, ratio, 0.0).max()}
         correction = torch.ones_like(ratio)
-        gaps = torch.zeros(0)
+        gaps = torch.zeros(0, device=logprobs.device)
         if engine_logprobs is not None:
             gap = torch.where(trained, old_logprobs - engine_logprobs, 0.0)
             maxima["mismatch_max"] = gap.abs().max()
             sums |= _gap_metrics(gap, count, cap=correction_cap or DEFAULT_CAP, stale=stale)
-            gaps = _histogram(gap.abs()[trained])
+            gaps = _histogram(gap.abs(), trained)
             if correction_cap is not None:
                 correction = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=correction_cap)
                 sums["correction"] = (correction * count).sum()
@@ -102,12 +103,11 @@ def grpo_loss(
     return LossParts(loss=loss, sums=sums, maxima=maxima, gaps=gaps)
 
 
-def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, limit: float) -> Tensor:
+def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, count: int, limit: float) -> Tensor:
     """Return whether each token belongs to a sequence whose mean absolute gap over its trained tokens exceeds `limit`.
 
-    `sequences`: index of the sequence of each token, from 0.
+    `sequences`: index of the sequence of each token, from 0 to `count` - 1.
     """
-    count = int(sequences.max()) + 1 if len(sequences) else 0
     totals = torch.zeros(count, device=gap.device).index_add_(0, sequences, torch.where(trained, gap.abs(), 0.0))
     tokens = torch.zeros(count, device=gap.device).index_add_(0, sequences, trained.to(totals.dtype))
     return (totals > limit * tokens)[sequences]
@@ -133,6 +133,13 @@ def _gap_metrics(gap: Tensor, count: Tensor, *, cap: float, stale: Tensor | None
     return sums
 
 
-def _histogram(values: Tensor) -> Tensor:
-    edges = torch.tensor(GAP_EDGES, device=values.device, dtype=values.dtype)
-    return torch.bincount(torch.bucketize(values, edges), minlength=len(GAP_EDGES) + 1)
+def _histogram(values: Tensor, counted: Tensor) -> Tensor:
+    # Neither a selection nor bincount, whose result sizes the host would wait for.
+    bins = torch.bucketize(values, _edges(values.device, values.dtype))
+    counts = torch.zeros(len(GAP_EDGES) + 1, dtype=torch.float64, device=values.device)
+    return counts.index_add_(0, bins, counted.to(counts.dtype))
+
+
+@functools.cache
+def _edges(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(GAP_EDGES, device=device, dtype=dtype)

@@ -13,6 +13,7 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.planning.hardware_profile import HardwareProfile, largest_device
+from rstar2_train.planning.layout import DEFAULT_TOKENS
 from rstar2_train.planning.memory import (
     EngineMemory,
     TrainerMemory,
@@ -69,9 +70,9 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
     trainer = job.spec.trainer
     return TrainerStep(
         ranks=ranks_of(job, stage),
-        tokens=max(trainer.tokens_per_micro_batch, sequence_tokens(job, stage)),
+        tokens=max(trainer.tokens_per_micro_batch or DEFAULT_TOKENS, sequence_tokens(job, stage)),
         chunk=trainer.logprob_chunk_tokens,
-        checkpointed_layers=shape.layers if trainer.activation_checkpointing else 0,
+        checkpointed_layers=0 if trainer.activation_checkpointing is False else shape.layers,
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.trainer import ray_runtime
+from rstar2_train.trainer.hosts import order_by_host, ranks_per_host
 from rstar2_train.trainer.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -57,9 +58,14 @@ class RankActors:
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
         hosts = self.call("host")
+        order = order_by_host(hosts)
+        if order != list(range(ranks)):
+            self._actors, hosts = [self._actors[index] for index in order], [hosts[index] for index in order]
+            self.call_each("renumber", [(rank,) for rank in range(ranks)])
         port = self._wait([self._actors[0].call.remote("listen", hosts[0])], "listen")[0]
         ranks_on = Counter(hosts)
-        self.pids: list[int] = self.call_each("connect", [(hosts[0], port, ranks_on[host]) for host in hosts])
+        equal = ranks_per_host(hosts)
+        self.pids: list[int] = self.call_each("connect", [(hosts[0], port, ranks_on[host], equal) for host in hosts])
 
     def call(self, method: str, *args: Any) -> list[Any]:
         """Call a method of every rank with the same arguments; return the results by rank. Raises as `_wait` does."""

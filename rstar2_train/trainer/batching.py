@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rstar2_train.grpo_roc.advantage import group_token_weights
+from rstar2_train.trainer.bins import pack_bins
 from rstar2_train.trainer.types import TokenizedExample, TrainSequence
 
 
@@ -34,15 +35,16 @@ class BatchRow:
 
 @dataclass(slots=True)
 class MicroBatch:
-    """The input of one rank's forward pass: padded on the right, so that causal attention needs no mask.
+    """The input of one rank's forward pass, padded or packed. Causal attention needs no mask in either form.
 
-    The per-token arrays have only the trained tokens, row by row.
+    The per-token arrays have only the trained tokens, sequence by sequence.
     """
 
     ids: NDArray[np.int32]
-    """[rows, longest] token ids; padding is 0, and no trained token attends to it."""
+    """Padded: [sequences, longest] token ids; padding is 0, on the right, and no trained token attends to it.
+    Packed: [1, tokens], the sequences one after another."""
     positions: NDArray[np.int64]
-    """[trained] flat index in [rows, longest] of the position that predicts each trained token."""
+    """[trained] flat index in `ids` of the position that predicts each trained token."""
     targets: NDArray[np.int64]
     """[trained] the predicted token."""
     weights: NDArray[np.float32]
@@ -51,9 +53,11 @@ class MicroBatch:
     stale: NDArray[np.bool_] | None = None
     """[trained] whether older weights sampled the token; None: no token of the batch."""
     rows: NDArray[np.int64] | None = None
-    """[trained] row of each trained token."""
+    """[trained] sequence of each trained token, from 0."""
     sequences: int = field(default=0)
     """Number of sequences without padding rows."""
+    lengths: tuple[int, ...] | None = None
+    """Packed: the length of each sequence. Attention does not cross their borders. None: padded."""
 
 
 def sft_rows(sequences: Sequence[TokenizedExample]) -> list[BatchRow]:
@@ -97,25 +101,50 @@ def grpo_updates(groups: Sequence[Sequence[TrainSequence]], *, updates: int, see
     return [_update([(index, groups[index]) for index in share]) for share in shares]
 
 
-def distribute_rows(rows: Sequence[BatchRow], *, ranks: int, tokens_per_micro_batch: int) -> list[list[MicroBatch]]:
-    """Return the micro-batches of each rank: the same number for all, sequences of similar length together.
+def distribute_rows(
+    rows: Sequence[BatchRow], *, ranks: int, tokens_per_micro_batch: int, packed: bool = False
+) -> list[list[MicroBatch]]:
+    """Return the micro-batches of each rank, the same number for all, with shares of similar size.
 
-    Rows sorted by length are dealt to the ranks in alternating direction, so that the shares are similar. Each share is
-    split where the padded size would exceed the budget.
+    Args:
+        rows: the sequences of an update.
+        ranks: number of ranks.
+        tokens_per_micro_batch: largest size of a micro-batch, padding included; a longer sequence has its own.
+        packed: put sequences one after another, by bin packing (`bins`). Otherwise rows of similar length are padded.
     """
+    share = _packed_shares if packed else _padded_shares
+    split = share(rows, ranks, tokens_per_micro_batch)
+    count = max(len(batches) for batches in split)
+    engine = bool(rows) and rows[0].engine_logprobs is not None
+    padding = _padding_row(engine=engine)
+    return [
+        [_join(batch, packed=packed) for batch in batches]
+        + [_join([padding], sequences=0, packed=packed)] * (count - len(batches))
+        for batches in split
+    ]
+
+
+def _padded_shares(rows: Sequence[BatchRow], ranks: int, budget: int) -> list[list[list[BatchRow]]]:
+    """Deal rows sorted by length to the ranks, and split each share where its padded size would exceed the budget."""
     order = sorted(rows, key=lambda row: len(row.ids), reverse=True)
     shares: list[list[BatchRow]] = [[] for _ in range(ranks)]
     for position, row in enumerate(order):
-        turn, rank = divmod(position, ranks)
-        shares[rank if turn % 2 == 0 else ranks - 1 - rank].append(row)
-    split = [_split(share, tokens_per_micro_batch) for share in shares]
-    count = max(len(batches) for batches in split)
-    engine = bool(order) and order[0].engine_logprobs is not None
-    padding = _padding_row(engine=engine)
-    return [
-        [_pack(batch) for batch in batches] + [_pack([padding], sequences=0)] * (count - len(batches))
-        for batches in split
-    ]
+        shares[_dealt(position, ranks)].append(row)
+    return [_split(share, budget) for share in shares]
+
+
+def _packed_shares(rows: Sequence[BatchRow], ranks: int, budget: int) -> list[list[list[BatchRow]]]:
+    """Deal full bins to the ranks: the bins of one turn, which the ranks run together, have similar sizes."""
+    shares: list[list[list[BatchRow]]] = [[] for _ in range(ranks)]
+    for position, members in enumerate(pack_bins([len(row.ids) for row in rows], capacity=budget, ranks=ranks)):
+        shares[_dealt(position, ranks)].append([rows[index] for index in members])
+    return shares
+
+
+def _dealt(position: int, ranks: int) -> int:
+    """Return the rank of an item, dealt in alternating direction, so that the shares are similar."""
+    turn, rank = divmod(position, ranks)
+    return rank if turn % 2 == 0 else ranks - 1 - rank
 
 
 def _update(groups: list[tuple[int, Sequence[TrainSequence]]]) -> list[list[BatchRow]]:
@@ -185,13 +214,18 @@ def _padding_row(*, engine: bool) -> BatchRow:
     )
 
 
-def _pack(rows: list[BatchRow], *, sequences: int | None = None) -> MicroBatch:
-    longest = max(len(row.ids) for row in rows)
-    ids = np.zeros((len(rows), longest), dtype=np.int32)
-    for number, row in enumerate(rows):
-        ids[number, : len(row.ids)] = row.ids
+def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool) -> MicroBatch:
+    lengths = [len(row.ids) for row in rows]
+    if packed:
+        ids = np.concatenate([row.ids for row in rows])[None]
+        starts = np.cumsum([0, *lengths[:-1]])
+    else:
+        ids = np.zeros((len(rows), max(lengths)), dtype=np.int32)
+        for number, row in enumerate(rows):
+            ids[number, : len(row.ids)] = row.ids
+        starts = np.arange(len(rows)) * max(lengths)
     counts = [int(row.learned.sum()) for row in rows]
-    positions = [number * longest + np.flatnonzero(row.learned) - 1 for number, row in enumerate(rows)]
+    positions = [start + np.flatnonzero(row.learned) - 1 for start, row in zip(starts, rows, strict=True)]
     engine = [row.engine_logprobs[row.learned] for row in rows if row.engine_logprobs is not None]
     stale = None
     if any(row.stale is not None for row in rows):
@@ -209,4 +243,5 @@ def _pack(rows: list[BatchRow], *, sequences: int | None = None) -> MicroBatch:
         stale=stale,
         rows=np.repeat(np.arange(len(rows), dtype=np.int64), counts) if engine else None,
         sequences=len(rows) if sequences is None else sequences,
+        lengths=tuple(lengths) if packed else None,
     )

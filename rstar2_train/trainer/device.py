@@ -5,12 +5,22 @@ All other modules of the package are the same on a CPU and on AMD or NVIDIA acce
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import torch
+import torch.distributed as dist
 
 from rstar2_train.api.roles import Vendor
+from rstar2_train.planning.layout import DEFAULT_TOKENS, Layout, Machine, choose_layout
+from rstar2_train.planning.model_shape import shape_of
+from rstar2_train.trainer.types import TrainConfig
+
+UNKNOWN_LAYERS = 1_000_000
+"""More layers than any model has: no layer of a model of unknown shape is checkpointed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +56,53 @@ def select_device(vendor: Vendor) -> ComputeDevice:
 def thread_count(configured: int | None, ranks_here: int) -> int:
     """Return the CPU threads of a rank: the configured number, or the process's cores divided by the local ranks."""
     return configured or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+
+
+def layout_of(
+    model_dir: Path, config: TrainConfig, compute: ComputeDevice, *, ranks_here: int, ranks_per_host: int | None
+) -> Layout:
+    """Return the layout of the steps of a model by the free memory of the rank that has the least. Collective.
+
+    A model of unknown shape has all layers checkpointed unless the settings state otherwise.
+
+    Raises:
+        FileNotFoundError: without config.json.
+        ValueError: for sharding PerHost on hosts with different numbers of ranks.
+    """
+    ranks = dist.get_world_size()
+    machine = Machine(
+        ranks=ranks,
+        ranks_per_host=ranks_per_host,
+        memory=_least_memory(compute.device, ranks_here),
+        value_bytes=compute.dtype.itemsize,
+    )
+    try:
+        shape = shape_of(json.loads((model_dir / "config.json").read_text(encoding="utf-8")), name=model_dir.name)
+    except ValueError:
+        return Layout(
+            ranks=ranks,
+            shards=ranks,
+            tokens=config.tokens_per_micro_batch or DEFAULT_TOKENS,
+            unchecked=0 if config.activation_checkpointing is not False else UNKNOWN_LAYERS,
+            offload=config.offload,
+        )
+    return choose_layout(
+        shape,
+        machine,
+        chunk=config.logprob_chunk_tokens,
+        tokens=config.tokens_per_micro_batch,
+        checkpointing=config.activation_checkpointing,
+        sharding=config.sharding,
+        offload=config.offload,
+    )
+
+
+def _least_memory(device: torch.device, ranks_here: int) -> float:
+    if device.type == "cpu":
+        free = float(psutil.virtual_memory().available) / ranks_here
+    else:
+        torch.cuda.empty_cache()
+        free = float(torch.cuda.mem_get_info(device)[0])
+    least = torch.tensor(free, dtype=torch.float64)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return float(least)

@@ -2,8 +2,8 @@
 
 The float32 logits of a 16K-token pass over a 150K vocabulary would need 10 GB, and their gradient as much again. This
 module holds the logits of one chunk. Its own backward pass computes them again, and not the entropies, which have no
-gradient. Logits are float32 for any number format of the weights: rounded to bfloat16 they would change a log-probability
-by 0.02 nats on average.
+gradient. Logits are float32 for any number format of the weights: rounded to bfloat16 they would change a
+log-probability by 0.02 nats on average.
 """
 
 from __future__ import annotations

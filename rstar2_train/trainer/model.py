@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rstar2_train.planning.layout import Layout
+from rstar2_train.trainer import attention
 from rstar2_train.trainer.device import ComputeDevice
 from rstar2_train.trainer.logprobs import token_logprobs
 
@@ -34,23 +35,38 @@ class Policy(nn.Module):
     The output projection runs inside this forward pass, where its parameters are gathered.
     """
 
-    def __init__(self, model: Any, *, chunk: int) -> None:
+    def __init__(self, model: Any, *, chunk: int, reduce_once: bool = False) -> None:
         super().__init__()
         self.model: Any = model
         self.chunk = chunk
+        self.reduce_once = reduce_once
 
     def forward(
-        self, *, ids: Tensor, positions: Tensor, targets: Tensor, temperature: float = 1.0
+        self,
+        *,
+        ids: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        temperature: float = 1.0,
+        lengths: tuple[int, ...] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and entropies [trained] of the targets.
 
         Args:
-            ids: [rows, longest] padded on the right; causal attention excludes the padding.
+            ids: [rows, longest] padded on the right; causal attention excludes the padding. Or [1, tokens] packed.
             positions: [trained] flat index of the position that predicts each target.
             targets: [trained] token ids.
             temperature: of the sampling distribution.
+            lengths: the lengths of packed sequences.
         """
-        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        borders: dict[str, Any] = {}
+        if lengths is not None:
+            head = self.model.get_output_embeddings().weight
+            borders = {
+                "position_ids": attention.positions_of(lengths, ids.device),
+                "packing": attention.packing_of(lengths, ids.device, head.dtype),
+            }
+        hidden = self.model.base_model(input_ids=ids, use_cache=False, **borders).last_hidden_state
         return token_logprobs(
             hidden=hidden.flatten(0, 1)[positions],
             head=self.model.get_output_embeddings().weight,
@@ -60,34 +76,93 @@ class Policy(nn.Module):
         )
 
 
-def load_policy(model_dir: Path, *, compute: ComputeDevice, chunk: int, activation_checkpointing: bool) -> Policy:
+def load_policy(
+    model_dir: Path, *, compute: ComputeDevice, chunk: int, layout: Layout, packed: bool = False, compiled: bool = False
+) -> Policy:
     """Build the policy of a model folder and shard it over all ranks. Collective.
+
+    Args:
+        model_dir: a folder with config.json and safetensors.
+        compute: the device of this rank.
+        chunk: rows of logits in memory at the same time.
+        layout: shards, checkpointed layers, offload.
+        packed: whether micro-batches are packed.
+        compiled: compile each layer.
 
     Raises:
         FileNotFoundError: if the folder has no config.json or no safetensors.
-        ValueError: if its tensors are not those of the model in config.json.
+        ValueError: if its tensors are not those of the model in config.json, or its attention cannot be packed.
     """
+    policy = shard_policy(model_dir, compute=compute, chunk=chunk, layout=layout, packed=packed, compiled=compiled)
+    _fill_parameters(policy, model_dir)
+    return policy
+
+
+def shard_policy(
+    model_dir: Path, *, compute: ComputeDevice, chunk: int, layout: Layout, packed: bool, compiled: bool
+) -> Policy:
+    """Build and shard the policy with uninitialised parameters; see `load_policy`."""
     config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+    plain = attention.supports(config)
+    if packed and not plain:
+        raise ValueError(
+            f"{model_dir}: a model with sliding-window attention cannot be packed: set spec.trainer.packing: false"
+        )
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=attention.NAME if plain else "sdpa"
+        )
     model.tie_weights()
     # No dropout: the ratio of eq. 6 compares two passes over the same tokens, which must not differ randomly.
     model.eval()
     layers = model.base_model.layers
-    if activation_checkpointing:
-        for number, layer in enumerate(layers):
-            layers[number] = checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
-    policy = Policy(model, chunk=chunk)
-    mesh = init_device_mesh(compute.device.type, (dist.get_world_size(),))
+    checked = max(0, len(layers) - layout.unchecked)
+    for number, layer in enumerate(layers):
+        # Evenly distributed: the largest number of neighbours that keep their activations stays small.
+        if (number + 1) * checked // len(layers) > number * checked // len(layers):
+            layers[number] = layer = checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
+        if compiled:
+            layer.compile()
+    policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once)
+    mesh = _mesh(compute.device.type, layout)
     reduced = MixedPrecisionPolicy(param_dtype=compute.dtype, reduce_dtype=torch.float32)
     precision = MixedPrecisionPolicy() if compute.dtype is torch.float32 else reduced
+    on_host = layout.offload and compute.device.type != "cpu"
+    offload = CPUOffloadPolicy() if on_host else OffloadPolicy()
     for layer in layers:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(policy, mesh=mesh, mp_policy=precision)
-    policy.to_empty(device=compute.device)
+        fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    policy.to_empty(device="cpu" if on_host else compute.device)
     _fill_buffers(model, compute.device)
-    _fill_parameters(policy, model_dir)
     return policy
+
+
+def set_last_micro_batch(policy: Policy, last: bool) -> None:
+    """Prepare the reductions of the next backward pass. `last`: whether it is the last one of the update.
+
+    The copies of an HSDP mesh are summed only then; the shards of a copy too, if the layout reduces once.
+    """
+    root = cast(FSDPModule, policy)
+    root.set_requires_gradient_sync(last or not policy.reduce_once)
+    root.set_requires_all_reduce(last)
+
+
+def _mesh(device: str, layout: Layout) -> DeviceMesh:
+    if layout.shards == layout.ranks:
+        return init_device_mesh(device, (layout.ranks,))
+    shape = (layout.ranks // layout.shards, layout.shards)
+    return init_device_mesh(device, shape, mesh_dim_names=("copies", "shards"))
+
+
+def shard_position(parameter: DTensor) -> tuple[int, int, int]:
+    """Return the index of this rank's shard of a parameter, the number of shards, and the index of its copy."""
+    shard, count, copy = 0, 1, 0
+    for dimension, placement in enumerate(parameter.placements):
+        if isinstance(placement, Shard):
+            shard, count = parameter.device_mesh.get_local_rank(dimension), parameter.device_mesh.size(dimension)
+        else:
+            copy = parameter.device_mesh.get_local_rank(dimension)
+    return shard, count, copy
 
 
 def named_shards(policy: Policy) -> dict[str, DTensor]:
@@ -127,7 +202,6 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
             f"{model_dir}: the weights are not those of a {type(policy.model).__name__}: "
             f"missing {missing[:3]}, unknown {unknown[:3]}"
         )
-    rank, ranks = dist.get_rank(), dist.get_world_size()
     by_file: dict[Path, list[str]] = {}
     for name in shards:
         by_file.setdefault(files[name], []).append(name)
@@ -141,8 +215,9 @@ def _fill_parameters(policy: Policy, model_dir: Path) -> None:
                         f"{path}: {name} has shape {stored.get_shape()}, but config.json requires "
                         f"{list(parameter.shape)}"
                     )
-                rows = -(-parameter.shape[0] // ranks)  # fully_shard splits the first dimension as torch.chunk does
-                start = min(rank * rows, parameter.shape[0])
+                shard, count, _ = shard_position(parameter)
+                rows = -(-parameter.shape[0] // count)  # fully_shard splits the first dimension as torch.chunk does
+                start = min(shard * rows, parameter.shape[0])
                 local = parameter.to_local()
                 local.copy_(stored[start : start + len(local)])
 

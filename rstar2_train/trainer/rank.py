@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import socket
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from transformers import AutoConfig
 
-from rstar2_train.trainer import device, export, sharded_state, step
+from rstar2_train.planning.layout import Layout
+from rstar2_train.trainer import attention, device, export, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
@@ -25,6 +28,8 @@ from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
 from rstar2_train.weights.transfer import TensorInfo
 
+log = logging.getLogger(__name__)
+
 
 class TrainerRank:
     """One of `ranks` processes. After `connect`, all methods are collective."""
@@ -34,6 +39,8 @@ class TrainerRank:
         self.ranks = ranks
         self.config = config
         self.listener: socket.socket | None = None
+        self.ranks_here = 1
+        self.ranks_per_host: int | None = None
         self.policy: Policy | None = None
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
@@ -53,8 +60,20 @@ class TrainerRank:
         self.listener.listen()
         return int(self.listener.getsockname()[1])
 
-    def connect(self, host: str, port: int, ranks_here: int) -> int:
-        """Join the process group and return the process id. `ranks_here`: ranks that share this machine's cores."""
+    def renumber(self, rank: int) -> None:
+        """Take another number, before `listen` and `connect`: ranks are numbered by host."""
+        self.rank = rank
+
+    def connect(self, host: str, port: int, ranks_here: int, ranks_per_host: int | None = None) -> int:
+        """Join the process group and return the process id.
+
+        Args:
+            host: the address of rank 0.
+            port: the port that it listens on.
+            ranks_here: ranks that share this machine's cores.
+            ranks_per_host: ranks on each host; None if the hosts have different numbers.
+        """
+        self.ranks_here, self.ranks_per_host = ranks_here, ranks_per_host
         if host == LOOPBACK:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         torch.set_num_threads(device.thread_count(self.config.threads, ranks_here))
@@ -74,16 +93,29 @@ class TrainerRank:
         )
         return os.getpid()
 
-    def load(self, model_dir: Path, optimizer: OptimizerConfig) -> None:
-        """Load a model folder, and create a fresh optimiser."""
+    def load(self, model_dir: Path, optimizer: OptimizerConfig) -> Layout:
+        """Load a model folder, and create a fresh optimiser. Return the layout, the same on all ranks."""
+        # The memory of an earlier model is free for this one.
+        self.policy = self.optimizer = None
+        config = self.config
+        layout = device.layout_of(
+            model_dir, config, self.compute, ranks_here=self.ranks_here, ranks_per_host=self.ranks_per_host
+        )
+        if config.vendor == "AMD":
+            attention.check_flash(AutoConfig.from_pretrained(model_dir), self.compute.device, self.compute.dtype)
         self.policy = load_policy(
             model_dir,
             compute=self.compute,
-            chunk=self.config.logprob_chunk_tokens,
-            activation_checkpointing=self.config.activation_checkpointing,
+            chunk=config.logprob_chunk_tokens,
+            layout=layout,
+            packed=config.packed,
+            compiled=config.compiled,
         )
         self.optimizer_config = optimizer
         self.optimizer = make_optimizer(self.policy, optimizer)
+        if self.rank == 0:
+            log.info("layout of the training step: %s", layout)
+        return layout
 
     def sft(self, batches: list[MicroBatch], lr: float) -> MetricTally:
         """Run one supervised update."""
@@ -135,7 +167,7 @@ class TrainerRank:
 
     def start_versions(self, model_dir: Path) -> None:
         """Start a chain of weight versions, in the dtype of `model_dir`; the first version must be a snapshot."""
-        self.writer = ShardWriter(rank=self.rank, ranks=self.ranks, dtype=export.stored_dtype(model_dir))
+        self.writer = ShardWriter(rank=self.rank, dtype=export.stored_dtype(model_dir))
 
     def write_version(self, folder: Path, base: str | None) -> FileSummary:
         """Write this rank's file of a weight version. No collective: each rank writes its own shards."""

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rstar2_train.trainer.model import shard_position
 from rstar2_train.weights.shard_file import BITS, DENSE_SHARE, FileSummary, Shard, bit_sum, write_shards
 
 _VIEWS = {2: torch.int16, 4: torch.int32}
@@ -24,10 +25,9 @@ _VIEWS = {2: torch.int16, 4: torch.int32}
 class ShardWriter:
     """Writes the versions of one rank."""
 
-    def __init__(self, *, rank: int, ranks: int, dtype: torch.dtype) -> None:
+    def __init__(self, *, rank: int, dtype: torch.dtype) -> None:
         """`dtype`: the stored dtype of the model, that of config.json."""
         self._rank = rank
-        self._ranks = ranks
         self._dtype = dtype
         self._name = str(dtype).removeprefix("torch.")
         if self._name not in BITS:
@@ -75,8 +75,11 @@ class ShardWriter:
             if not local.numel():
                 continue
             bits = signed_bits(local.to(self._dtype))
-            rows = -(-parameter.shape[0] // self._ranks)  # fully_shard splits the first dimension as torch.chunk does
-            start = min(self._rank * rows, parameter.shape[0]) * math.prod(parameter.shape[1:])
+            shard, count, copy = shard_position(parameter)
+            if copy:
+                continue  # the ranks of the first copy write the model
+            rows = -(-parameter.shape[0] // count)  # fully_shard splits the first dimension as torch.chunk does
+            start = min(shard * rows, parameter.shape[0]) * math.prod(parameter.shape[1:])
             positions = None if snapshot else changed_positions(self._committed[name], bits)
             if positions is not None and not len(positions):
                 continue

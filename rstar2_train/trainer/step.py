@@ -5,19 +5,19 @@ Runs inside the rank processes. All ranks call these functions together, with th
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from typing import cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss
 from rstar2_train.trainer.batching import MicroBatch
-from rstar2_train.trainer.model import Policy
+from rstar2_train.trainer.device_tally import DeviceTally
+from rstar2_train.trainer.model import Policy, set_last_micro_batch
+from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally, Objective
 
 
@@ -27,15 +27,14 @@ def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device
     Returns:
         sums: loss (this rank's share), tokens, entropy.
     """
-    tally = MetricTally()
-    for batch in batches:
-        logprobs, entropies = _forward(policy, batch, device, temperature=1.0)
-        weights = _to(batch.weights, device)
-        loss = -(logprobs * weights).sum()
+    tally = DeviceTally()
+    for batch in _micro_batches(policy, batches, device):
+        logprobs, entropies = _forward(policy, batch, temperature=1.0)
+        loss = -(logprobs * batch.weights).sum()
         _backward(loss)
-        trained = (weights > 0).float()
-        tally.add(_floats({"loss": loss, "tokens": trained.sum(), "entropy": (entropies * trained).sum()}, {}))
-    return tally
+        trained = (batch.weights > 0).float()
+        tally.add({"loss": loss, "tokens": trained.sum(), "entropy": (entropies * trained).sum()}, {})
+    return tally.read()
 
 
 def grpo_backward(
@@ -56,35 +55,35 @@ def grpo_backward(
         old_logprobs: log-probabilities of each micro-batch at the start of the step. None for a single update: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
     """
-    tally = MetricTally()
-    for number, batch in enumerate(batches):
-        logprobs, entropies = _forward(policy, batch, device, temperature=objective.temperature)
+    tally = DeviceTally()
+    for number, batch in enumerate(_micro_batches(policy, batches, device)):
+        logprobs, entropies = _forward(policy, batch, temperature=objective.temperature)
         assert batch.engine_logprobs is not None
         assert batch.rows is not None
-        weights = _to(batch.weights, device)
+        weights = batch.weights
         old = logprobs.detach() if old_logprobs is None else old_logprobs[number]
-        engine = _to(batch.engine_logprobs, device)
         excluded = None
         if objective.max_sequence_gap is not None:
-            rows = _to(batch.rows, device)
-            excluded = excluded_by_gap(old - engine, weights > 0, rows, limit=objective.max_sequence_gap)
+            gap = old - batch.engine_logprobs
+            excluded = excluded_by_gap(
+                gap, weights > 0, batch.rows, count=batch.row_count, limit=objective.max_sequence_gap
+            )
         parts = grpo_loss(
             logprobs=logprobs,
             old_logprobs=old,
-            advantages=_to(batch.advantages, device),
+            advantages=batch.advantages,
             weights=weights,
             clip_low=objective.clip_low,
             clip_high=objective.clip_high,
-            engine_logprobs=engine,
+            engine_logprobs=batch.engine_logprobs,
             correction_cap=objective.correction_cap,
-            stale=None if batch.stale is None else _to(batch.stale, device),
+            stale=batch.stale,
             excluded=excluded,
         )
         _backward(parts.loss)
         entropy = torch.where(weights > 0, entropies, 0.0).sum()
-        values = _floats(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima)
-        tally.add(dataclasses.replace(values, gaps=parts.gaps.tolist()))
-    return tally
+        tally.add(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima, parts.gaps)
+    return tally.read()
 
 
 @torch.no_grad()
@@ -92,7 +91,7 @@ def start_logprobs(
     policy: Policy, batches: list[MicroBatch], device: torch.device, *, temperature: float
 ) -> list[Tensor]:
     """Return pi_old of each micro-batch: the trainer's own log-probabilities before the first update of the step."""
-    values = [_forward(policy, batch, device, temperature=temperature)[0] for batch in batches]
+    values = [_forward(policy, batch, temperature=temperature)[0] for batch in on_device(batches, device)]
     # Without a backward pass the root's parameters would stay gathered after the forward pass.
     cast(FSDPModule, policy).reshard()
     return values
@@ -115,12 +114,20 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
     return values
 
 
-def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, temperature: float) -> tuple[Tensor, Tensor]:
+def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:
+    """Yield the micro-batches on the device, and prepare the reductions of each backward pass."""
+    for number, batch in enumerate(on_device(batches, device), start=1):
+        set_last_micro_batch(policy, number == len(batches))
+        yield batch
+
+
+def _forward(policy: Policy, batch: DeviceBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = policy(
-        ids=_to(batch.ids, device).long(),
-        positions=_to(batch.positions, device),
-        targets=_to(batch.targets, device),
+        ids=batch.ids,
+        positions=batch.positions,
+        targets=batch.targets,
         temperature=temperature,
+        lengths=batch.lengths,
     )
     return result
 
@@ -128,18 +135,3 @@ def _forward(policy: Policy, batch: MicroBatch, device: torch.device, *, tempera
 def _backward(loss: Tensor) -> None:
     # FSDP divides the summed gradient by the number of ranks; the weights already have the global denominators.
     (loss * dist.get_world_size()).backward()
-
-
-def _to(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    # Arrays from Ray are read-only views of its object store, which torch must not alias.
-    return torch.tensor(array, device=device)
-
-
-def _floats(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> MetricTally:
-    # One transfer from the device for all scalars.
-    names = [*sums, *maxima]
-    values = torch.stack([*sums.values(), *maxima.values()]).detach().double().tolist()
-    return MetricTally(
-        sums=dict(zip(names[: len(sums)], values[: len(sums)], strict=True)),
-        maxima=dict(zip(names[len(sums) :], values[len(sums) :], strict=True)),
-    )

@@ -14,9 +14,10 @@ from typing import Any, Self
 
 from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.gap import gap_quantile
+from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
-from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
+from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.types import (
     MetricTally,
@@ -59,6 +60,7 @@ class TrainerGroup:
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
         """Where rank 0 answers requests for collective transfers; None before the first staged version."""
+        self._layout: Layout | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -67,8 +69,8 @@ class TrainerGroup:
 
     def load(self, model_dir: Path, *, optimizer: OptimizerConfig) -> None:
         """Load a model folder (config, safetensors, tokenizer) with a fresh optimiser."""
-        self._ranks.call("load", model_dir, optimizer)
-        self._model_dir = model_dir
+        layout: Layout = self._ranks.call("load", model_dir, optimizer)[0]
+        self._model_dir, self._layout = model_dir, layout
 
     def restore(self, checkpoint_dir: Path, reset_optimizer: bool = False) -> TrainState:
         """Verify a checkpoint, and load its weights and optimiser. Call `load` before.
@@ -93,9 +95,7 @@ class TrainerGroup:
         """
         started = time.perf_counter()
         rows = sft_rows(sequences)
-        shares = distribute_rows(
-            rows, ranks=self._ranks.count, tokens_per_micro_batch=self._config.tokens_per_micro_batch
-        )
+        shares = self._distribute(rows)
         tally = self._merge(self._ranks.call_each("sft", [(share, lr) for share in shares]))
         metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
         return metrics | {"sequences": float(len(rows))}
@@ -126,14 +126,7 @@ class TrainerGroup:
             correction_cap=settings.correction_cap,
             max_sequence_gap=settings.importance_correction.max_sequence_gap,
         )
-        by_update = [
-            distribute_rows(
-                [row for group in update for row in group],
-                ranks=self._ranks.count,
-                tokens_per_micro_batch=self._config.tokens_per_micro_batch,
-            )
-            for update in updates
-        ]
+        by_update = [self._distribute([row for group in update for row in group]) for update in updates]
         by_rank = [[shares[rank] for shares in by_update] for rank in range(self._ranks.count)]
         tally = self._merge(self._ranks.call_each("grpo", [(share, lr, objective) for share in by_rank]))
         tally.sums["loss"] /= len(updates)
@@ -259,6 +252,13 @@ class TrainerGroup:
             raise RuntimeError("no model is loaded: call load() first")
         return self._model_dir
 
+    @property
+    def layout(self) -> Layout:
+        """The distribution of a step over ranks and memory. Raises RuntimeError before `load`."""
+        if self._layout is None:
+            raise RuntimeError("no model is loaded: call load() first")
+        return self._layout
+
     def close(self) -> None:
         """Stop the ranks and the private Ray. A second call has no effect."""
         self._ranks.stop()
@@ -270,6 +270,14 @@ class TrainerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _distribute(self, rows: Sequence[BatchRow]) -> list[list[MicroBatch]]:
+        return distribute_rows(
+            rows,
+            ranks=self._ranks.count,
+            tokens_per_micro_batch=self.layout.tokens,
+            packed=self._config.packed,
+        )
 
     @staticmethod
     def _merge(tallies: list[MetricTally]) -> MetricTally:

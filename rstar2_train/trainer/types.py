@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rstar2_train.api.job import JobSpec
-from rstar2_train.api.roles import Vendor
+from rstar2_train.api.roles import Sharding, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +19,21 @@ class TrainConfig:
 
     vendor: Vendor = "None"
     """None: CPU, gloo, float32. Else: the rank's GPU, NCCL or RCCL, bfloat16 over float32 master weights."""
-    tokens_per_micro_batch: int = 16384
-    """Largest number of tokens per forward pass, padding included; a longer sequence has its own pass."""
+    tokens_per_micro_batch: int | None = None
+    """Largest number of tokens per forward pass, padding included; a longer sequence has its own pass. None: derived
+    from the free memory."""
     logprob_chunk_tokens: int = 2048
     """Rows of vocabulary-wide logits in memory at the same time."""
-    activation_checkpointing: bool = True
-    """Recompute each layer's activations in the backward pass."""
+    activation_checkpointing: bool | None = True
+    """Recompute each layer's activations in the backward pass; None: of as few layers as the free memory requires."""
+    packed: bool = False
+    """Put the sequences of a micro-batch one after another, without padding."""
+    compiled: bool = False
+    """Compile each layer."""
+    sharding: Sharding = "Auto"
+    """Whether a copy of weights and optimiser is sharded over all ranks, or over those of a host."""
+    offload: bool = False
+    """Keep weights and optimiser in host memory between their uses."""
     threads: int | None = None
     """CPU threads per rank; default: the machine's cores divided by its ranks."""
     seed: int = 0
@@ -35,12 +44,18 @@ class TrainConfig:
     @classmethod
     def from_spec(cls, spec: JobSpec) -> TrainConfig:
         """Return the settings of a job's spec."""
+        trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
+        checkpointing = trainer.activation_checkpointing
         return cls(
             vendor=spec.accelerator.vendor,
-            tokens_per_micro_batch=spec.trainer.tokens_per_micro_batch,
-            logprob_chunk_tokens=spec.trainer.logprob_chunk_tokens,
-            activation_checkpointing=spec.trainer.activation_checkpointing,
-            threads=spec.trainer.threads,
+            tokens_per_micro_batch=trainer.tokens_per_micro_batch,
+            logprob_chunk_tokens=trainer.logprob_chunk_tokens,
+            activation_checkpointing=None if checkpointing == "Auto" else checkpointing,
+            packed=accelerated if trainer.packing is None else trainer.packing,
+            compiled=accelerated if trainer.compile is None else trainer.compile,
+            sharding=trainer.sharding,
+            offload=trainer.offload,
+            threads=trainer.threads,
             seed=spec.seed,
         )
 

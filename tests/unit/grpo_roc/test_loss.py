@@ -217,5 +217,5 @@ def test_excluded_by_gap_takes_the_mean_of_a_sequence() -> None:
     gap = torch.tensor([0.3, -0.3, 9.0, 0.0, 0.1, 0.4])
     trained = torch.tensor([True, True, False, True, True, True])
     rows = torch.tensor([0, 0, 0, 1, 1, 2])
-    excluded = excluded_by_gap(gap, trained, rows, limit=0.2)
+    excluded = excluded_by_gap(gap, trained, rows, count=3, limit=0.2)
     assert excluded.tolist() == [True, True, True, False, False, True]

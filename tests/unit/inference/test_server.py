@@ -62,10 +62,11 @@ def test_engine_command_on_cpu() -> None:
 
 @pytest.mark.parametrize("vendor", ["AMD", "NVIDIA"])
 def test_engine_command_on_accelerators(vendor: Vendor) -> None:
-    """An accelerator engine uses bfloat16 and the job's parallelism and admission limit."""
+    """An accelerator engine uses bfloat16 with float32 logits, and the job's parallelism and admission limit."""
     start = make(vendor, tensorParallel=2, admission={"maxInFlight": 300})
     assert value(start, "--tensor-parallel-size") == "2"
     assert value(start, "--dtype") == "bfloat16"
+    assert json.loads(value(start, "--hf-overrides")) == {"head_dtype": "float32"}
     assert value(start, "--max-num-seqs") == "300"
     assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & set(start.argv)
     assert start.tuning == ({"VLLM_ROCM_USE_AITER": "1"} if vendor == "AMD" else {})

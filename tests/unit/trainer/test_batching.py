@@ -159,6 +159,25 @@ def test_distribute_rows_keeps_every_token_once(lengths: list[int], ranks: int, 
         assert (flat[batch.positions[real] + 1] == batch.targets[real]).all()
 
 
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=40), st.integers(1, 5), st.integers(2, 200))
+def test_distribute_rows_packs_without_padding(lengths: list[int], ranks: int, budget: int) -> None:
+    """A packed micro-batch has its sequences one after another; each target follows its position."""
+    sequences = [
+        TokenizedExample([100 * n + k for k in range(length)], [1] * length)
+        for n, length in enumerate(lengths, start=1)
+    ]
+    shares = distribute_rows(sft_rows(sequences), ranks=ranks, tokens_per_micro_batch=budget, packed=True)
+    assert len({len(share) for share in shares}) == 1
+    real = [batch for share in shares for batch in share if batch.sequences]
+    assert sorted(length for batch in real for length in batch.lengths or ()) == sorted(lengths)
+    weight = np.float32(1 / sum(length - 1 for length in lengths))
+    assert tokens(real) == sorted((token, float(weight)) for sequence in sequences for token in sequence.ids[1:])
+    for batch in real:
+        assert batch.ids.shape == (1, sum(batch.lengths or ()))
+        assert batch.ids.size <= budget or batch.sequences == 1
+        assert (batch.ids[0][batch.positions + 1] == batch.targets).all()
+
+
 def test_distribute_rows_balances_the_ranks() -> None:
     """The numbers of trained tokens per rank differ by at most 5 %."""
     rows = sft_rows([TokenizedExample([1] * length, [1] * length) for length in range(2, 102)])

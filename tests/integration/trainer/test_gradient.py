@@ -1,0 +1,158 @@
+"""The gradient of the sharded step against eq. 6, computed naively in float64; and the collectives of a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import CONFIG, rollout_groups, write_model
+from rank_processes import run_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
+
+from rstar2_train.planning.layout import Layout
+from rstar2_train.trainer import step
+from rstar2_train.trainer.batching import distribute_rows, grpo_updates
+from rstar2_train.trainer.model import load_policy, named_shards
+from rstar2_train.trainer.rank import TrainerRank
+from rstar2_train.trainer.types import Objective
+
+OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=0.8, correction_cap=2.0)
+RTOL = 1e-5
+"""Bound of the gradient's relative error, by norm: in float32 the sums of different order differ by about 1e-7."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to distribute the step."""
+
+    shards: int
+    tokens: int = 48
+    unchecked: int = 2
+    packed: bool = False
+    compiled: bool = False
+    reduce_once: bool = False
+
+
+CASES = {
+    1: [
+        Case(1, tokens=4096),
+        Case(1, packed=True),
+        Case(1, tokens=20, packed=True, unchecked=1),
+        Case(1, unchecked=0),
+        Case(1, tokens=4096, packed=True, unchecked=0, compiled=True),
+    ],
+    2: [Case(2, tokens=20), Case(2, packed=True, reduce_once=True), Case(1, tokens=30, unchecked=0)],
+    4: [
+        Case(4, tokens=30, unchecked=1),
+        Case(4, tokens=20, packed=True, reduce_once=True, unchecked=0),
+        Case(2, tokens=20),
+        Case(2, tokens=20, packed=True, reduce_once=True, unchecked=0),
+    ],
+}
+
+
+def reference_gradient(model: Path) -> dict[str, torch.Tensor]:
+    """Return the gradient of minus eq. 6 in float64: full logits, one sequence at a time, written from the equation."""
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
+    groups = rollout_groups(4, 4)
+    loss = torch.zeros((), dtype=torch.float64)
+    for group in groups:
+        tokens = sum(sum(rollout.mask) for rollout in group)
+        for rollout in group:
+            prompt, ids = len(rollout.prompt_ids), [*rollout.prompt_ids, *rollout.response_ids]
+            logits = policy(torch.tensor([ids])).logits[0] / OBJECTIVE.temperature
+            for place, trained in enumerate(rollout.mask):
+                if not trained:
+                    continue
+                row = logits[prompt + place - 1]
+                logp = row[ids[prompt + place]] - torch.logsumexp(row, dim=0)
+                ratio = torch.exp(logp - logp.detach())
+                clipped = ratio.clamp(1 - OBJECTIVE.clip_low, 1 + OBJECTIVE.clip_high)
+                term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
+                gap = logp.detach() - rollout.engine_logprobs[place]
+                loss = loss - term * gap.exp().clamp(max=OBJECTIVE.correction_cap) / tokens / len(groups)
+    loss.backward()
+    return {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+class CollectiveCount(TorchDispatchMode):
+    """Counts the collectives by the name of their operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(function)
+        if name.startswith("c10d."):
+            self.calls[name.split(".")[1].strip("_")] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Case]) -> list[Any]:
+    """Return the gradient (at rank 0), the number of micro-batches and the collectives of each case."""
+    trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
+    trainer.connect("127.0.0.1", port, 1)
+    results = []
+    for case in cases:
+        layout = Layout(
+            ranks=ranks,
+            shards=case.shards,
+            tokens=case.tokens,
+            unchecked=case.unchecked,
+            reduce_once=case.reduce_once,
+        )
+        policy = load_policy(
+            model, compute=trainer.compute, chunk=16, layout=layout, packed=case.packed, compiled=case.compiled
+        )
+        (update,) = grpo_updates(rollout_groups(4, 4), updates=1, seed=0)
+        rows = [row for group in update for row in group]
+        batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
+        with CollectiveCount() as count:
+            step.grpo_backward(policy, batches, trainer.compute.device, objective=OBJECTIVE, old_logprobs=None)
+        whole = {}
+        for name, shard in named_shards(policy).items():
+            assert shard.grad is not None
+            whole[name] = shard.grad.full_tensor().numpy()
+        results.append((whole if rank == 0 else None, len(batches), count.calls))
+    trainer.close()
+    return results
+
+
+@pytest.fixture(scope="module")
+def reference(model_dir: Path) -> dict[str, torch.Tensor]:
+    return reference_gradient(model_dir)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[str, torch.Tensor], ranks: int) -> None:
+    """For any mesh, micro-batches, checkpointing, packing and compilation the gradient is that of eq. 6."""
+    results = run_ranks(gradients, ranks, model_dir, CASES[ranks])[0]
+    for case, (actual, micro_batches, collectives) in zip(CASES[ranks], results, strict=True):
+        assert actual.keys() == reference.keys()
+        actual = {name: torch.from_numpy(array).double() for name, array in actual.items()}
+        difference = sum((actual[name] - expected).square().sum() for name, expected in reference.items())
+        size = sum(expected.square().sum() for expected in reference.values())
+        assert (difference / size).sqrt() < RTOL, case
+        for name, expected in reference.items():
+            assert (actual[name] - expected).norm() < RTOL * expected.norm(), (case, name)
+        groups = 3  # two layers, and embedding with projection and norm
+        if ranks > 1:
+            assert micro_batches > 1
+            scattered = groups * (1 if case.reduce_once else micro_batches) if case.shards > 1 else 0
+            assert collectives["reduce_scatter_base"] == scattered, case
+            assert collectives["allreduce"] == (groups if case.shards < ranks else 0), case
+
+
+def test_step_gradient_of_an_untied_model(tmp_path: Path) -> None:
+    """A projection of its own has its own gradient, as in eq. 6."""
+    model = write_model(tmp_path / "model", tied=False)
+    expected = reference_gradient(model)
+    ((actual, _, _),) = run_ranks(gradients, 1, model, [Case(1, packed=True)])[0]
+    for name, tensor in expected.items():
+        assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), name
