@@ -90,12 +90,11 @@ def attend(
     if packing.borders is not None:
         from torch.nn.attention.varlen import varlen_attn
 
-        flat = [part[0].transpose(0, 1) for part in (query, key, value)]
-        longest = max(packing.lengths)
+        q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
+        longest, borders = max(packing.lengths), packing.borders
         joined = varlen_attn(
-            *flat, packing.borders, packing.borders, longest, longest,
-            scale=scaling, window_size=(-1, 0), enable_gqa=grouped,
-        )  # fmt: skip
+            q, k, v, borders, borders, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=grouped
+        )
         assert isinstance(joined, Tensor)
         return joined[None], None
     parts = [part.split(packing.lengths, dim=2) for part in (query, key, value)]
@@ -117,13 +116,16 @@ def check_flash(config: Any, device: torch.device, dtype: torch.dtype) -> None:
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    shapes = ((heads, width), (kv_heads, width), (kv_heads, width))
-    inputs = [
-        torch.randn(1, count, 256, size, device=device, dtype=dtype, requires_grad=True) for count, size in shapes
-    ]
+
+    def random(count: int) -> Tensor:
+        return torch.randn(1, count, 256, width, device=device, dtype=dtype, requires_grad=True)
+
     try:
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
-            scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=heads != kv_heads).sum().backward()
+            out = scaled_dot_product_attention(
+                random(heads), random(kv_heads), random(kv_heads), is_causal=True, enable_gqa=heads != kv_heads
+            )
+            out.sum().backward()
     except RuntimeError as error:
         raise RuntimeError(
             f"torch {torch.__version__} has no flash attention on {device} for {heads} query heads, {kv_heads} key "

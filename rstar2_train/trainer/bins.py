@@ -20,7 +20,7 @@ def pack_bins(lengths: Sequence[int], *, capacity: int, ranks: int = 1) -> list[
     Args:
         lengths: tokens of each sequence, at least 1. A sequence longer than the capacity has its own bin.
         capacity: tokens of a bin.
-        ranks: the bins are dealt to so many ranks.
+        ranks: number of ranks that share the bins.
     """
     tight = _best_fit(lengths, capacity)
     if not tight:
