@@ -17,9 +17,9 @@ from rstar2_train.forecast.step_time import (
     transfer_time,
     update_time,
 )
-from rstar2_train.planning.fit import engine_of, gigabytes, sequence_tokens, trainer_step
+from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
 from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.memory import trainer_memory
+from rstar2_train.planning.memory import TrainerStep, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
 
 SFT_TOKENS = 1000
@@ -52,15 +52,15 @@ def stage_rows(
 
 
 def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
-    step = trainer_step(job, stage, shape)
+    step = chosen_step(job, stage, shape, profile)
     memory = trainer_memory(shape, step)
     section, parameters = "Trainer, per rank", f"{shape.parameters:,} parameters"
     available = profile.memory_bytes
     if job.spec.accelerator.vendor == "None":
         available /= job.spec.trainer.ranks_per_replica
-    yield Row(section, "ranks", "ranks", "count", step.ranks, f"{job.replicas(stage)} pods x ranks per pod")
+    yield Row(section, "ranks", "ranks", "count", ranks_of(job, stage), f"{job.replicas(stage)} pods x ranks per pod")
     yield Row(section, "weights", "weights (float32)", "bytes", memory.weights, f"4 x {parameters} / {step.ranks}")
-    yield Row(section, "gradients", "gradients", "bytes", memory.gradients, f"4 x {parameters} / {step.ranks}")
+    yield Row(section, "gradients", "gradients", "bytes", memory.gradients, _gradients(parameters, step))
     yield Row(section, "optimizer", "optimiser (AdamW)", "bytes", memory.optimizer, f"8 x {parameters} / {step.ranks}")
     yield Row(
         *(section, "gathered", "gathered parameters", "bytes", memory.gathered),
@@ -79,6 +79,12 @@ def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: H
     yield Row(
         *(section, "trainerShare", "of the device", "share", memory.total / available),
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
+    )
+
+
+def _gradients(parameters: str, step: TrainerStep) -> str:
+    return f"4 x {parameters} / {step.ranks}" + (
+        ", and 4 x all of them until the reduction" if step.reduce_once else ""
     )
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.planning.fit import ranks_of, trainer_step
+from rstar2_train.planning.fit import chosen_step, is_packed, ranks_of
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import ModelShape
-from rstar2_train.trainer.batching import BatchRow, distribute_rows
+from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows
 
 DELTA_SHARE = 0.01
 """Changed share of bfloat16 weights per version (docs/weights.md)."""
@@ -55,19 +55,23 @@ def update_time(
     job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, lengths: Sequence[int]
 ) -> UpdateTime:
     """Return the time of the update of a stage. `lengths`: tokens of each trained sequence, prompt included."""
-    ranks, step = ranks_of(job, stage), trainer_step(job, stage, shape)
-    budget = job.spec.trainer.tokens_per_micro_batch
+    ranks, step = ranks_of(job, stage), chosen_step(job, stage, shape, profile)
+    budget = job.spec.trainer.tokens_per_micro_batch or step.tokens
     share = sorted(lengths, reverse=True)[::ranks] or [2]
     rows = [BatchRow(ids=np.zeros(n, np.int32), learned=np.arange(n) == n - 1, weight=0.0) for n in share]
-    batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget)[0]
+    batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget, packed=is_packed(job))[0]
     passes = 3 + step.checkpointed_layers / shape.layers
     updates = job.grpo_settings(stage).updates_per_step if stage.type == "GRPO" else 1
     if updates > 1:
         passes += 1  # log-probabilities at the start of the step
-    forward = sum(shape.forward_flops(batch.ids.size, batch.ids.size * batch.ids.shape[1]) for batch in batches)
+    forward = sum(shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
     nodes = job.replicas(stage)
     rate, name = link_rate(job, profile, nodes=nodes)
-    parameters = shape.parameters * (2 * step.value_bytes + FLOAT32) * (ranks - 1) / ranks
+    copies = ranks // step.ranks
+    if copies > 1:  # nodes exchange the sums of their gradients once per update
+        link_bytes = updates * 2 * FLOAT32 * shape.parameters * (copies - 1) / copies
+    else:
+        link_bytes = len(batches) * shape.parameters * (2 * step.value_bytes + FLOAT32) * (ranks - 1) / ranks
     return UpdateTime(
         micro_batches=len(batches),
         fill=sum(share) / (len(batches) * budget),
@@ -76,10 +80,16 @@ def update_time(
         compute=passes * forward / profile.train_flops
         + len(batches) * profile.micro_batch_seconds
         + updates * profile.update_seconds,
-        link_bytes=len(batches) * parameters,
+        link_bytes=link_bytes,
         link_rate=rate,
         link_name=name,
     )
+
+
+def _squares(batch: MicroBatch) -> float:
+    """Return the sum of the squared lengths over which attention runs, padding included."""
+    rows, longest = batch.ids.shape
+    return sum(n * n for n in batch.lengths or (longest,) * rows)
 
 
 def link_rate(job: AgenticRLJob, profile: HardwareProfile, *, nodes: int) -> tuple[float, str]:

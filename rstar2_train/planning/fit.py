@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.planning.hardware_profile import HardwareProfile, largest_device
-from rstar2_train.planning.layout import DEFAULT_TOKENS
+from rstar2_train.planning.layout import DEFAULT_TOKENS, Machine, choose_layout
 from rstar2_train.planning.memory import (
     EngineMemory,
     TrainerMemory,
@@ -74,6 +75,46 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         chunk=trainer.logprob_chunk_tokens,
         checkpointed_layers=0 if trainer.activation_checkpointing is False else shape.layers,
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
+        offload=trainer.offload and job.spec.accelerator.vendor != "None",
+    )
+
+
+def is_packed(job: AgenticRLJob) -> bool:
+    """Return whether micro-batches are packed without padding: by default on accelerators."""
+    packing = job.spec.trainer.packing
+    return job.spec.accelerator.vendor != "None" if packing is None else packing
+
+
+def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> TrainerStep:
+    """Return the settings of a stage's training step with the layout that the ranks choose on devices of the profile.
+
+    Its `ranks` are those of one copy of the weights.
+    """
+    trainer, step = job.spec.trainer, trainer_step(job, stage, shape)
+    share = trainer.ranks_per_replica if job.spec.accelerator.vendor == "None" else 1
+    machine = Machine(
+        ranks=step.ranks,
+        ranks_per_host=trainer.ranks_per_replica,
+        memory=profile.memory_bytes / share,
+        value_bytes=step.value_bytes,
+    )
+    checkpointing = trainer.activation_checkpointing
+    layout = choose_layout(
+        shape,
+        machine,
+        chunk=step.chunk,
+        tokens=trainer.tokens_per_micro_batch,
+        checkpointing=None if checkpointing == "Auto" else checkpointing,
+        sharding=trainer.sharding,
+        offload=trainer.offload,
+    )
+    return dataclasses.replace(
+        step,
+        ranks=layout.shards,
+        tokens=max(layout.tokens, sequence_tokens(job, stage)),
+        checkpointed_layers=shape.layers - layout.unchecked,
+        reduce_once=layout.reduce_once,
+        offload=layout.offload,
     )
 
 
@@ -175,7 +216,7 @@ def _trainer_advice(
 ) -> tuple[str, str]:
     """Return the field that makes the step fit, and its value: the cheapest change in time first."""
 
-    def fits(**changes: int) -> bool:
+    def fits(**changes: Any) -> bool:
         return trainer_memory(shape, dataclasses.replace(step, **changes)).total <= available
 
     if fits(checkpointed_layers=shape.layers):

@@ -58,11 +58,10 @@ def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: 
         chunk=chunk,
         checkpointed_layers=shape.layers - layout.unchecked,
         value_bytes=value_bytes,
+        reduce_once=layout.reduce_once,
+        offload=layout.offload,
     )
-    memory = trainer_memory(shape, step)
-    states = 0.0 if layout.offload else memory.states
-    whole = FLOAT32 * shape.parameters if layout.reduce_once else 0.0
-    return memory.total - memory.states + states + whole
+    return trainer_memory(shape, step).total
 
 
 def choose_layout(

@@ -43,6 +43,10 @@ class TrainerStep:
     """Layers whose activations are recomputed in the backward pass."""
     value_bytes: int
     """Bytes per value of forward and backward: 2 (bfloat16, on GPUs) or 4 (float32, on the CPU)."""
+    reduce_once: bool = False
+    """Whether each rank holds whole float32 gradients until the last micro-batch, and reduces them only then."""
+    offload: bool = False
+    """Whether weights, gradients and moments are in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +119,10 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         "root": (root, hidden, shape.root_parameters * (size + FLOAT32)),
     }
     moment, (gathered, activations, transient) = max(moments.items(), key=lambda item: sum(item[1]))
-    shard = FLOAT32 * shape.parameters / step.ranks
+    shard = 0.0 if step.offload else FLOAT32 * shape.parameters / step.ranks
     return TrainerMemory(
         weights=shard,
-        gradients=shard,
+        gradients=shard + (FLOAT32 * shape.parameters if step.reduce_once else 0.0),
         optimizer=2 * shard,
         gathered=gathered,
         activations=activations,

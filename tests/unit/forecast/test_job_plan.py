@@ -64,7 +64,14 @@ def test_plan_recomputation_costs_a_third() -> None:
     """Activation checkpointing repeats the forward pass: 4 passes instead of 3."""
     times = []
     for recomputed in (True, False):
-        job = small(trainer={"replicas": 1, "gpusPerReplica": 8, "activationCheckpointing": recomputed})
+        job = small(
+            trainer={
+                "replicas": 1,
+                "gpusPerReplica": 8,
+                "activationCheckpointing": recomputed,
+                "tokensPerMicroBatch": 16384,
+            }
+        )
         shape = read_shape(job.spec.model.source)
         times.append(update_time(job, job.stage("rl-8k"), shape, load_profile("mi300x"), [4096] * 64))
     assert times[0].flops == pytest.approx(times[1].flops * 4 / 3)
