@@ -20,6 +20,8 @@ from tests.support.full_disk import small_disk
 class Parameter:
     """A tensor that one rank holds whole, as a DTensor of one rank."""
 
+    placements = ()
+
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
         self.shape = values.shape
@@ -41,7 +43,7 @@ def publish(writer: ShardWriter, root: Path, values: torch.Tensor, *, number: in
 
 def test_shard_writer_foreign_base_is_refused(tmp_path: Path) -> None:
     """Changes are written only to the version that this writer committed last; a snapshot is always possible."""
-    writer = ShardWriter(rank=0, ranks=1, dtype=torch.bfloat16)
+    writer = ShardWriter(rank=0, dtype=torch.bfloat16)
     values = torch.randn(8, 4)
     with pytest.raises(ValueError, match="rank 0 cannot write the changes to version 1: its last version is None"):
         publish(writer, tmp_path, values, number=0, base="1")
@@ -58,7 +60,7 @@ def test_shard_writer_foreign_base_is_refused(tmp_path: Path) -> None:
 def test_shard_writer_full_disk_keeps_the_last_version(tmp_path: Path) -> None:
     """A version that does not fit leaves no files; the version before stays complete and is the base of the next."""
     with small_disk(tmp_path / "disk", mebibytes=1) as root:
-        writer = ShardWriter(rank=0, ranks=1, dtype=torch.float32)
+        writer = ShardWriter(rank=0, dtype=torch.float32)
         values = torch.randn(512, 256)
         first = publish(writer, root, values, number=0, base=None)
         after = values + 1
