@@ -8,6 +8,7 @@ library only. It runs in the caller's process on text of a model, so no pattern 
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from typing import NamedTuple
@@ -26,6 +27,8 @@ class NormalizedAnswer(NamedTuple):
     """Base of a number, such as `8` in `52_8`."""
 
 
+CACHED_TEXTS = 512
+"""Texts whose result is kept: all rollouts of a problem have the same gold answer."""
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SIGNS = str.maketrans(
     {
@@ -186,6 +189,7 @@ _BARE_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)
 _CURRENCIES = {"€": "euro", "£": "lb", "¥": "yen", "₹": "rupee"}
 
 
+@functools.lru_cache(maxsize=CACHED_TEXTS)
 def normalize(text: str) -> NormalizedAnswer:
     """Return an answer, or a gold answer, without its formatting."""
     value = plain_latex(text)
@@ -216,6 +220,7 @@ def _is_numeral(digits: str, base: str) -> bool:
     return digits.isdigit() or all(int(digit, 36) < int(base[:3]) for digit in digits)
 
 
+@functools.lru_cache(maxsize=CACHED_TEXTS)
 def plain_latex(text: str) -> str:
     """Return the text with signs as LaTeX and spacing as blanks, without a wrapper around the whole."""
     text = " ".join(text.split())

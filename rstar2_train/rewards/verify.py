@@ -85,8 +85,11 @@ def score(model_text: str, gold: str) -> Score:
 
 def compare(answer: str, gold: str) -> Verdict | None:
     """Return `correct` or `wrong` if text or numbers decide, else None: a parser must."""
-    if answer.strip() == gold.strip() or (canonical_number(answer) or answer) == (canonical_number(gold) or gold):
+    numbers = canonical_number(answer), canonical_number(gold)
+    if answer.strip() == gold.strip() or (numbers[0] or answer) == (numbers[1] or gold):
         return "correct"
+    if None not in numbers:
+        return "wrong"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
     answer, gold = _plain_pair(answer, gold)
