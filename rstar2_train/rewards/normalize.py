@@ -123,6 +123,8 @@ _REWRITES = [
         (r"(\\mathbb\s*\{?\s*R\s*\}?)\s*-\s*(?=\\\{|\\lbrace)", r"\1\\setminus "),
         (r"\\mathbb\s*\{?\s*R\s*\}?\s*[\^_]\s*(?:\{\s*\+\s*\}|\+)", r"(0,\\infty)"),
         (r"\\mathbb\s*\{?\s*R\s*\}?\s*[\^_]\s*(?:\{\s*-\s*\}|-)", r"(-\\infty,0)"),
+        (r"\\mathbb\s*\{?\s*R\s*\}?\s*_\s*\{\s*\\ge\s*0\s*\}", r"[0,\\infty)"),
+        (r"\\mathbb\s*\{?\s*R\s*\}?\s*_\s*\{\s*>\s*0\s*\}", r"(0,\\infty)"),
         (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"\\langle \1\\rangle "),
         (r"(?:(?<![\w})\]])|\{\s*\}\s*)[_^]\s*\{?(\d+|[a-z])\}?\s*C\s*_\s*\{?(\d+|[a-z])\}?", r"\\binom{\1}{\2}"),
         (r"(?<![\w.])(\d+)C(\d+)(?!\w)", r"\\binom{\1}{\2}"),
@@ -171,6 +173,8 @@ _COMPOUND = re.compile(
 _JOINED = re.compile(FONT + r"\{\s*(?:or|and|not|to|if|plus|minus)\s*\}")
 _UNFINISHED = re.compile(r"(?:or|and|[,_^=+\-*/<>(]|\\(?:cdot|times|div|pm|mp|le|ge|ne|in|sim|approx|to))\s*$")
 """The start of an expression that continues, so that the words after it are not a unit."""
+_SYMBOL = re.compile(r"\\[a-z]+\s*\{[A-Z][a-z]?\}(?<!\{[JNWVAKT]\})(?<!\{Pa\})(?<!\{Hz\})")
+"""Part of a chemical formula: `\\text{O}`. The symbol of a unit is none."""
 _JOINS = re.compile(rf"(?:{FONT}\{{)?\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(
     rf"(.*[\d}})])\s*({_NAMED_UNIT}(?:\s*(?:/|per(?![a-z]))\s*(?:[hs]|{_NAMED_UNIT}))?)", re.DOTALL | re.IGNORECASE
@@ -273,7 +277,7 @@ def _without_unit(value: str) -> tuple[str, str]:
             value, last_unit = percent[1], "%"
         elif compound:
             value, last_unit = compound[1], canonical_unit(compound[2])
-        elif text and not _UNFINISHED.search(text[1]) and not _JOINS.match(text[2]):
+        elif text and not (_UNFINISHED.search(text[1]) or _JOINS.match(text[2]) or _SYMBOL.fullmatch(text[2])):
             value, last_unit = text[1], canonical_unit(text[2])
         elif name:
             value, last_unit = name[1], canonical_unit(name[2])

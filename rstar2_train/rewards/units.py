@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 UNITS = {
+    "nm": "nm nanometer nanometre",
     "mm": "mm millimeter millimetre",
     "cm": "cm centimeter centimetre",
     "m": "m meter metre",
@@ -78,6 +79,7 @@ _NAMES = {name + end: unit for unit, names in UNITS.items() for name in names.sp
 _SPEED = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "rpm": "", "fps": "ft/s"}
 _PRODUCTS = frozenset(
     [
+        "nm",
         "mg",
         "ml",
         "ms",

@@ -15,7 +15,7 @@ import mpmath
 from mpmath import mp
 
 from .latex import Unsupported, parse
-from .real_sets import TURNED, equal_intervals, intervals, is_set
+from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set
 from .tokens import Node, ParseError
 from .values import (
     DIGITS,
@@ -150,6 +150,7 @@ def same(given: Node, known: Node) -> bool:
     """Return whether two trees are the same answer."""
     if structure(given) == structure(known):
         return True
+    given, known = excluded_points(given), excluded_points(known)
     given, known = _function_values(given, known) or (_without_labels(given, known), _without_labels(known, given))
     try:
         return _same_kind(given, known)
@@ -164,6 +165,7 @@ def _same_kind(given: Node, known: Node) -> bool:
     if given.kind == "relation" or known.kind == "relation":
         return given.kind == known.kind and _same_relations(given, known)
     given, known = _as_vector(given, known), _as_vector(known, given)
+    given, known = _as_matrix(given), _as_matrix(known)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
     if "matrix" in (given.kind, known.kind):
@@ -236,6 +238,9 @@ def _without_labels(node: Node, other: Node) -> Node:
 
 def _function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
     """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
+    if _is_equation(given) and _is_equation(known) and (_has_signs(given) or _has_signs(known)):
+        same_label = given.parts[0] == known.parts[0] and given.parts[0].kind == "name"
+        return (given.parts[-1], known.parts[-1]) if same_label else None
     functions = [_function(side) for side in (given, known)]
     if functions[0] is None or functions[1] is None or functions[0] == functions[1]:
         return None
@@ -318,7 +323,11 @@ def _signed(node: Node, upper: bool) -> Node:
     """Return a tree with the upper or the lower signs of all its plus-minus signs."""
     if node.kind == "pm":
         inner = _signed(node.parts[0], upper)
-        return inner if upper == (node.text == "pm") else Node("neg", (inner,))
+        if upper == (node.text == "pm"):
+            return inner
+        if inner.kind == "tuple":
+            return Node("tuple", tuple(Node("neg", (part,)) for part in inner.parts))
+        return Node("neg", (inner,))
     return node._replace(parts=tuple(_signed(part, upper) for part in node.parts))
 
 
@@ -390,6 +399,23 @@ def _substituted(node: Node, values: Mapping[str, Node]) -> Node:
     if node.kind == "name" and node.text in values:
         return values[node.text]
     return node._replace(parts=tuple(_substituted(part, values) for part in node.parts))
+
+
+def _as_matrix(node: Node) -> Node:
+    r"""Return the matrix that is written as a number times a matrix."""
+    operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
+    if (
+        node.kind not in ("mul", "neg", "div")
+        or len(operands) != 1
+        or (node.kind == "div" and node.parts[0].kind != "matrix")
+    ):
+        return node
+
+    def scaled(cell: Node) -> Node:
+        return node._replace(parts=tuple(cell if part is operands[0] else part for part in node.parts))
+
+    rows = (row._replace(parts=tuple(map(scaled, row.parts))) for row in operands[0].parts)
+    return operands[0]._replace(parts=tuple(rows))
 
 
 def _as_column(node: Node) -> Node:
@@ -515,7 +541,7 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
             all(same(a, b) for a, b in zip(sides, known.parts, strict=True))
             for sides in (given.parts, tuple(reversed(given.parts)))
         )
-    if ours not in _EQUALITIES and not inequality and ours != "!=":
+    if ours == theirs == "\\to" or (ours not in _EQUALITIES and not inequality and ours != "!="):
         return all(same(a, b) for a, b in zip(given.parts, known.parts, strict=True))
     first, second = _difference(given, inequality and ours != theirs), _difference(known, turned=False)
     if _texts(first) != _texts(second):

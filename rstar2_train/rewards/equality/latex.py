@@ -86,7 +86,7 @@ class Parser:
 
     def statement(self) -> Node:
         """Parse a relation, a ratio or an expression."""
-        self.skip("=", "\\to")
+        self.skip("=", "\\to", "~")
         operands, operators = [self.sets()], []
         while self.token.kind == "sign" and self.token.text in _RELATIONS:
             operators.append(self.take().text)
@@ -465,7 +465,7 @@ class Parser:
             if self.take().text == "^":
                 exponent = self.argument(whole_number=True)
             else:
-                base = self.argument(whole_number=True)
+                base = self.argument(whole_number=self._starts_operand(self.at + 1))  # `\\log_10 5`, but `\\log_23`
         if not (self.is_sign("(", "[", "{", "|", "-", "+") or self.starts_factor()):
             return Node("text", text=name)  # the word `max`
         if self.is_sign("(", "[", "{", "|"):
@@ -481,6 +481,11 @@ class Parser:
             return Node("call", parts, "arc" + name)
         node = Node("call", (*parts, base) if base is not None else parts, name)
         return node if exponent is None else Node("pow", (node, exponent))
+
+    def _starts_operand(self, at: int) -> bool:
+        """Return whether the token at a position starts the argument of a function."""
+        token = self.tokens[min(at, len(self.tokens) - 1)]
+        return token.kind not in ("sign", "end") or token.text in ("(", "[", "{", "|", "^")
 
     def _implicit_product(self) -> Node:
         """Parse the argument of a function without parentheses: factors up to a sign or another function."""

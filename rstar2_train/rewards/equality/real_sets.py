@@ -41,6 +41,20 @@ def is_set(node: Node) -> bool:
     return node.kind == "list" and all(part.kind == "relation" and is_set(part) for part in node.parts)
 
 
+def excluded_points(node: Node) -> Node:
+    r"""Return `x \ne 1 \text{ and } x \ne -1` for `x \ne \pm 1` and `x \ne 1, -1`; other nodes unchanged."""
+    first, *others = node.parts if node.kind == "list" else (node,)
+    if first.kind != "relation" or first.text != "!=" or any(part.kind == "relation" for part in others):
+        return node
+    left, right = first.parts
+    points = [right, *others]
+    if not others and right.kind == "pm":
+        points = [right.parts[0], Node("neg", right.parts)]
+    if len(points) == 1:
+        return node
+    return Node("list", tuple(Node("relation", (left, point), "!=") for point in points), "and " * (len(points) - 1))
+
+
 def intervals(node: Node, letter: str | None = None) -> list[RealInterval]:
     """Return a set's intervals, sorted and merged. A pair in parentheses is an open interval.
 

@@ -64,6 +64,13 @@ EQUAL = [
     (r"1+2+\cdots+n", r"1+2+\cdots+n"),
     ("1.41421356", r"\sqrt2"),
     ("200, 100", r"\{100,200\}"),
+    (r"x\ne\pm1", r"(-\infty,-1)\cup(-1,1)\cup(1,\infty)"),
+    (r"x\ne 3, -2", r"x\ne-2\text{ and }x\ne3"),
+    (r"\pm(2,-1)", "(2,-1),(-2,1)"),
+    (r"x=\frac32\pm\frac{\sqrt5}{2}", r"x=\frac{3\pm\sqrt5}{2}"),
+    (r"\frac12\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}0.5&1\end{pmatrix}"),
+    (r"-\log_23", r"\log_{\frac12}3"),
+    (r"\approx 3.7", "3.70"),
     (r"\ddot x=-\frac{k}{m}x", r"m\ddot{x}+kx=0"),
     (r"\dot\theta=\omega", r"\frac{d\theta}{dt}=\omega"),
     (r"P'(t)=kP(t)", r"\frac{dP}{dt}=kP"),
@@ -75,6 +82,9 @@ EQUAL = [
 ]
 DIFFERENT = [
     ("1.41421357", r"\sqrt2"),
+    (r"x\ne 1", r"x\ne\pm1"),
+    (r"\begin{pmatrix}1&2\end{pmatrix}", r"2\begin{pmatrix}1&2\end{pmatrix}"),
+    (r"\text{B}\to\text{A}", r"\text{A}\to\text{B}"),
     (r"3\text{ apples and }2", r"2\text{ apples and }3"),
     (r"5\text{ boys, }4", r"4\text{ boys, }5"),
     (r"20{,}000", r"20{,}000\pi"),
