@@ -87,7 +87,7 @@ def fit_profile(
     """Return the profile whose update and rollouts last as long as those of the first stage with figures."""
     stage = next(each for each in job.spec.stages if each.name in figures)
     measured, settings = figures[stage.name], job.grpo_settings(stage)
-    lengths = Lengths.of(settings, mean_tokens=measured.mean_tokens)
+    lengths = Lengths.of(settings, measured.inputs)
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
     trained = trained_lengths(drawn, settings, trained_share=measured.trained_share)
     fitted = profile.model_copy(

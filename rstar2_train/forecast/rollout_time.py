@@ -19,7 +19,13 @@ from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.simulation.hardware import Hardware
 from rstar2_train.simulation.run import SimulationResult, simulate
-from rstar2_train.simulation.workload import CALLS_PER_TRAJECTORY, LengthStatistics, SimulatedTrajectory, draw_step
+from rstar2_train.simulation.workload import (
+    CALLS_PER_TRAJECTORY,
+    LengthStatistics,
+    SimulatedTrajectory,
+    SimulatedTurn,
+    draw_step,
+)
 
 SIMULATED_ENGINES = 4
 """Most engines of one simulation."""
@@ -56,15 +62,18 @@ class Lengths:
     mean: float
     prompt_limit: int
     max_turns: int
+    calls: float
+    """Calls per trajectory; they scale the time that a trajectory waits for its tool."""
 
     @classmethod
-    def of(cls, settings: GRPOSettings, *, mean_tokens: float | None) -> Lengths:
-        """Return the lengths of a GRPO stage. `mean_tokens`: measured mean; None: the assumption."""
+    def of(cls, settings: GRPOSettings, inputs: StageInputs) -> Lengths:
+        """Return the lengths of a GRPO stage."""
         return cls(
             budget=settings.max_response_tokens,
-            mean=mean_tokens or MEAN_SHARE * settings.max_response_tokens,
+            mean=inputs.mean_tokens or MEAN_SHARE * settings.max_response_tokens,
             prompt_limit=settings.max_prompt_tokens,
             max_turns=settings.max_turns,
+            calls=inputs.calls,
         )
 
     def draw(self, *, prompts: int, samples: int, seed: int, first: int = 0) -> list[SimulatedTrajectory]:
@@ -72,7 +81,20 @@ class Lengths:
         statistics = LengthStatistics(self.budget, self.mean, max_turns=self.max_turns)
         drawn = draw_step(statistics, prompts=prompts, samples=samples, seed=seed, first=first)
         limit = max(1, round(PROMPT_SHARE * self.prompt_limit))
-        return [dataclasses.replace(each, prompt_tokens=min(each.prompt_tokens, limit)) for each in drawn]
+        # A drawn turn has at least 16 tokens, too many for trajectories of a few dozen.
+        factor = min(1.0, self.mean * len(drawn) / sum(each.sampled for each in drawn))
+        return [self._fitted(each, limit, factor) for each in drawn]
+
+    def _fitted(self, drawn: SimulatedTrajectory, limit: int, factor: float) -> SimulatedTrajectory:
+        turns = tuple(
+            SimulatedTurn(
+                max(1, round(turn.tokens * factor)),
+                turn.tool_tokens,
+                turn.tool_seconds * self.calls / CALLS_PER_TRAJECTORY,
+            )
+            for turn in drawn.turns
+        )
+        return dataclasses.replace(drawn, prompt_tokens=min(drawn.prompt_tokens, limit), turns=turns)
 
 
 def trained_lengths(drawn: Sequence[SimulatedTrajectory], settings: GRPOSettings, *, trained_share: float) -> list[int]:

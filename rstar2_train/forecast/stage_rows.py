@@ -114,7 +114,7 @@ def _grpo_rows(
     job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, inputs: StageInputs
 ) -> Iterator[Row]:
     settings = job.grpo_settings(stage)
-    lengths, hardware = Lengths.of(settings, mean_tokens=inputs.mean_tokens), engine_hardware(job, shape, profile)
+    lengths, hardware = Lengths.of(settings, inputs), engine_hardware(job, shape, profile)
     engines = job.spec.rollout.replicas
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
     trained = trained_lengths(drawn, settings, trained_share=inputs.trained_share)
