@@ -1,0 +1,302 @@
+"""`kubectl rstar2`: jobs in a cluster. kubectl runs this program as its plugin, because it is named kubectl-rstar2.
+
+All requests go through kubectl, with its context and rights. On a terminal the output is a table with colours,
+otherwise JSON; `-o table` and `-o json` select one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rstar2_train.cli.common import table_console
+from rstar2_train.cli.job_story import ROLE_LABEL, STAGE_LABEL, Story, checkpoints, engine_figures, event_rows, story
+
+PROGRAM = "kubectl rstar2"
+KIND = "agenticrljobs.rstar2.dev"
+JOB_LABEL = "rstar2.dev/job"
+ROLES = ("trainer", "rollout", "judge", "executor", "redis", "prepare", "report")
+WATCH_SECONDS = 2.0
+SAMPLE_SECONDS = 2.0
+"""Time between the two samples of `top`."""
+COLOURS = {
+    **dict.fromkeys(("Succeeded", "Running"), "green"),
+    **dict.fromkeys(("Pending", "Preparing", "Suspending", "Finalizing"), "yellow"),
+    **{"Failed": "red", "Suspended": "blue"},
+}
+METRICS = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000/metrics', timeout=5).read().decode())"
+"""Program that prints an engine's metrics inside its pod; the NetworkPolicies admit no other way."""
+COMPLETE = """_kubectl_rstar2() {{
+  local words="{words}"
+  {body}
+}}
+{register}
+"""
+SHELLS = {
+    "bash": (
+        'if [ "$COMP_CWORD" = 1 ]; then COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[1]}")); else '
+        'COMPREPLY=($(compgen -W "$(kubectl get agenticrljobs -o name 2>/dev/null | cut -d/ -f2)" -- '
+        '"${COMP_WORDS[COMP_CWORD]}")); fi',
+        "complete -F _kubectl_rstar2 kubectl-rstar2",
+    ),
+    "zsh": (
+        "if (( CURRENT == 2 )); then compadd -- ${=words}; else "
+        "compadd -- $(kubectl get agenticrljobs -o name 2>/dev/null | cut -d/ -f2); fi",
+        "compdef _kubectl_rstar2 kubectl-rstar2",
+    ),
+}
+
+
+class KubectlFailed(Exception):
+    """kubectl is missing, or exited with an error, which is the message."""
+
+
+class Kubectl:
+    """kubectl with the options that select cluster and namespace."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = list(options)
+
+    def text(self, *arguments: str) -> str:
+        """Return what kubectl prints. Raises KubectlFailed."""
+        try:
+            done = subprocess.run(self._command(arguments), capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise KubectlFailed("kubectl is not on the PATH. Install it, or add its folder to PATH.") from error
+        if done.returncode:
+            raise KubectlFailed(done.stderr.strip() or f"kubectl exited with code {done.returncode}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """Return an object, or a list of objects."""
+        answer = json.loads(self.text("get", *arguments, "-o", "json"))
+        return answer.get("items", answer)
+
+    def in_terminal(self, *arguments: str) -> int:
+        """Run kubectl in this terminal until it exits. Return its exit code."""
+        return subprocess.run(self._command(arguments), check=False).returncode
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        return ["kubectl", *arguments, *self._options]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `kubectl-rstar2`. Return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.command == "completion":
+        print(completion(options.shell), end="")
+        return 0
+    flags = [f"--{name}={value}" for name in ("namespace", "context") if (value := getattr(options, name))]
+    run: Callable[[Kubectl, argparse.Namespace], int] = options.run
+    try:
+        return run(Kubectl(flags), options)
+    except KubectlFailed as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stderr.close()
+        return 130
+
+
+def completion(shell: str) -> str:
+    """Return the completion script of a shell. Pure."""
+    body, register = SHELLS[shell]
+    commands = " ".join(("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "completion"))
+    return COMPLETE.format(words=commands, body=body, register=register)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Show and control AgenticRLJobs of a cluster.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[Kubectl, argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument("-n", "--namespace", default="", help="namespace (default: the one of the context)")
+        command.add_argument("--context", default="", help="context of the kubeconfig (default: the current one)")
+        command.set_defaults(run=run)
+        return command
+
+    status = add("status", _status, "show the state of a job, the reason of each wait, and the next action")
+    status.add_argument("job", nargs="?", help="name of a job (default: all jobs of the namespace)")
+    status.add_argument("-w", "--watch", action="store_true", help="show it again when it changes")
+    for name, text in (
+        ("suspend", "write a checkpoint and release the pods of a job"),
+        ("resume", "continue a suspended job from its last checkpoint"),
+    ):
+        add(name, _suspend, text).add_argument("job", help="name of the job")
+    logs = add("logs", _logs, "print the logs of a job's pods")
+    logs.add_argument("job", help="name of the job")
+    logs.add_argument("-r", "--role", choices=ROLES, default="trainer", help="role (default: trainer)")
+    logs.add_argument("-s", "--stage", help="stage; only pods of the role trainer have one")
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines until interrupted")
+    logs.add_argument("--tail", type=int, default=200, metavar="N", help="lines per pod (default: 200; -1: all)")
+    for name, run, text in (
+        ("checkpoints", _checkpoints, "list the last checkpoint of each stage"),
+        ("events", _events, "list the Events of a job"),
+        ("top", _top, "show tokens per second, KV cache use and idle share of each engine, and the last step"),
+    ):
+        add(name, run, text).add_argument("job", help="name of the job")
+    for command in ("status", "checkpoints", "events", "top"):
+        commands.choices[command].add_argument(
+            "-o", "--output", choices=("table", "json"), help="format (default: table on a terminal, otherwise json)"
+        )
+    shells = commands.add_parser("completion", help="print the completion script of a shell")
+    shells.add_argument("shell", choices=sorted(SHELLS))
+    return parser
+
+
+def _as_table(options: argparse.Namespace) -> bool:
+    return bool(options.output == "table" or (options.output is None and sys.stdout.isatty()))
+
+
+def _print_rows(options: argparse.Namespace, rows: list[dict[str, Any]], empty: str) -> None:
+    """Print rows with the same keys as a table, or as JSON."""
+    if not _as_table(options):
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        table = Table(box=None, header_style="bold")
+        for name in rows[0]:
+            table.add_column(name.upper(), overflow="fold")
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        table_console().print(table)
+    else:
+        print(empty)
+
+
+def _status(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    last = None
+    while True:
+        stories = _stories(kubectl, options.job)
+        if stories != last:
+            if not _as_table(options):
+                values = [each.as_json() for each in stories]
+                print(json.dumps(values[0] if options.job else values, indent=None if options.watch else 2), flush=True)
+            else:
+                console = table_console()
+                if options.watch and sys.stdout.isatty():
+                    console.clear()
+                print_stories(console, stories, details=bool(options.job))
+        if not options.watch:
+            return 0
+        last = stories
+        time.sleep(WATCH_SECONDS)
+
+
+def _stories(kubectl: Kubectl, name: str | None) -> list[Story]:
+    if name is None:
+        return [story(job) for job in kubectl.get(KIND)]
+    return [story(kubectl.get(KIND, name), kubectl.get("pods", "-l", f"{JOB_LABEL}={name}"))]
+
+
+def print_stories(console: Console, stories: Sequence[Story], *, details: bool) -> None:
+    """Print the jobs: a table, or with `details` all of each story."""
+    if not details:
+        table = Table(box=None, header_style="bold")
+        for name in ("NAME", "PHASE", "PROGRESS", "RESTARTS", "MESSAGE"):
+            table.add_column(name)
+        for each in stories:
+            table.add_row(each.name, _coloured(each.phase), each.progress, str(each.restarts), each.message)
+        console.print(table if stories else "No AgenticRLJob in this namespace.")
+        return
+    for each in stories:
+        left = f", {each.remaining} left in the stage" if each.remaining else ""
+        console.print(f"[bold]{each.namespace}/{each.name}[/bold]  {_coloured(each.phase)}  {each.progress}{left}")
+        console.print(each.message, markup=False)
+        for title, lines in (("Waits for", each.waits_for), ("Problems", each.problems)):
+            if lines:
+                console.print(f"[bold]{title}[/bold]")
+            for line in lines:
+                console.print(f"  {line}", markup=False)
+        stages = Table(box=None, header_style="bold")
+        for name in ("STAGE", "TYPE", "PHASE", "STEP", "ATTEMPTS", "REWARD"):
+            stages.add_column(name)
+        for row in each.stages:
+            stages.add_row(row.name, row.type, _coloured(row.phase), row.step, str(row.attempts), row.reward)
+        console.print(stages)
+        roles = Table(box=None, header_style="bold")
+        for name in ("ROLE", "READY", "NODES"):
+            roles.add_column(name)
+        for role in each.roles:
+            roles.add_row(role.role, f"{role.ready}/{role.desired}", ", ".join(role.nodes))
+        console.print(roles)
+        console.print("[bold]What to do[/bold]")
+        console.print(f"  {each.next}", markup=False)
+
+
+def _coloured(phase: str) -> str:
+    colour = COLOURS.get(phase)
+    return f"[{colour}]{phase}[/{colour}]" if colour else phase
+
+
+def _suspend(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    patch = json.dumps({"spec": {"suspend": options.command == "suspend"}})
+    print(kubectl.text("patch", KIND, options.job, "--type=merge", "-p", patch), end="")
+    return 0
+
+
+def _logs(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    selector = f"{JOB_LABEL}={options.job},{ROLE_LABEL}={options.role}"
+    selector += f",{STAGE_LABEL}={options.stage}" if options.stage else ""
+    arguments = ["logs", "-l", selector, "--prefix", "--all-containers", f"--tail={options.tail}"]
+    if options.follow:
+        arguments += ["--follow", "--max-log-requests=64"]
+    return kubectl.in_terminal(*arguments)
+
+
+def _checkpoints(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    _print_rows(options, checkpoints(kubectl.get(KIND, options.job)), f"{options.job} has no checkpoint yet.")
+    return 0
+
+
+def _events(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    selector = f"--field-selector=involvedObject.kind=AgenticRLJob,involvedObject.name={options.job}"
+    _print_rows(options, event_rows(kubectl.get("events", selector)), f"{options.job} has no Events.")
+    return 0
+
+
+def _top(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    status = kubectl.get(KIND, options.job).get("status") or {}
+    pods = kubectl.get("pods", "-l", f"{JOB_LABEL}={options.job},{ROLE_LABEL}=rollout")
+    names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
+    first, start = _metrics(kubectl, names), time.monotonic()
+    time.sleep(SAMPLE_SECONDS)
+    seconds, second = time.monotonic() - start, _metrics(kubectl, names)
+    engines = [
+        {"engine": name, **engine_figures(first[name], second[name], seconds)} for name in first if name in second
+    ]
+    stage: dict[str, Any] = next((row for row in status.get("stages") or () if row["name"] == status.get("stage")), {})
+    if not _as_table(options):
+        print(
+            json.dumps({"engines": engines, "step": stage.get("step"), "trainer": stage.get("metrics") or {}}, indent=2)
+        )
+        return 0
+    _print_rows(options, engines, "No engine answers.")
+    _print_rows(
+        options, [{"figure": name, "last step": each} for name, each in (stage.get("metrics") or {}).items()], ""
+    )
+    return 0
+
+
+def _metrics(kubectl: Kubectl, names: Sequence[str]) -> dict[str, str]:
+    """Pages of the engines that answer."""
+    pages = {}
+    for name in names:
+        try:
+            pages[name] = kubectl.text("exec", name, "--", "python3", "-c", METRICS)
+        except KubectlFailed as error:
+            print(f"{PROGRAM}: {name}: {error}", file=sys.stderr)
+    return pages
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The story of a job that `kubectl rstar2 status` prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rstar2_train.cli import kubectl_plugin
+from rstar2_train.cli.job_story import checkpoints, duration, engine_figures, event_rows, story
+
+
+def condition(kind: str, value: bool, reason: str, message: str = "") -> dict[str, Any]:
+    return {"type": kind, "status": str(value), "reason": reason, "message": message}
+
+
+def job(phase: str = "Running", *conditions: dict[str, Any], suspend: bool = False) -> dict[str, Any]:
+    row = {"name": "rl", "type": "GRPO", "phase": "Running", "step": 3, "totalSteps": 40, "attempts": 2}
+    checkpoint = {"path": "/state/demo/rl/step-3", "step": 3}
+    return {
+        "metadata": {"name": "demo", "namespace": "lab"},
+        "spec": {"suspend": suspend},
+        "status": {
+            "phase": phase,
+            "message": "Attempt 2 of stage rl.",
+            "stage": "rl",
+            "progressPercentage": 7,
+            "estimatedRemainingSeconds": 12_000,
+            "restarts": 1,
+            "conditions": [*conditions],
+            "stages": [{**row, "metrics": {"reward": "0.5"}, "checkpoint": checkpoint}],
+            "roles": [{"name": "rollout", "ready": 1, "desired": 2}],
+        },
+    }
+
+
+def pod(node: str) -> dict[str, Any]:
+    return {"metadata": {"labels": {"rstar2.dev/role": "rollout"}}, "spec": {"nodeName": node}}
+
+
+def test_story_running_job_has_stages_and_nodes() -> None:
+    """The story of a running job has its step, its time and the nodes of its pods; there is nothing to do."""
+    seen = story(job(), [pod("b"), pod("a")])
+    assert (seen.progress, seen.remaining, seen.restarts) == ("7 %", "3h20m", 1)
+    assert (seen.stages[0].step, seen.stages[0].reward) == ("3/40", "0.5")
+    assert (seen.roles[0].ready, seen.roles[0].nodes) == (1, ("a", "b"))
+    assert (seen.waits_for, seen.problems, seen.next) == ((), (), "Nothing: the job proceeds.")
+
+
+def test_story_waiting_job_names_part_and_problem() -> None:
+    """A job that waits names the part, its reason and the problem with its advice."""
+    waits = condition("RolloutReady", False, "ImagePullBackOff", "0 of 2 rollout pods ready.")
+    degraded = condition("Degraded", True, "ImagePullBackOff", "Pod/x: ImagePullBackOff: not seen. Fix the image.")
+    not_needed = condition("JudgeReady", False, "NotNeeded")
+    seen = story(job("Running", waits, degraded, not_needed))
+    assert seen.waits_for == ("RolloutReady: ImagePullBackOff: 0 of 2 rollout pods ready.",)
+    assert seen.problems == ("Pod/x: ImagePullBackOff: not seen. Fix the image.",)
+    stalled = condition("Stalled", True, "ImagePullBackOff", "Fix the image.")
+    assert story(job("Running", stalled)).next.endswith("without it: Fix the image.")
+
+
+def test_story_has_an_action_in_each_phase() -> None:
+    """Each phase has an action, with the command."""
+    assert "kubectl rstar2 resume demo" in story(job("Suspended", suspend=True)).next
+    assert "kubectl rstar2 logs demo" in story(job("Failed")).next
+    assert "checkpoint" in story(job("Suspending", suspend=True)).next
+    unseen = {**job(), "status": {}}
+    assert story(unseen).phase == "Unknown" and "operator" in story(unseen).message
+
+
+def test_duration_is_short() -> None:
+    """A duration has two units at most."""
+    assert [duration(each) for each in (None, 59, 3_600, 90_000)] == ["", "1m", "1h00m", "1d1h"]
+
+
+def test_checkpoints_and_events_are_rows() -> None:
+    """Checkpoints have a path; Events of both APIs are sorted by time."""
+    assert checkpoints(job()) == [{"stage": "rl", "path": "/state/demo/rl/step-3", "step": 3}]
+    late = {"metadata": {}, "lastTimestamp": "2026-11-22T09:00:00Z", "reason": "B", "message": "late"}
+    early = {"metadata": {}, "eventTime": "2026-11-22T08:00:00.123456Z", "reason": "A", "note": "early"}
+    assert [row["message"] for row in event_rows([late, early])] == ["early", "late"]
+
+
+def test_engine_figures_are_rates() -> None:
+    """Tokens per second are the difference of two samples; an engine without requests in one of them was half idle."""
+    page = 'vllm:generation_tokens_total{{m="a"}} {}\nvllm:num_requests_running {}\nvllm:kv_cache_usage_perc 0.25\n'
+    figures = engine_figures(page.format(100, 0.0), page.format(300, 4.0), 2.0)
+    assert figures == {"tokensPerSecond": 100.0, "kvUse": 0.25, "running": 4.0, "idleShare": 0.5}
+
+
+def test_print_stories_shows_everything() -> None:
+    """The text for a terminal has stage, role, problem and action."""
+    text = io.StringIO()
+    degraded = condition("Degraded", True, "X", "Pod/x [1]: broken")
+    seen = story(job("Running", degraded), [pod("node-1")])
+    kubectl_plugin.print_stories(Console(file=text, width=120), [seen], details=True)
+    assert all(
+        part in text.getvalue() for part in ("lab/demo", "rl", "3/40", "node-1", "Pod/x [1]: broken", "What to do")
+    )
+
+
+def test_plugin_sends_requests_by_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """Requests go to kubectl with namespace and context; its error is the plugin's."""
+    (tmp_path / "job.json").write_text(json.dumps(job()))
+    fake = tmp_path / "kubectl"
+    fake.write_text(
+        f"""#!/bin/sh
+echo "$@" >> {tmp_path}/calls
+case "$1 $2" in
+"get pods") echo '{{"items": []}}' ;;
+"get agenticrljobs.rstar2.dev") cat {tmp_path}/job.json ;;
+"patch agenticrljobs.rstar2.dev") echo 'Error: not seen' >&2; exit 1 ;;
+esac
+"""
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert kubectl_plugin.main(["status", "demo", "-n", "lab", "--context", "c"]) == 0
+    assert json.loads(capfd.readouterr().out)["stages"][0]["step"] == "3/40"
+    assert kubectl_plugin.main(["suspend", "demo"]) == 1
+    assert "kubectl rstar2: Error: not seen" in capfd.readouterr().err
+    assert kubectl_plugin.main(["logs", "demo", "--role", "trainer", "--stage", "rl", "-f"]) == 0
+    calls = (tmp_path / "calls").read_text()
+    assert "get agenticrljobs.rstar2.dev demo -o json --namespace=lab --context=c" in calls
+    assert 'patch agenticrljobs.rstar2.dev demo --type=merge -p {"spec": {"suspend": true}}' in calls
+    assert "logs -l rstar2.dev/job=demo,rstar2.dev/role=trainer,rstar2.dev/stage=rl" in calls
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_has_all_commands(shell: str) -> None:
+    """The completion script has every command and, for bash, valid syntax."""
+    script = kubectl_plugin.completion(shell)
+    assert all(command in script for command in ("status", "suspend", "resume", "logs", "top"))
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
