@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator
 
 ##@ Start here
 help: ## Print this list
@@ -125,6 +125,9 @@ bench-learning: setup ## Train three seeds with GRPO-RoC and three with plain GR
 
 bench-rollout: setup ## Measure the scheduler's policies, simulated and on real engines, and the agent loop (QUICK=1)
 	@$(BIN)/python -m bench.rollout
+
+bench-operator: setup ## Measure the operator with 1,000 jobs on a real API server, next to a no-op operator (QUICK=1)
+	@$(BIN)/python -m bench.operator
 
 bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slow tools, weights (short form: QUICK=1)
 	@$(BIN)/python -m bench.pipeline

@@ -1,0 +1,176 @@
+"""The part of a cluster that bench/operator.py needs besides the API server: controllers and kubelets, played.
+
+`ClusterPlayer` watches batch Jobs, Deployments and StatefulSets, creates their pods as Running and Ready, and keeps the
+status of the owners. Preparations complete immediately. No container runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator import names
+from rstar2_operator.client import UNREACHABLE, KubeClient
+from rstar2_operator.observed import condition, timestamp
+
+Body = dict[str, Any]
+OWNERS = ("Job", "Deployment", "StatefulSet")
+WRITERS = 8
+"""Requests of the player at the same time."""
+READY = {"type": "Ready", "status": "True"}
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+
+
+class ClusterPlayer:
+    """Controllers and kubelets of all jobs in one namespace."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._owners: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
+        self._played: set[tuple[str, int]] = set()
+        self.pods: dict[str, list[Body]] = {}
+        """Name of the owner -> its pods."""
+        self.jobs: dict[str, Body] = {}
+        """Batch Jobs by name."""
+        self.conditions: dict[str, list[tuple[float, Body]]] = {}
+        """Name of an AgenticRLJob -> (monotonic time, status) of every change that its watch delivered."""
+
+    async def run(self) -> None:
+        """Play until cancelled."""
+        watches = [self._watch(kind) for kind in (*OWNERS, "AgenticRLJob")]
+        await asyncio.gather(*watches, *(self._work() for _ in range(WRITERS)))
+
+    async def _watch(self, kind: str) -> None:
+        while True:
+            with contextlib.suppress(ApiException, *UNREACHABLE):
+                version = ""
+                async for page in self._client.pages(kind, self._namespace, selectors={}):
+                    version = page["metadata"]["resourceVersion"]
+                    for body in page["items"]:
+                        self._record(kind, body)
+                async for change, body in self._client.watch(kind, self._namespace, selectors={}, version=version):
+                    if change in ("ADDED", "MODIFIED"):
+                        self._record(kind, body)
+            await asyncio.sleep(0.1)
+
+    def _record(self, kind: str, body: Body) -> None:
+        if kind == "AgenticRLJob":
+            row = time.monotonic(), body.get("status") or {}
+            self.conditions.setdefault(body["metadata"]["name"], []).append(row)
+        else:
+            self._owners.put_nowait((kind, body))
+
+    async def _work(self) -> None:
+        while True:
+            kind, owner = await self._owners.get()
+            played = owner["metadata"]["uid"], owner["metadata"].get("generation", 0)
+            if played in self._played:
+                continue
+            self._played.add(played)
+            if kind == "Job":
+                self.jobs[owner["metadata"]["name"]] = owner
+            if kind == "Job" and names.STAGE_LABEL not in owner["metadata"]["labels"]:
+                await self.finish(owner, "Complete")
+            else:
+                await self._create_pods(kind, owner)
+
+    async def _create_pods(self, kind: str, owner: Body) -> None:
+        meta, spec = owner["metadata"], owner["spec"]
+        count = spec["completions"] if kind == "Job" else spec["replicas"]
+        pods = self.pods.setdefault(meta["name"], [])
+        for number in range(len(pods), count):
+            template = spec["template"]
+            metadata = {
+                "name": f"{meta['name']}-{number}",
+                "namespace": self._namespace,
+                "labels": template["metadata"]["labels"],
+                "ownerReferences": [
+                    {
+                        "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
+                        "kind": kind,
+                        "name": meta["name"],
+                        "uid": meta["uid"],
+                        "controller": True,
+                    }
+                ],
+            }
+            if kind == "Job":
+                metadata["labels"] = {**metadata["labels"], names.OF_JOB_LABEL: meta["name"]}
+            body: Body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+            claims = [
+                {"name": each["metadata"]["name"], "emptyDir": {}} for each in spec.get("volumeClaimTemplates", ())
+            ]
+            volumes = [*template["spec"]["volumes"], *claims]
+            body["spec"] = {**template["spec"], "nodeName": f"node-{number}", "volumes": volumes}
+            created = await self._client.create(body)
+            running = {"startedAt": timestamp(time.time())}
+            container = {
+                "name": template["spec"]["containers"][0]["name"],
+                "image": "image",
+                "imageID": "image",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": running},
+            }
+            status = {"phase": "Running", "conditions": [READY, SCHEDULED], "containerStatuses": [container]}
+            pods.append(await self.set_status("Pod", created, status))
+        status = {"active": count} if kind == "Job" else {"replicas": count, "readyReplicas": count}
+        if kind == "StatefulSet":
+            status["currentReplicas"] = count
+        await self.set_status(kind, owner, status)
+
+    async def set_status(self, kind: str, body: Body, status: Body) -> Body:
+        """Replace fields of the status of an object."""
+        meta = {"name": body["metadata"]["name"], "namespace": self._namespace}
+        return await self._client.apply(
+            {"apiVersion": _version(kind), "kind": kind, "metadata": meta, "status": status}, subresource="status"
+        )
+
+    async def finish(self, job: Body, kind: str) -> None:
+        """Finish a batch Job: `kind` is Complete or Failed."""
+        now = timestamp(time.time())
+        before = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
+        conditions = [
+            {"type": each, "status": "True", "lastTransitionTime": now, "lastProbeTime": now, "reason": "Played"}
+            for each in (before, kind)
+        ]
+        count = job["spec"].get("completions", 1)
+        status: Body = {"startTime": now, "conditions": conditions, "uncountedTerminatedPods": {}}
+        if kind == "Complete":
+            status |= {"completionTime": now, "succeeded": count}
+        else:
+            status |= {"failed": count, "active": 0}
+        await self.set_status("Job", job, status)
+
+    async def fail_attempt(self, job: Body) -> None:
+        """Let all pods of an attempt's Job fail, and then the Job."""
+        now = timestamp(time.time())
+        for pod in self.pods[job["metadata"]["name"]]:
+            ended = {"exitCode": 1, "reason": "Error", "finishedAt": now}
+            container = {**pod["status"]["containerStatuses"][0], "ready": False, "state": {"terminated": ended}}
+            conditions = [{**READY, "status": "False"}, SCHEDULED]
+            status = {"phase": "Failed", "conditions": conditions, "containerStatuses": [container]}
+            await self.set_status("Pod", pod, status)
+        await self.finish(job, "Failed")
+
+    def trains(self, name: str) -> bool:
+        """Whether an AgenticRLJob runs its stage."""
+        statuses = self.conditions.get(name)
+        return bool(statuses) and statuses[-1][1].get("phase") == "Running"
+
+    def failed_at(self, name: str, since: float) -> float | None:
+        """Return when the failure of an attempt was in the conditions of its job; None if it is not yet."""
+        for when, status in self.conditions.get(name, ()):
+            training = condition({"status": status}, "Training")
+            if when >= since and training is not None and training["reason"] == "BackOff":
+                return when
+        return None
+
+
+def _version(kind: str) -> str:
+    return {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
