@@ -1,4 +1,4 @@
-"""The operator's requests to the API server: create, apply, list, delete, with objects as plain dicts.
+"""The operator's requests to the API server: create, apply, list, watch, delete, with objects as plain dicts.
 
 A thin layer over the official client's connection and authentication. API paths come from a table, so that no discovery
 is necessary.
@@ -6,6 +6,8 @@ is necessary.
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -33,9 +35,11 @@ KINDS = {
     "Workload": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
     "ResourceFlavor": ("apis/kueue.x-k8s.io/v1beta2", "resourceflavors"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "Warning": ("api/v1", "events"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }
-"""Kind -> (API path, plural)."""
+"""Kind -> (API path, plural). Warning: an Event of the older API, which other components write."""
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "apply", "DELETE": "delete"}
 APPLY = "application/apply-patch+yaml"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 """Media type of lists without specs and statuses."""
@@ -45,6 +49,14 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 LONGEST_RETRY_AFTER = 30.0
+PAGE_OBJECTS = 500
+"""Objects per response of a list."""
+WATCH_SECONDS = 150
+"""Time after which the API server ends a watch."""
+SILENCE_SECONDS = 180.0
+"""Time without a byte after which a watch is repeated: the connection is broken."""
+METADATA_FIELDS = ("uid", "namespace", "name", "creationTimestamp")
+"""Fields that `list_metadata` returns, and the labels."""
 
 Body = dict[str, Any]
 
@@ -69,8 +81,10 @@ def retry_after(error: Exception) -> float:
 class KubeClient:
     """Requests of one operator process. Every method raises ApiException."""
 
-    def __init__(self, api: aio.ApiClient) -> None:
+    def __init__(self, api: aio.ApiClient, *, count: Callable[[str, str, int], None] | None = None) -> None:
+        """`count` is called with verb, kind and HTTP status of each response."""
         self._api = api
+        self._count = count or (lambda verb, kind, status: None)
 
     async def apply(self, body: Body, *, subresource: str = "") -> Body:
         """Apply on the server with the operator's field manager; it takes fields over from other managers."""
@@ -104,10 +118,57 @@ class KubeClient:
             return None
 
     async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[Body]:
-        """Return the metadata of every object of a kind. An empty namespace means all namespaces."""
-        query = [("labelSelector", selector)] if selector else []
-        answer = await self._call("GET", _path(kind, namespace), None, query, accept=METADATA)
-        return [item["metadata"] for item in answer.get("items") or ()]
+        """Return uid, namespace, name, creation time and job label of every object of a kind.
+
+        An empty namespace means all namespaces.
+        """
+        result = []
+        async for page in self.pages(kind, namespace, selectors={"labelSelector": selector}, accept=METADATA):
+            for item in page["items"] or ():
+                meta = item["metadata"]
+                job = meta.get("labels", {}).get(names.JOB_LABEL)
+                kept = {field: meta[field] for field in METADATA_FIELDS if field in meta}
+                result.append(kept | {"labels": {names.JOB_LABEL: job} if job else {}})
+        return result
+
+    async def pages(
+        self, kind: str, namespace: str, *, selectors: dict[str, str], accept: str = "application/json"
+    ) -> AsyncIterator[Body]:
+        """Yield the list of a kind in pages. Status 410 if it lasts too long: the caller must list again.
+
+        `selectors`: the query parameters labelSelector and fieldSelector.
+        """
+        query = [("limit", str(PAGE_OBJECTS)), *((name, text) for name, text in selectors.items() if text)]
+        position = ""
+        while True:
+            more = [("continue", position)] if position else []
+            page = await self._call("GET", _path(kind, namespace), None, [*query, *more], accept=accept, verb="list")
+            yield page
+            position = page["metadata"].get("continue") or ""
+            if not position:
+                return
+
+    async def watch(
+        self, kind: str, namespace: str, *, selectors: dict[str, str], version: str
+    ) -> AsyncIterator[tuple[str, Body]]:
+        """Yield (type, object) of every change after a resourceVersion, until the API server ends the watch.
+
+        Bookmarks are among them. Raises TimeoutError if the API server is silent for SILENCE_SECONDS.
+        """
+        query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", version)]
+        query += [("timeoutSeconds", str(WATCH_SECONDS)), *((name, text) for name, text in selectors.items() if text)]
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=SILENCE_SECONDS)
+        response = await self._request("GET", _path(kind, namespace), None, query, verb="watch", limit=timeout)
+        rest = b""
+        try:
+            async for chunk in response.response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        event = json.loads(line)
+                        yield event["type"], event["object"]
+        finally:
+            response.response.close()
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str, force: bool = False) -> Body:
         """Delete the object with that UID, its dependents in the background. Status 404 or 409 if it does not exist.
@@ -129,22 +190,48 @@ class KubeClient:
         *,
         content_type: str = "application/json",
         accept: str = "application/json",
+        verb: str = "",
     ) -> Body:
-        headers = {"Accept": accept, "Content-Type": content_type}
+        response = await self._request(
+            method, path, body, query, content_type=content_type, accept=accept, verb=verb or VERBS[method]
+        )
+        text: bytes = await response.read()
+        answer: Body = json.loads(text) if text else {}
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Body | None,
+        query: list[tuple[str, str]],
+        *,
+        verb: str,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        limit: Any = TIMEOUT_SECONDS,
+    ) -> Any:
+        """Return the response, of which only the head has been read. `limit`: its timeout. Raises ApiException."""
         request = await self._api.param_serialize(
             method=method,
             resource_path=path,
             query_params=query,
-            header_params=headers,
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
-        response = await self._api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
-        text: bytes = await response.read()  # type: ignore[no-untyped-call]
+        response = await self._api.call_api(*request, _request_timeout=limit)
+        self._count(verb, _kind(path), response.status)
         if not 200 <= response.status < 300:
-            raise ApiException.from_response(http_resp=response, body=text.decode(errors="replace"), data=None)
-        answer: Body = await response.response.json() if text else {}
-        return answer
+            text = (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
+            raise ApiException.from_response(http_resp=response, body=text, data=None)
+        return response
+
+
+def _kind(path: str) -> str:
+    """The plural in an API path."""
+    parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    return parts[2] if parts[0] == "namespaces" else parts[0]
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

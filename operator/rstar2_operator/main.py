@@ -1,19 +1,17 @@
-"""The operator's process: connects, waits for the Lease, then watches and reconciles until it is stopped.
+"""The operator's process: connects, watches, waits for the Lease, then reconciles until it is stopped.
 
-Two replicas may run; the one without the Lease is the standby. A replica that loses the Lease exits, and the kubelet
-restarts it.
+Two replicas may run; the one without the Lease is the standby. Its cache is as complete as the leader's, so that it can
+take over within seconds. A replica that loses the Lease exits, and the kubelet restarts it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 from aiohttp import web
@@ -23,7 +21,9 @@ from kubernetes.aio import config as aio_config
 from rstar2_operator import watch
 from rstar2_operator.cache import Key, WatchCache
 from rstar2_operator.client import KubeClient
+from rstar2_operator.informer import children, informers
 from rstar2_operator.lease import LeaderLease
+from rstar2_operator.logs import configure_logging
 from rstar2_operator.metrics import Metrics, application
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.resync import Resync
@@ -32,8 +32,8 @@ from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger("rstar2_operator")
 
-STOP_SECONDS = 10.0
-"""Maximum time for writes in progress after a stop request."""
+STOP_SECONDS = 3.0
+"""Maximum time for the rounds in progress after a stop request."""
 
 
 class Operator:
@@ -41,9 +41,12 @@ class Operator:
 
     def __init__(self, settings: OperatorSettings, api: aio.ApiClient) -> None:
         self._settings = settings
-        self._client = KubeClient(api)
-        self._cache = WatchCache()
         self._metrics = Metrics()
+        self._client = KubeClient(api, count=self._metrics.requested)
+        self._cache = WatchCache()
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._metrics.measure_queue(self._queue)
+        self._informers = informers(settings, client=self._client, cache=self._cache, queue=self._queue)
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -51,52 +54,58 @@ class Operator:
         self._stop.set()
 
     async def run(self) -> int:
-        """Serve probes, wait for the Lease, lead. Return the exit code."""
+        """Serve probes, watch, wait for the Lease, lead. Return the exit code."""
         settings = self._settings
-        async with _http_server(application(self._metrics, self._cache), settings.probe_port):
+        async with _http_server(application(self._metrics), settings.probe_port):
             lag = asyncio.create_task(self._metrics.watch_loop())
+            stopping = asyncio.create_task(self._stop.wait())
+            watching = asyncio.create_task(self._watch())
             lease = LeaderLease(
                 self._client, namespace=settings.lease_namespace, name=settings.lease_name, identity=settings.identity
             )
-            stopping = asyncio.create_task(self._stop.wait())
             log.info(
                 "%s is waiting for the Lease %s/%s", settings.identity, settings.lease_namespace, settings.lease_name
             )
             code = 0
-            if await _first(asyncio.create_task(lease.acquire()), stopping):
+            if await _first(asyncio.create_task(lease.acquire()), stopping, watching):
                 held = asyncio.create_task(lease.hold())
-                leading = asyncio.create_task(self._lead())
+                leading = asyncio.create_task(self._lead(watching))
                 code = await lead_while_held(leading, held, stopping, stop=self._stop)
-                await lease.release()
-            await _cancelled(lag, stopping)
+                await lease.release()  # before the watches, because kopf may take seconds to stop
+            elif watching.done():
+                code = 1
+            _log_error(watching)
+            await _cancelled(lag, stopping, watching)
         return code
 
-    async def _lead(self) -> None:
-        """Watch and reconcile until stopped, or until one of the tasks fails."""
+    async def _watch(self) -> None:
+        """Fill the cache until cancelled, or until a watch fails."""
+        jobs = watch.run(self._settings, cache=self._cache, queue=self._queue, stop=self._stop)
+        await asyncio.gather(jobs, *(informer.run() for informer in self._informers))
+
+    async def _lead(self, watching: asyncio.Task[None]) -> None:
+        """Reconcile until stopped, or until one of the tasks fails."""
         log.info("%s is the leader", self._settings.identity)
         self._metrics.set_leading(True)
-        queue: WorkQueue[Key] = WorkQueue()
         reconciler = Reconciler(
-            cache=self._cache, queue=queue, client=self._client, settings=self._settings, metrics=self._metrics
+            cache=self._cache, queue=self._queue, client=self._client, settings=self._settings, metrics=self._metrics
         )
-        watching = asyncio.create_task(watch.run(self._settings, cache=self._cache, queue=queue, stop=self._stop))
-        work = asyncio.create_task(self._work(reconciler, queue))
+        work = asyncio.create_task(self._work(reconciler))
+        stopping = asyncio.create_task(self._stop.wait())
         try:
-            done, _ = await asyncio.wait({watching, work}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if (error := task.exception()) is not None:
-                    log.error("%s", error, exc_info=error)
+            await asyncio.wait({watching, work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            _log_error(work)
+            await self._queue.close()
         finally:
             self._metrics.set_leading(False)
-            await _cancelled(work)  # first, because kopf may take seconds to stop
-            await _cancelled(watching)
+            await _cancelled(work, stopping)
 
-    async def _work(self, reconciler: Reconciler, queue: WorkQueue[Key]) -> None:
+    async def _work(self, reconciler: Reconciler) -> None:
         namespaces = self._settings.watch_namespaces
-        resync = Resync(self._client, self._cache, kinds=watch.children(self._settings).values(), namespaces=namespaces)
-        await resync.wait_until_complete()
+        resync = Resync(self._client, self._cache, kinds=children(self._settings), namespaces=namespaces)
+        await resync.wait_until_complete(self._informers)
         workers = (reconciler.work() for _ in range(self._settings.workers))
-        await asyncio.gather(resync.run(queue, self._metrics), *workers)
+        await asyncio.gather(resync.run(self._queue, self._metrics), *workers)
 
 
 async def lead_while_held(
@@ -118,14 +127,19 @@ async def lead_while_held(
     return code
 
 
-async def _first(task: asyncio.Task[None], other: asyncio.Task[Any]) -> bool:
-    """Whether `task` finishes before `other`; otherwise it is cancelled."""
-    await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+async def _first(task: asyncio.Task[None], *others: asyncio.Task[Any]) -> bool:
+    """Whether `task` finishes before the others; otherwise it is cancelled."""
+    await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
         return True
     await _cancelled(task)
     return False
+
+
+def _log_error(task: asyncio.Task[None]) -> None:
+    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s", error, exc_info=error)
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
@@ -145,27 +159,6 @@ async def _http_server(app: web.Application, port: int) -> Any:
         await runner.cleanup()
 
 
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def _configure_logging(log_format: str) -> None:
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else text)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # it logs every event
-
-
 async def _connected() -> aio.ApiClient:
     """A client with the pod's service account; outside of a cluster, with KUBECONFIG."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -177,7 +170,7 @@ async def _connected() -> aio.ApiClient:
 
 async def _main() -> int:
     settings = OperatorSettings.from_env(os.environ)
-    _configure_logging(settings.log_format)
+    configure_logging(settings.log_format)
     async with await _connected() as api:
         operator = Operator(settings, api)
         loop = asyncio.get_running_loop()

@@ -8,17 +8,74 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import Counter as Tally
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from rstar2_operator.cache import WatchCache
-from rstar2_operator.observed import condition
+from rstar2_operator.cache import Key
+from rstar2_operator.observed import Object, ObservedJob, condition, is_alive, seconds
 
 LOOP_SECONDS = 0.5
 MAX_LAG_SECONDS = 10.0
+REPORTED_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Buckets of the time from an event to the written status."""
+STAGE_SECONDS = (60, 600, 1800, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 2 * 86400, 4 * 86400, 7 * 86400)
+"""Buckets of the duration of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """The figures of one job in a scrape, from its last round."""
+
+    phase: str
+    restarts: int
+    stage: str
+    step: int
+    stalled: str
+    """Reason of the condition Stalled; empty if it is False."""
+    accelerators: int
+    """Accelerators that its pods hold on nodes."""
+
+
+def figures_of(status: Object, observed: ObservedJob, *, resource: str | None) -> JobFigures:
+    """Return the figures of a job with this status. `resource`: name of its accelerators. Pure."""
+    stalled = condition({"status": status}, "Stalled")
+    return JobFigures(
+        phase=status.get("phase", "Pending"),
+        restarts=status.get("restarts", 0),
+        stage=status.get("stage") or "",
+        step=status.get("step") or 0,
+        stalled=stalled["reason"] if stalled is not None and stalled["status"] == "True" else "",
+        accelerators=sum(_accelerators(pod, resource) for pod in observed.pods) if resource else 0,
+    )
+
+
+def _accelerators(pod: Object, resource: str) -> int:
+    """Accelerators that a pod holds: from its binding to a node until its containers have stopped."""
+    if not is_alive(pod) or not pod["spec"].get("nodeName"):
+        return 0
+    return sum(int(each["resources"]["limits"].get(resource, 0)) for each in pod["spec"].get("containers") or ())
+
+
+def finished_stages(old: Object, new: Object) -> Iterator[tuple[str, str, float]]:
+    """Yield (type, outcome, seconds) of each stage that finished between two statuses. Pure."""
+    before = {row["name"] for row in old.get("stages") or () if row.get("completionTime")}
+    for row in new.get("stages") or ():
+        if row["name"] not in before and row.get("completionTime") and row.get("startTime"):
+            yield row["type"], row["phase"], seconds(row["completionTime"]) - seconds(row["startTime"])
+
+
+def restart_reason(observed: ObservedJob, stage: str | None) -> str:
+    """Return why the last attempt of a stage ended: its outcome's reason, Disrupted, or NoOutcome. Pure."""
+    outcome = observed.outcome(stage) if stage else None
+    row = observed.stage_status(stage) if stage else {}
+    if outcome is not None and outcome.attempt == row.get("attempts"):
+        return outcome.reason
+    return "Disrupted" if row.get("disruptedAttempt") == row.get("attempts") and row else "NoOutcome"
 
 
 class Metrics:
@@ -39,6 +96,29 @@ class Metrics:
         )
         self._applied = Counter("rstar2_operator_applied_total", "Total objects written", ["kind"], registry=own)
         self._lag = Gauge("rstar2_operator_event_loop_lag_seconds", "Delay of the event loop in seconds", registry=own)
+        self._depth = Gauge("rstar2_operator_queue_depth", "Jobs that wait for a worker", registry=own)
+        self._waited = Histogram("rstar2_operator_queue_seconds", "Time of a job in the queue in seconds", registry=own)
+        self._reported = Histogram(
+            "rstar2_operator_event_to_status_seconds",
+            "Time from the first event to the status that it changed, in seconds",
+            registry=own,
+            buckets=REPORTED_SECONDS,
+        )
+        self._requests = Counter(
+            "rstar2_operator_api_requests_total", "Requests to the API server", ["verb", "resource", "code"],
+            registry=own,
+        )  # fmt: skip
+        self._restarted = Counter(
+            "rstar2_operator_stage_restarts_total", "Restarts of stages by reason", ["reason"], registry=own
+        )
+        self._stage_seconds = Histogram(
+            "rstar2_operator_stage_seconds", "Duration of finished stages in seconds", ["type", "outcome"],
+            registry=own, buckets=STAGE_SECONDS,
+        )  # fmt: skip
+        self._held = Gauge(
+            "rstar2_operator_accelerators", "Accelerators that jobs hold, by phase", ["phase"], registry=own
+        )
+        self._figures: dict[Key, JobFigures] = {}
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
         self._phases = Gauge("rstar2_operator_jobs", "Number of jobs by phase", ["phase"], registry=own)
         self._stalled = Gauge(
@@ -61,6 +141,35 @@ class Metrics:
         """Count a written object."""
         self._applied.labels(kind).inc()
 
+    def measure_queue(self, queue: Sized) -> None:
+        """Report the length of this queue."""
+        self._depth.set_function(lambda: len(queue))
+
+    def waited(self, seconds: float) -> None:
+        """Record the time that a job waited for a worker."""
+        self._waited.observe(seconds)
+
+    def requested(self, verb: str, resource: str, code: int) -> None:
+        """Count a response of the API server."""
+        self._requests.labels(verb, resource, str(code)).inc()
+
+    def observed(self, key: Key, figures: JobFigures) -> None:
+        """Record the figures of a job."""
+        self._figures[key] = figures
+
+    def forget(self, key: Key) -> None:
+        """Drop the figures of a deleted job."""
+        self._figures.pop(key, None)
+
+    def written(self, observed: ObservedJob, status: Object, *, event_at: float) -> None:
+        """Record a written status. `event_at`: monotonic time of the first event of the round."""
+        old = observed.status
+        self._reported.observe(time.monotonic() - event_at)
+        if (restarts := status.get("restarts", 0) - old.get("restarts", 0)) > 0:
+            self._restarted.labels(restart_reason(observed, old.get("stage"))).inc(restarts)
+        for kind, outcome, duration in finished_stages(old, status):
+            self._stage_seconds.labels(kind, outcome).observe(duration)
+
     def set_leading(self, leading: bool) -> None:
         """Record whether this replica is the leader."""
         self.leading = leading
@@ -73,24 +182,21 @@ class Metrics:
             await asyncio.sleep(LOOP_SECONDS)
             self._lag.set(max(0.0, time.monotonic() - self._lag_since - LOOP_SECONDS))
 
-    def page(self, cache: WatchCache) -> bytes:
+    def page(self) -> bytes:
         """Return the text that Prometheus scrapes."""
-        self._phases.clear()
-        self._steps.clear()
-        self._restarts.clear()
-        self._stalled.clear()
-        for key in cache.jobs():
-            observed = cache.observed(key)
-            if observed is None:
-                continue
-            status = observed.status
-            self._phases.labels(status.get("phase", "Pending")).inc()
-            self._restarts.labels(*key).set(status.get("restarts", 0))
-            stalled = condition(observed.job, "Stalled")
-            if stalled is not None and stalled["status"] == "True":
-                self._stalled.labels(stalled["reason"]).inc()
-            if status.get("stage"):
-                self._steps.labels(*key, status["stage"]).set(status.get("step", 0))
+        for gauge in (self._phases, self._steps, self._restarts, self._stalled, self._held):
+            gauge.clear()
+        held: Tally[str] = Tally()
+        for key, job in self._figures.items():
+            self._phases.labels(job.phase).inc()
+            self._restarts.labels(*key).set(job.restarts)
+            held[job.phase] += job.accelerators
+            if job.stalled:
+                self._stalled.labels(job.stalled).inc()
+            if job.stage:
+                self._steps.labels(*key, job.stage).set(job.step)
+        for phase, count in held.items():
+            self._held.labels(phase).set(count)
         return bytes(generate_latest(self.registry))
 
     def failure(self) -> str:
@@ -103,7 +209,7 @@ class Metrics:
         return ""
 
 
-def application(metrics: Metrics, cache: WatchCache) -> web.Application:
+def application(metrics: Metrics) -> web.Application:
     """Return the HTTP application with /healthz, /readyz and /metrics."""
 
     async def health(_: web.Request) -> web.Response:
@@ -115,7 +221,7 @@ def application(metrics: Metrics, cache: WatchCache) -> web.Application:
         return web.Response(text="leader\n" if metrics.leading else "standby\n")
 
     async def metrics_page(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.page(cache), content_type="text/plain")
+        return web.Response(body=metrics.page(), content_type="text/plain")
 
     app = web.Application()
     app.add_routes([web.get("/healthz", health), web.get("/readyz", ready), web.get("/metrics", metrics_page)])

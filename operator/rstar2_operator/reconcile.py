@@ -13,6 +13,7 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
+from rstar2_operator import logs
 from rstar2_operator.apply import (
     NameConflict,
     apply,
@@ -39,7 +40,7 @@ from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.drift import DriftCorrections, drifted
-from rstar2_operator.metrics import Metrics
+from rstar2_operator.metrics import Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
@@ -85,9 +86,11 @@ class Reconciler:
         while True:
             key = await self._queue.take()
             failed, after = False, 0.0
+            event_at = self._queue.waited_since(key)
+            self._metrics.waited(time.monotonic() - event_at)
             try:
-                with self._metrics.reconciling():
-                    failed = await self._reconcile(key)
+                with self._metrics.reconciling(), logs.reconciling(*key):
+                    failed = await self._reconcile(key, event_at)
             except Exception as error:
                 failed, after = True, retry_after(error)
                 self._metrics.failed(error)
@@ -95,7 +98,7 @@ class Reconciler:
             finally:
                 self._queue.done(key, failed=failed, after=after)
 
-    async def _reconcile(self, key: Key) -> bool:
+    async def _reconcile(self, key: Key, event_at: float) -> bool:
         """One round. Returns whether the API server rejected something, which is retried."""
         observed = self._cache.observed(key)
         if observed is None or observed.job["metadata"].get("deletionTimestamp"):
@@ -104,6 +107,7 @@ class Reconciler:
             self._with_secret.pop(key, None)
             self._corrections.forget(key)
             self._quota.forget(key)
+            self._metrics.forget(key)
             return False  # the garbage collector deletes what the job owns
         now, rejected = time.time(), list[Diagnosis]()
         context, errors = self._validated(observed)
@@ -112,11 +116,12 @@ class Reconciler:
             if observed.job["spec"].get("suspend"):
                 rejected = await self._delete(key, prunable_when_suspended(observed, now=now))
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
-            wake_at = correct_in = None
+            wake_at = correct_in = resource = None
         else:
             job, observed = context.job, await self._with_secret_checked(key, context, observed)
             context, observed = await self._with_quota(key, context, observed)
-            plan = decide(job, observed, now=now)
+            plan, resource = decide(job, observed, now=now), job.spec.accelerator.resource
+            logs.at_stage(plan.stage)
             if plan.delete:
                 await self._delete_one(JOB, observed.job)
                 return False
@@ -125,7 +130,10 @@ class Reconciler:
             plan = plan_after_rejections(plan, observed_now, rejected)
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
             wake_at = plan.wake_at
-        write_in = await self._status_writer.write(key, observed.job, status)
+        write_in, written = await self._status_writer.write(key, observed.job, status)
+        if written:
+            self._metrics.written(observed, status, event_at=event_at)
+        self._metrics.observed(key, figures_of(status, observed, resource=resource))
         delays = [delay for delay in (write_in, correct_in) if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
         if delays:

@@ -1,8 +1,8 @@
 """Comparison of the watch cache with the API server: before the first reconciliation, and periodically.
 
 Before: a partly delivered job looks like one with missing objects, so the operator would delete and recreate them.
-kopf does not report when its initial lists are complete. `wait_until_complete` therefore lists the names of all objects
-until the cache has every one of them.
+An informer reports when its first list is in the cache. kopf does not, so `wait_until_complete` lists the names of all
+jobs until the cache has every one of them.
 
 Periodically: after a watch has lost its position (410 Gone), kopf lists again, but does not report earlier deletions.
 `compare` lists the UIDs: a cached object without a UID in the list was deleted, and an object that two comparisons list
@@ -20,8 +20,8 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient
+from rstar2_operator.informer import Informer
 from rstar2_operator.metrics import Metrics
-from rstar2_operator.observed import Object
 from rstar2_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -46,18 +46,19 @@ class Resync:
         self._undelivered: set[str] = set()
         """UIDs that the last comparison listed and no watch had delivered."""
 
-    async def wait_until_complete(self) -> None:
+    async def wait_until_complete(self, informers: Iterable[Informer] = ()) -> None:
         """Return when every existing job and child has been delivered to the cache."""
-        count = 0
-        for kind, namespace in self._lists():
+        for namespace in self._namespaces:
             while True:
-                listed = await self._list(kind, namespace)
-                if all(self._cache.was_delivered(kind, meta["namespace"], meta["name"]) for meta in listed):
+                listed = await self._list(JOB, namespace)
+                if all(self._cache.was_delivered((meta["namespace"], meta["name"])) for meta in listed):
                     break
                 await asyncio.sleep(POLL_SECONDS)
-            count += len(listed)
+        for informer in informers:
+            await informer.synced.wait()
         self._cache.end_initial_sync()
-        log.info("the cache is complete: %d objects", count)
+        counts = {kind: len(self._cache.uids(kind, "")) for kind in self._kinds}
+        log.info("the cache is complete: %d jobs, %d objects", counts[JOB], sum(counts.values()))
 
     async def run(self, queue: WorkQueue[Key], metrics: Metrics) -> None:
         """Compare periodically until cancelled. If the API server is unreachable, the Lease decides."""
@@ -75,32 +76,31 @@ class Resync:
         """
         undelivered: dict[str, str] = {}
         for kind, namespace in self._lists():
-            cached = [body for body in self._cache.of_kind(kind) if namespace in ("", body["metadata"]["namespace"])]
+            cached = self._cache.uids(kind, namespace)
             listed = await self._list(kind, namespace)
-            uids = {meta["uid"] for meta in listed}
             # Only objects that were cached before the request: the list lacks those that were created during it.
-            self._drop(kind, [body for body in cached if body["metadata"]["uid"] not in uids], queue)
+            self._drop(kind, cached - {meta["uid"] for meta in listed}, queue)
             for meta in self._not_cached(kind, listed):
                 undelivered[meta["uid"]] = f"{kind} {meta['namespace']}/{meta['name']}"
         repeated = [name for uid, name in undelivered.items() if uid in self._undelivered]
         self._undelivered = set(undelivered)
         return repeated[-1] if repeated else ""
 
-    def _drop(self, kind: str, deleted: list[Object], queue: WorkQueue[Key]) -> None:
-        for body in deleted:
-            if (key := self._cache.drop(kind, body)) is not None:
-                log.warning("%s/%s: %s/%s was deleted, but no watch reported it", *key, kind, body["metadata"]["name"])
+    def _drop(self, kind: str, deleted: Iterable[str], queue: WorkQueue[Key]) -> None:
+        for uid in deleted:
+            if (dropped := self._cache.drop(kind, uid)) is not None:
+                key, name = dropped
+                log.warning("%s/%s: %s/%s was deleted, but no watch reported it", *key, kind, name)
                 queue.add(key)
 
     def _not_cached(self, kind: str, listed: list[Body]) -> Iterator[Body]:
         """Listed objects that are not cached, except claims of earlier jobs, which watches deliver only once."""
-        cached = {body["metadata"]["uid"] for body in self._cache.of_kind(kind)}
-        metas = [body["metadata"] for body in self._cache.of_kind(JOB)]
-        jobs = {(meta["namespace"], meta["name"]): meta for meta in metas}
+        cached = self._cache.uids(kind, "")
         for meta in listed:
-            job = jobs.get((meta["namespace"], meta.get("labels", {}).get(names.JOB_LABEL)))
-            current = kind == JOB or (job is not None and meta["creationTimestamp"] >= job["creationTimestamp"])
-            if current and meta["uid"] not in cached:
+            if meta["uid"] in cached:
+                continue
+            job = self._cache.job((meta["namespace"], meta.get("labels", {}).get(names.JOB_LABEL, "")))
+            if kind == JOB or (job is not None and meta["creationTimestamp"] >= job["metadata"]["creationTimestamp"]):
                 yield meta
 
     def _lists(self) -> Iterator[tuple[str, str]]:

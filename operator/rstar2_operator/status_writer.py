@@ -94,15 +94,15 @@ class StatusWriter:
         self._sent: dict[str, float] = {}
         """Digest of an Event -> time at which it was created."""
 
-    async def write(self, key: Key, job: Object, status: dict[str, Any]) -> float | None:
-        """Write the status if it has changed. Return the seconds until a delayed write is due.
+    async def write(self, key: Key, job: Object, status: dict[str, Any]) -> tuple[float | None, bool]:
+        """Write the status if it has changed. Return the seconds until a delayed write is due, and whether it wrote.
 
         The cache has the written status immediately: the next round reads the timers of this one from it.
         """
         old = job.get("status") or {}
         wait = self._wait(key, old, status)
         if wait is None or wait > 0:
-            return wait
+            return wait, False
         meta = job["metadata"]
         body = {
             "apiVersion": API_VERSION,
@@ -115,7 +115,7 @@ class StatusWriter:
         self._worse_since.pop(key, None)
         for event in events(old, status):
             await self._create_event(job, event)
-        return None
+        return None, True
 
     def forget(self, key: Key) -> None:
         """Drop the state of a deleted job."""

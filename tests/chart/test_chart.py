@@ -18,8 +18,8 @@ from rstar2_operator.builders.access import access
 from rstar2_operator.builders.objects import build_context
 from rstar2_operator.client import KINDS
 from rstar2_operator.decide.pruning import PRUNED
+from rstar2_operator.informer import CHILDREN, QUOTA, WARNING
 from rstar2_operator.settings import PREFIX, OperatorSettings
-from rstar2_operator.watch import CHILDREN, QUOTA
 from rstar2_train.api.loader import read_manifest
 from rstar2_train.api.validation import load
 from tests.chart.conftest import CHART, Objects, Templated, settings
@@ -180,12 +180,13 @@ def allowed(rules: list[dict]) -> set[tuple[str, str, str]]:
 
 def needed() -> set[tuple[str, str, str]]:
     """Return the (group, resource, verb) of all requests that the tables of the operator name."""
-    requests = {(group, plural, verb) for group, _, plural in CHILDREN | QUOTA for verb in ("list", "watch")}
-    requests |= {("", "events", verb) for verb in ("list", "watch")}
+    requests = set()
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
-        if kind == "Lease":
-            continue  # it has a Role of its own
+        if kind in (*CHILDREN, *QUOTA, WARNING):
+            requests |= {(group, plural, verb) for verb in ("list", "watch")}
+        if kind in ("Lease", WARNING):
+            continue  # the Lease has a Role of its own, and Warnings are only read
         if kind == "Pod":
             requests.add((group, plural, "delete"))
         elif kind == "AgenticRLJob":

@@ -114,3 +114,32 @@ def test_cache_warning_belongs_to_the_job_of_its_object() -> None:
     cache.record_child("Deployment", child(3, "engines", name="demo-rollout-judge"), gone=False)
     assert cache.record_warning({"involvedObject": about | {"uid": "engines"}}) == [KEY]
     assert len(snapshot(cache).warnings) == 3
+
+
+def test_cache_keeps_a_pod_without_its_template() -> None:
+    """A cached pod has its node, limits, conditions and containers, and neither template nor addresses."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    container = {"name": "main", "env": [{"name": "A"}], "resources": {"limits": {"amd.com/gpu": "8"}}}
+    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    pod = child(2, "pod-1", name="demo-sft-1-0")
+    pod["metadata"] |= {"annotations": {"a": "b"}, "managedFields": []}
+    pod["spec"] = {"nodeName": "n1", "volumes": [{}], "containers": [container]}
+    status = {"name": "main", "ready": False, "state": state, "imageID": "sha256:1"}
+    pod["status"] = {"phase": "Failed", "podIP": "10.0.0.1", "containerStatuses": [status]}
+    cache.record_child("Pod", pod, gone=False)
+    cached = snapshot(cache).pods[0]
+    assert cached["spec"] == {"nodeName": "n1", "containers": [{"resources": {"limits": {"amd.com/gpu": "8"}}}]}
+    assert cached["status"] == {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "main", "ready": False, "state": state}],
+    }
+    assert "annotations" not in cached["metadata"] and cached["metadata"]["labels"]
+
+
+def test_cache_snapshot_is_not_shared() -> None:
+    """A change of a snapshot does not reach the cache."""
+    cache = WatchCache()
+    cache.record_job(job(1, phase="Running"), gone=False)
+    snapshot(cache).job["status"]["phase"] = "Failed"
+    assert snapshot(cache).status == {"phase": "Running"}

@@ -7,6 +7,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.cache import WatchCache
+from rstar2_operator.informer import Informer
 from rstar2_operator.resync import Resync
 from rstar2_operator.workqueue import WorkQueue
 
@@ -40,8 +41,8 @@ def sync(api: Api, cache: WatchCache, *namespaces: str) -> Resync:
     return Resync(api, cache, kinds=["Job", "Pod"], namespaces=namespaces)  # type: ignore[arg-type]
 
 
-async def started_sync(api: Api, cache: WatchCache) -> asyncio.Task[None]:
-    task = asyncio.create_task(sync(api, cache).wait_until_complete())
+async def started_sync(api: Api, cache: WatchCache, *informers: Informer) -> asyncio.Task[None]:
+    task = asyncio.create_task(sync(api, cache).wait_until_complete(informers))
     await asyncio.sleep(0.05)
     return task
 
@@ -65,25 +66,24 @@ async def queued(queue: WorkQueue) -> tuple[str, str] | None:
 
 async def test_resync_waits_until_each_kind_is_cached() -> None:
     """No job is reconciled before all its children are cached; otherwise it would be prepared again."""
-    api, cache = Api(AgenticRLJob=["demo"], Job=["demo-prepare"], Pod=["demo-prepare-x"]), WatchCache()
-    task = await started_sync(api, cache)
+    api, cache = Api(AgenticRLJob=["demo"]), WatchCache()
+    informer = Informer("Job", "", client=api, cache=cache, queue=WorkQueue())  # type: ignore[arg-type]
+    task = await started_sync(api, cache, informer)
     assert not task.done()
     cache.record_job(body("demo"), gone=False)
-    cache.record_child("Pod", body("demo-prepare-x"), gone=False)
     await asyncio.sleep(0.5)
     assert not task.done()
-    cache.record_child("Job", body("demo-prepare"), gone=False)
+    informer.synced.set()
     await asyncio.wait_for(task, 2)
-    assert set(api.requests) == {"AgenticRLJob", "Job", "Pod"}
+    assert set(api.requests) == {"AgenticRLJob"}
 
 
-async def test_resync_does_not_wait_for_deleted_objects() -> None:
-    """An object that is deleted during the initial sync need not be delivered."""
-    api, cache = Api(Job=["gone-unseen", "gone-seen"]), WatchCache()
+async def test_resync_does_not_wait_for_deleted_jobs() -> None:
+    """A job that is deleted during the initial sync need not be delivered."""
+    api, cache = Api(AgenticRLJob=["gone-unseen", "gone-seen"]), WatchCache()
     task = await started_sync(api, cache)
-    cache.record_child("Job", body("gone-seen", job="other"), gone=False)
-    cache.record_job(body("other"), gone=True)
-    api.existing["Job"] = ["gone-seen"]
+    cache.record_job(body("gone-seen"), gone=True)
+    api.existing["AgenticRLJob"] = ["gone-seen"]
     await asyncio.wait_for(task, 2)
 
 

@@ -59,7 +59,8 @@ class Job:
         """Return the result of `write` for a status with these conditions and fields."""
         old = self.client.statuses[-1] if self.client.statuses else {}
         job = {"kind": "AgenticRLJob", "metadata": {"name": "demo", "namespace": "team", "uid": "1"}, "status": old}
-        return await self.writer.write(KEY, job, {"phase": "Running", "conditions": [*conditions], **fields})
+        wait, _ = await self.writer.write(KEY, job, {"phase": "Running", "conditions": [*conditions], **fields})
+        return wait
 
 
 @pytest.fixture

@@ -1,0 +1,138 @@
+"""The watches of children and Warning events: list a kind in pages, watch it from there, and list again if necessary.
+
+Events go into the cache, and the jobs' keys into the queue. A watch that ends is continued from its last version. If
+that version is too old (410 Gone), the kind is listed again: a cached object that the list lacks was deleted.
+kopf watches the jobs (watch.py). It keeps a state and a task for every object, which 30 children per job do not need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator import names
+from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.client import UNREACHABLE, Body, KubeClient, retry_after
+from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+CHILDREN = (
+    *("Pod", "ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job"),
+    *("NetworkPolicy", "Role", "RoleBinding"),
+)
+"""Watched kinds; a label selector limits them to the operator's own objects."""
+QUOTA = ("Workload",)
+"""Further children, if the operator uses Kueue."""
+WARNING = "Warning"
+LONGEST_WAIT = 30.0
+"""Maximum seconds between two attempts to reach the API server."""
+
+
+class PositionLost(Exception):
+    """The API server has dropped the version from which a watch should continue."""
+
+
+class Informer:
+    """The watch of one kind in one namespace (empty: all)."""
+
+    def __init__(
+        self, kind: str, namespace: str, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
+    ) -> None:
+        self.kind = kind
+        self._namespace = namespace
+        self._client = client
+        self._cache = cache
+        self._queue = queue
+        self._selectors = {"fieldSelector": "type=Warning"} if kind == WARNING else {"labelSelector": names.SELECTOR}
+        self.synced = asyncio.Event()
+        """Set when the first list is in the cache."""
+
+    async def run(self) -> None:
+        """Keep the cache up to date until cancelled."""
+        version, failures = "", 0
+        while True:
+            wait = 0.0
+            try:
+                version = version or await self._list()
+                version = await self._watch(version)
+                failures = 0
+            except PositionLost:
+                version = ""
+            except (ApiException, *UNREACHABLE) as error:
+                if isinstance(error, ApiException) and error.status == 410:
+                    version = ""
+                failures += 1
+                wait = max(
+                    retry_after(error), min(LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)) * (0.5 + random.random())
+                )
+                log.warning("watch of %s: %s; repeated in %.1f s", self.kind, _cause(error), wait)
+            await asyncio.sleep(wait)
+
+    async def _list(self) -> str:
+        """Write every existing object to the cache and remove the deleted ones. Return the version of the list."""
+        cached = self._cache.uids(self.kind, self._namespace)
+        version = ""
+        async for page in self._client.pages(self.kind, self._namespace, selectors=self._selectors):
+            version = page["metadata"]["resourceVersion"]
+            for body in page["items"] or ():
+                cached.discard(body["metadata"]["uid"])
+                self._record(body, gone=False)
+            await asyncio.sleep(0)  # other tasks run between two pages
+        for uid in cached:
+            if (dropped := self._cache.drop(self.kind, uid)) is not None:
+                self._queue.add(dropped[0])
+        self.synced.set()
+        return version
+
+    async def _watch(self, version: str) -> str:
+        """Deliver changes after `version` until the watch ends. Return the version from which to continue."""
+        watch = self._client.watch(self.kind, self._namespace, selectors=self._selectors, version=version)
+        try:
+            async for change, body in watch:
+                if change == "ERROR":
+                    if body.get("code") == 410:
+                        raise PositionLost
+                    raise ApiException(status=body.get("code"), reason=body.get("message"))
+                if change != "BOOKMARK":
+                    self._record(body, gone=change == "DELETED")
+                version = body["metadata"]["resourceVersion"]
+        except UNREACHABLE as error:
+            log.debug("watch of %s ended: %s", self.kind, _cause(error))
+            await asyncio.sleep(0.5 + random.random())
+        return version
+
+    def _record(self, body: Body, *, gone: bool) -> None:
+        if self.kind != WARNING:
+            key = self._cache.record_child(self.kind, body, gone=gone)
+            if key is not None:
+                self._queue.add(key)
+        elif not gone:
+            for key in self._cache.record_warning(body):
+                self._queue.add(key)
+
+
+def children(site: OperatorSettings) -> tuple[str, ...]:
+    """Return the watched kinds of a site."""
+    return CHILDREN + (QUOTA if site.kueue else ())
+
+
+def informers(
+    site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
+) -> list[Informer]:
+    """Return the informers of all children and of Warning events. Without namespaces, of the whole cluster."""
+    return [
+        Informer(kind, namespace, client=client, cache=cache, queue=queue)
+        for kind in (*children(site), WARNING)
+        for namespace in site.watch_namespaces or ("",)
+    ]
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, ApiException):
+        return f"{error.status} {error.reason}"
+    return str(error) or type(error).__name__

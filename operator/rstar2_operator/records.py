@@ -1,0 +1,102 @@
+"""The form in which the cache keeps an object: immutable, compact JSON of the fields that the operator reads. Pure.
+
+An object of the API server takes about ten times its JSON as Python objects. A job with ten pods has about forty
+objects, and one of them changes at a time, so the cache keeps JSON and decodes the objects of one job per round.
+
+- A Pod keeps its labels, owner, node, limits and status: its template is in the object that created it.
+- A Job keeps no pod template: it is immutable, and an attempt is never compared with a newer form.
+- Other children keep their content, because `drift.py` compares it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Object = Mapping[str, Any]
+
+METADATA = frozenset({"managedFields", "generateName", "selfLink"})
+"""Fields of metadata that are not kept, of every kind."""
+POD_SPEC = ("nodeName", "schedulerName", "schedulingGates")
+"""Fields of a pod's spec that are kept."""
+POD_STATUS = ("phase", "reason", "message", "conditions")
+"""Fields of a pod's status that are kept, apart from its containers."""
+CONTAINER_STATUS = ("name", "ready", "started", "restartCount", "state", "lastState")
+JOB_SPEC = frozenset({"template", "selector"})
+"""Fields of a batch Job's spec that are not kept."""
+EVENT = (
+    *("metadata", "involvedObject", "reason", "message"),
+    *("series", "lastTimestamp", "eventTime"),
+)
+"""Fields of a Warning event that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One object of the cache."""
+
+    uid: str
+    version: int
+    """Its resourceVersion, which the API server increases with every write to any object of a kind."""
+    data: bytes
+    """JSON of the kept fields."""
+
+    def body(self) -> Object:
+        """Return the object. Each call returns a new one."""
+        body: Object = json.loads(self.data)
+        return body
+
+
+def record(kind: str, body: Object) -> Record:
+    """Return the record of an object as the API server sent it."""
+    kept = json.dumps(thin(kind, body), separators=(",", ":"), ensure_ascii=False)
+    return Record(uid_of(body), version_of(body), kept.encode())
+
+
+def thin(kind: str, body: Object) -> dict[str, Any]:
+    """Return the object with the kept fields."""
+    metadata = {field: value for field, value in body["metadata"].items() if field not in METADATA}
+    result = {**body, "metadata": metadata}
+    if kind == "Pod":
+        metadata.pop("annotations", None)
+        result |= {"spec": _pod_spec(body.get("spec") or {}), "status": _pod_status(body.get("status") or {})}
+    elif kind == "Job" and "spec" in body:
+        result["spec"] = {field: value for field, value in body["spec"].items() if field not in JOB_SPEC}
+    return result
+
+
+def thin_event(event: Object) -> dict[str, Any]:
+    """Return a Warning event with the kept fields."""
+    kept = {field: event[field] for field in EVENT if field in event}
+    if "metadata" in event:
+        kept["metadata"] = {"creationTimestamp": event["metadata"].get("creationTimestamp")}
+    return kept
+
+
+def uid_of(body: Object) -> str:
+    """Return the UID of an object."""
+    return str(body["metadata"]["uid"])
+
+
+def version_of(body: Object) -> int:
+    """Return the resourceVersion of an object; 0 if it has none."""
+    version = str(body["metadata"].get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0
+
+
+def _pod_spec(spec: Object) -> dict[str, Any]:
+    kept = {field: spec[field] for field in POD_SPEC if field in spec}
+    limits = [
+        limits for each in spec.get("containers") or () if (limits := (each.get("resources") or {}).get("limits"))
+    ]
+    return {**kept, "containers": [{"resources": {"limits": each}} for each in limits]}
+
+
+def _pod_status(status: Object) -> dict[str, Any]:
+    kept = {field: status[field] for field in POD_STATUS if field in status}
+    for field in ("initContainerStatuses", "containerStatuses"):
+        if status.get(field):
+            kept[field] = [{name: each[name] for name in CONTAINER_STATUS if name in each} for each in status[field]]
+    return kept
