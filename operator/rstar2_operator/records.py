@@ -88,10 +88,12 @@ def version_of(body: Object) -> int:
 
 def _pod_spec(spec: Object) -> dict[str, Any]:
     kept = {field: spec[field] for field in POD_SPEC if field in spec}
-    limits = [
-        limits for each in spec.get("containers") or () if (limits := (each.get("resources") or {}).get("limits"))
+    containers = [
+        {"name": each.get("name", ""), "resources": {"limits": limits}}
+        for each in spec.get("containers") or ()
+        if (limits := (each.get("resources") or {}).get("limits"))
     ]
-    return {**kept, "containers": [{"resources": {"limits": each}} for each in limits]}
+    return {**kept, "containers": containers}
 
 
 def _pod_status(status: Object) -> dict[str, Any]:

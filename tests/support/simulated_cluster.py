@@ -100,12 +100,7 @@ class SimulatedCluster:
         job, observed = self.spec(), self.observed()
         plan = decide(job, observed, now=self.now)
         writes_left = dies_after if dies_after is not None else 10**9
-        desired = objects(
-            replace(build_context(job, OperatorSettings()), placements=placements(observed)),
-            plan,
-            has_secret=SECRET in self.children or has_secret_consumers(observed),
-        )
-        bodies = [owned(body, observed.job, keep_claims=True) for body in desired]
+        bodies = self.bodies(plan, has_secret=SECRET in self.children or has_secret_consumers(observed))
         rejected, is_missing = [], False
         for body in changed(bodies, observed):
             if writes_left == 0:
@@ -120,7 +115,7 @@ class SimulatedCluster:
                 writes_left -= 1
         for pod in plan.remove_pods:
             del self.pods[pod["metadata"]["name"]]
-        for kind, child in prunable(observed, desired, now=self.now):
+        for kind, child in prunable(observed, bodies, now=self.now):
             if writes_left == 0:
                 return plan
             self._delete(kind, child["metadata"]["name"])
@@ -132,6 +127,12 @@ class SimulatedCluster:
                 self.job["status"] = status
                 self.writes += 1
         return plan
+
+    def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
+        """Return the objects of a plan."""
+        context = replace(build_context(self.spec(), OperatorSettings()), placements=placements(self.observed()))
+        desired = objects(context, plan, has_secret=has_secret)
+        return [owned(body, self.job, keep_claims=True) for body in desired]
 
     def _apply(self, body: dict[str, Any]) -> None:
         key = body["kind"], body["metadata"]["name"]

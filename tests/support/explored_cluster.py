@@ -1,0 +1,251 @@
+"""A simulated cluster with a bounded state, for the exhaustive exploration of the policy.
+
+An action is one event: a round of the operator (which may be killed after a write), of the controllers, of the kubelet,
+of the user, or a fault. Times are compared in steps of TICK, which is longer than every timer of the policy.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.observed import is_alive, labels, seconds, timestamp
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.validation import check
+from tests.support.simulated_cluster import SECRET, SimulatedCluster
+
+TICK = 1400.0
+READ = frozenset({("Deployment", "demo-rollout"), ("ConfigMap", "demo-progress"), SECRET})
+"""Objects that the policy reads, besides Jobs and pods; one Deployment stands for all roles."""
+IRRELEVANT = frozenset({"message", "rstar2.dev/applied-hash", "rstar2.dev/applied-spec"})
+"""Fields that no decision depends on."""
+ENGINE_POD = "demo-rollout-x"
+
+
+@functools.lru_cache(maxsize=64)
+def _validated(text: str) -> AgenticRLJob:
+    job, problems = check(json.loads(text))
+    assert job is not None, problems
+    return job
+
+
+_BODIES: dict[str, list[dict[str, Any]]] = {}
+
+
+class ExploredCluster(SimulatedCluster):
+    """A job whose every event is an action by name. `faults`: faults that may still happen."""
+
+    def __init__(self, job: dict[str, Any], faults: tuple[str, ...]) -> None:
+        super().__init__(job)
+        self.faults = faults
+
+    def spec(self) -> AgenticRLJob:
+        """Return the validated job."""
+        return _validated(json.dumps({name: value for name, value in self.job.items() if name != "status"}))
+
+    def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
+        """Return the objects of a plan that the policy reads, without the parts that it does not read."""
+        spec = self.job["spec"]
+        key = repr((plan.phase, plan.prepare, plan.serving, plan.attempt, plan.ending, plan.report, has_secret, spec))
+        if key not in _BODIES:
+            desired = super().bodies(plan, has_secret=has_secret)
+            _BODIES[key] = [_stripped(body) for body in desired if _is_read(body)]
+        return _BODIES[key]
+
+    def actions(self) -> Iterator[str]:
+        """Yield the names of the actions that change something."""
+        yield "reconcile"
+        yield "reconcile killed after 1 write"
+        yield "settle"
+        yield "tick"
+        if any("deletionTimestamp" in pod["metadata"] for pod in self.pods.values()):
+            yield "terminate"
+        for job in self.running():
+            if job:
+                yield f"finish {job}"
+                yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
+                if "hang" in self.faults and self._stage(job):
+                    yield f"hang {job}"
+                if "lose" in self.faults and self._stage(job):
+                    yield f"lose {job}"
+        yield from (fault for fault in ("toggle", "secret", "status", "unschedulable") if fault in self.faults)
+
+    def act(self, action: str) -> None:
+        """Carry out one action."""
+        verb, _, job = action.partition(" ")
+        if verb in self.faults:
+            left = list(self.faults)
+            left.remove(verb)
+            self.faults = tuple(left)
+        if verb == "reconcile":
+            self.reconcile(dies_after=1 if "killed" in action else None)  # several of them: any number of writes
+        elif verb == "tick":
+            self.now += TICK
+        elif verb == "toggle":
+            self.job["spec"]["suspend"] = not self.job["spec"].get("suspend", False)
+        elif verb == "secret":
+            self.children.pop(SECRET, None)
+        elif verb == "status":
+            self.job.pop("status", None)
+        elif verb == "unschedulable":
+            self.settle()
+            for pod in self.pods.values():
+                if pod["status"]["phase"] == "Running":
+                    pod["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+        elif verb in ("settle", "terminate"):
+            getattr(self, verb)()
+        else:
+            self._of_job(verb, job)
+
+    def _of_job(self, verb: str, job: str) -> None:
+        stage = self._stage(job)
+        if verb == "finish":
+            if stage and self._has_progress():
+                self.report_success(*stage)
+            self.finish_job(job, 0)
+        elif verb == "hang":
+            if self._has_progress():
+                self.report_success(*stage)
+        elif verb in ("crash", "misconfigure"):
+            self.finish_job(job, 137 if verb == "crash" else 78)
+        else:
+            pod = next(each for each in self.pods.values() if labels(each)[names.OF_JOB_LABEL] == job)
+            kind, value = ("DisruptionTarget", "True") if verb == "evict" else ("Ready", "False")
+            since = {"type": kind, "status": value, "lastTransitionTime": timestamp(self.now)}
+            pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), since]
+            pod["status"]["containerStatuses"] = [{"ready": True, "state": {"running": {"startedAt": timestamp(0)}}}]
+
+    def _has_progress(self) -> bool:
+        return ("ConfigMap", "demo-progress") in self.children
+
+    @staticmethod
+    def _stage(job: str) -> tuple[str, int] | tuple[()]:
+        """Stage and attempt of a Job's name; empty for the Jobs that prepare and report."""
+        name, _, number = job.removeprefix("demo-").rpartition("-")
+        return (name, int(number)) if name else ()
+
+    def settle(self) -> None:
+        """Start the pods of new Jobs, and one engine."""
+        super().settle()
+        if ("Deployment", "demo-rollout") in self.children and ENGINE_POD not in self.pods:
+            own = {**names.labels("demo", "rollout"), names.OF_JOB_LABEL: ""}
+            meta = {"name": ENGINE_POD, "labels": own, "creationTimestamp": timestamp(self.now)}
+            running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+            self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
+
+    def _delete(self, kind: str, name: str) -> None:
+        super()._delete(kind, name)
+        if (kind, name) == ("Deployment", "demo-rollout") and ENGINE_POD in self.pods:
+            self.pods[ENGINE_POD]["metadata"]["deletionTimestamp"] = timestamp(self.now)
+
+    def terminate(self) -> None:
+        """Remove the pods that are being deleted, as kubelets do after the grace period; not those of lost nodes."""
+        for name, pod in list(self.pods.items()):
+            lost = any(each["type"] == "Ready" for each in pod["status"].get("conditions", ()))
+            if "deletionTimestamp" in pod["metadata"] and not lost:
+                del self.pods[name]
+
+    def continue_without_faults(self) -> None:
+        """Let every part of the cluster act once, without a fault."""
+        self.reconcile()
+        self.settle()
+        self.terminate()
+        for pod in self.pods.values():
+            if pod["status"]["phase"] == "Pending":
+                pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+        for job in self.running():
+            if job and ("Job", job) in self.children:
+                self._of_job("finish", job)
+        self.now += TICK
+
+    def violations(self) -> list[str]:
+        """Return the invariants that do not hold."""
+        alive = [pod for pod in self.pods.values() if is_alive(pod)]
+        attempts = {labels(pod)[names.OF_JOB_LABEL] for pod in alive if names.STAGE_LABEL in labels(pod)}
+        phase = self.job.get("status", {}).get("phase")
+        violations = [f"pods of two attempts: {sorted(attempts)}"] if len(attempts) > 1 else []
+        # The pod of the report has no accelerator; a report that hangs does not delay the end. After a resume the
+        # status is an old one until the operator has written it.
+        pods = [pod["metadata"]["name"] for pod in alive if labels(pod)[names.ROLE_LABEL] != "report"]
+        if pods and (phase in FINAL or (phase == "Suspended" and self.job["spec"].get("suspend"))):
+            violations.append(f"pods in phase {phase}: {pods}")
+        starts = [name for name in self.started_jobs if self._stage(name)]
+        if len(set(starts)) < len(starts):
+            violations.append(f"attempts that started twice: {starts}")
+        return violations
+
+    def ended(self) -> bool:
+        """Whether the job has ended, or is suspended as requested."""
+        phase = self.job.get("status", {}).get("phase")
+        return phase in FINAL or (bool(self.job["spec"].get("suspend")) and phase == "Suspended")
+
+    def attempts(self) -> int:
+        """Return the number of created attempts."""
+        return sum(bool(self._stage(name)) for name in set(self.created_jobs))
+
+    def snapshot(self) -> bytes:
+        """Return the whole state."""
+        return pickle.dumps(self.__dict__, protocol=pickle.HIGHEST_PROTOCOL)
+
+    @classmethod
+    def restored(cls, snapshot: bytes) -> ExploredCluster:
+        """Return a cluster with the state of a snapshot."""
+        cluster = cls.__new__(cls)
+        cluster.__dict__ = pickle.loads(snapshot)
+        return cluster
+
+    def key(self) -> str:
+        """Return the state as text in which times are ages, so that equal situations at other times are equal."""
+        status = self.job.get("status") or {}
+        rows = [
+            (row["attempts"], row.get("outcome"), row.get("ended"), row.get("disruptedAttempt"), "startTime" in row)
+            for row in status.get("stages", ())
+        ]
+        timers = [status.get(name) for name in ("nextRetryTime", "finalizingSince", "completionTime")]
+        counters = status.get("restarts"), status.get("restartsCountedTowardsMax")
+        jobs = [
+            (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"
+        ]
+        others = [
+            (key, child.get("data"), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
+        ]
+        pods = [
+            (name, pod["status"], "deletionTimestamp" in pod["metadata"]) for name, pod in sorted(self.pods.items())
+        ]
+        state = (status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend"),
+                 jobs, others, pods, sorted(self.disrupted), self.faults)  # fmt: skip
+        return repr(self._aged(state))
+
+    def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:
+        """The parts of a Job that decisions depend on; a time only if a timer counts from it."""
+        final = [each["type"] for each in job.get("status", {}).get("conditions", ())]
+        conditions = job["status"]["conditions"] if final == ["Failed"] else final
+        created = None if final else job["metadata"]["creationTimestamp"]
+        return conditions, "active" in job.get("status", {}), job["metadata"].get("annotations"), created
+
+    def _aged(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._aged(each) for name, each in sorted(value.items()) if name not in IRRELEVANT}
+        if isinstance(value, (list, tuple)):
+            return [self._aged(each) for each in value]
+        if isinstance(value, str) and len(value) == 20 and value.endswith("Z"):
+            return max(-1, min(1, int((self.now - seconds(value)) // TICK)))
+        return value
+
+
+def _is_read(body: dict[str, Any]) -> bool:
+    return body["kind"] == "Job" or (body["kind"], body["metadata"]["name"]) in READ
+
+
+def _stripped(body: dict[str, Any]) -> dict[str, Any]:
+    """An object with the fields that the policy reads."""
+    spec = body.get("spec", {})
+    kept = {name: spec[name] for name in ("completions", "parallelism", "replicas") if name in spec}
+    if body["kind"] == "Job":
+        kept["template"] = {"metadata": {"labels": spec["template"]["metadata"]["labels"]}}
+    return {"kind": body["kind"], "metadata": body["metadata"], "spec": kept}

@@ -1,0 +1,76 @@
+"""The policy in every state that events and faults can lead to, in any order, on a cluster with a bounded state."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import pytest
+
+from tests.support.explored_cluster import ExploredCluster
+from tests.support.simulated_cluster import manifest
+
+FAIR_ROUNDS = 60
+"""Rounds without a fault in which each job must end."""
+SPEC = {
+    "trainer": {"replicas": 1, "gpusPerReplica": 0},
+    "failurePolicy": {"maxRestarts": 1},
+    "pendingDeadlineSeconds": 60,
+    "nodeLoss": {"afterSeconds": 60},
+}
+FAULTS = ["crash", "misconfigure", "evict", "hang", "lose", "secret", "status", "unschedulable", "toggle"]
+"""Faults and changes by the user; `toggle` changes spec.suspend."""
+
+
+def explore(stages: str, faults: tuple[str, ...], *, attempts: int) -> int:
+    """Visit every reachable state, check its invariants and that the job ends. Return the number of states.
+
+    A state with more than `attempts` attempts is only followed to its end without faults.
+    """
+    first = ExploredCluster(manifest(stages, **SPEC), faults)
+    waiting = deque([(first.snapshot(), ("start",))])
+    seen, ending = {first.key()}, set[str]()
+    while waiting:
+        snapshot, path = waiting.popleft()
+        for action in list(ExploredCluster.restored(snapshot).actions()):
+            cluster = ExploredCluster.restored(snapshot)
+            cluster.act(action)
+            key = cluster.key()
+            if key in seen:
+                continue
+            seen.add(key)
+            history = (*path, action)
+            assert (cluster.violations(), history) == ([], history)
+            following = cluster.snapshot()
+            assert_ends(ExploredCluster.restored(following), ending, history)
+            if cluster.attempts() <= attempts:
+                waiting.append((following, history))
+    return len(seen)
+
+
+def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, ...]) -> None:
+    """Without a further fault the job ends Succeeded, Failed or Suspended. `ending`: states known to end."""
+    keys = []
+    for _ in range(FAIR_ROUNDS):
+        key = cluster.key()
+        if cluster.ended() or key in ending:
+            ending.update(keys)
+            return
+        keys.append(key)
+        cluster.continue_without_faults()
+        assert (cluster.violations(), history) == ([], history)
+    raise AssertionError((history, cluster.job["status"]))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
+    """One fault in any state, in any order of events: the job ends, and pods of at most one attempt ever run."""
+    faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
+    assert explore("g", faults, attempts=1) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", list(itertools.combinations_with_replacement(FAULTS, 2)), ids="-".join)
+def test_decide_two_faults_in_every_state_end(faults: tuple[str, str]) -> None:
+    """Two faults in any states, with two stages."""
+    assert explore("sg", faults, attempts=3) > 100
