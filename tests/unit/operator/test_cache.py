@@ -129,7 +129,8 @@ def test_cache_keeps_a_pod_without_its_template() -> None:
     pod["status"] = {"phase": "Failed", "podIP": "10.0.0.1", "containerStatuses": [status]}
     cache.record_child("Pod", pod, gone=False)
     cached = snapshot(cache).pods[0]
-    assert cached["spec"] == {"nodeName": "n1", "containers": [{"resources": {"limits": {"amd.com/gpu": "8"}}}]}
+    kept = {"name": "main", "resources": {"limits": {"amd.com/gpu": "8"}}}
+    assert cached["spec"] == {"nodeName": "n1", "containers": [kept]}
     assert cached["status"] == {
         "phase": "Failed",
         "containerStatuses": [{"name": "main", "ready": False, "state": state}],
