@@ -196,7 +196,7 @@ def _is_label(node: Node) -> bool:
         return _is_label(first) and (_is_label(second) or second.kind == "number")  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
-    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list"):
+    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
         parts = node.parts[:1] if node.kind == "root" else node.parts
         return all(_is_label(part) for part in parts) and bool(names(node))
     return False
