@@ -16,6 +16,7 @@ from typing import Any, Self
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy
+from rstar2_train.planning.fit import sequence_tokens
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
@@ -101,7 +102,7 @@ class TrainerSession:
         self.group = await asyncio.to_thread(
             self._start_group,
             ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
-            config=TrainConfig.from_spec(spec),
+            config=TrainConfig.from_spec(spec, longest_sequence=sequence_tokens(ctx.job, ctx.stage)),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )

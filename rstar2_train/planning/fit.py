@@ -107,6 +107,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         checkpointing=None if checkpointing == "Auto" else checkpointing,
         sharding=trainer.sharding,
         offload=trainer.offload,
+        longest=sequence_tokens(job, stage),
     )
     return dataclasses.replace(
         step,

@@ -9,6 +9,8 @@ from rstar2_train.api.roles import Sharding
 from rstar2_train.planning.memory import FLOAT32, TrainerStep, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
 
+DEVICE_SHARE = "RSTAR2_DEVICE_SHARE"
+"""Variable with the share of the device's memory for the trainer, if an engine has the rest."""
 USABLE = 0.9
 """Share of the free memory that a layout may use; the rest is for fragmentation and libraries."""
 CHECKPOINTED = 0.6
@@ -73,6 +75,7 @@ def choose_layout(
     checkpointing: bool | None,
     sharding: Sharding,
     offload: bool,
+    longest: int = 0,
 ) -> Layout:
     """Return the layout that uses the memory best.
 
@@ -88,13 +91,15 @@ def choose_layout(
         checkpointing: True: all layers, False: none, None: derived.
         sharding: Full: over all ranks. PerHost: within each host. Auto: PerHost on accelerators if it fits.
         offload: as in Layout.
+        longest: tokens of the longest sequence; one that exceeds a micro-batch is a micro-batch of its own.
 
     Raises:
         ValueError: for PerHost on hosts with different numbers of ranks.
     """
 
     def share(layout: Layout) -> float:
-        return layout_bytes(shape, layout, value_bytes=machine.value_bytes, chunk=chunk) / machine.memory
+        largest = replace(layout, tokens=max(layout.tokens, longest))
+        return layout_bytes(shape, largest, value_bytes=machine.value_bytes, chunk=chunk) / machine.memory
 
     def fitting(layouts: Iterable[Layout], limit: float) -> list[Layout]:
         return [layout for layout in layouts if share(layout) <= limit]

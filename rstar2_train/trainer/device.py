@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rstar2_train.api.roles import Vendor
-from rstar2_train.planning.layout import DEFAULT_TOKENS, Layout, Machine, choose_layout
+from rstar2_train.planning.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
 from rstar2_train.planning.model_shape import shape_of
 from rstar2_train.trainer.types import TrainConfig
 
@@ -94,6 +94,7 @@ def layout_of(
         checkpointing=config.activation_checkpointing,
         sharding=config.sharding,
         offload=config.offload,
+        longest=config.longest_sequence,
     )
 
 
@@ -102,7 +103,8 @@ def _least_memory(device: torch.device, ranks_here: int) -> float:
         free = float(psutil.virtual_memory().available) / ranks_here
     else:
         torch.cuda.empty_cache()
-        free = float(torch.cuda.mem_get_info(device)[0])
+        available, total = torch.cuda.mem_get_info(device)
+        free = min(float(available), total * float(os.environ.get(DEVICE_SHARE, "1")))
     least = torch.tensor(free, dtype=torch.float64)
     dist.all_reduce(least, op=dist.ReduceOp.MIN)
     return float(least)

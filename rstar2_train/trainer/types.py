@@ -41,8 +41,11 @@ class TrainConfig:
     collective_timeout_seconds: float = 1800.0
     """Timeout of a collective: after it, a rank is stuck or unreachable."""
 
+    longest_sequence: int = 0
+    """Tokens of the longest sequence of the stage; 0: unknown. The layout leaves memory for it."""
+
     @classmethod
-    def from_spec(cls, spec: JobSpec) -> TrainConfig:
+    def from_spec(cls, spec: JobSpec, *, longest_sequence: int = 0) -> TrainConfig:
         """Return the settings of a job's spec."""
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
         checkpointing = trainer.activation_checkpointing
@@ -57,6 +60,7 @@ class TrainConfig:
             offload=trainer.offload,
             threads=trainer.threads,
             seed=spec.seed,
+            longest_sequence=longest_sequence,
         )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import Vendor
 from rstar2_train.planning.fit import ranks_of, trainer_step
+from rstar2_train.planning.layout import DEVICE_SHARE
 from rstar2_train.planning.memory import ENGINE_SHARE, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
 
@@ -28,6 +29,8 @@ QUERIES: Mapping[Vendor, tuple[str, ...]] = {
 QUERY_SECONDS = 30.0
 CONTEXT_BYTES = 2e9
 """Memory of the drivers' contexts of two processes on one device."""
+PEAK_MARGIN = 1.15
+"""Memory of the trainer / peak of the memory model: its error, and fragmentation."""
 LEAST_ENGINE_SHARE = 0.1
 """Share of a shared device below which an engine is not started."""
 
@@ -56,10 +59,13 @@ class DeviceAssignment:
     engines: tuple[tuple[str, ...], ...] = ()
     engine_share: float | None = None
     """Share of the device's memory for the engine, if trainer and engine share one device."""
+    trainer_share: float | None = None
+    """Share of the device's memory for the trainer, if they share one device."""
 
     def trainer_environment(self) -> dict[str, str]:
         """Return the variables of the orchestrator, whose ranks divide its devices."""
-        return _environment(self.vendor, self.trainer)
+        share = {} if self.trainer_share is None else {DEVICE_SHARE: str(self.trainer_share)}
+        return _environment(self.vendor, self.trainer) | share
 
     def engine_environment(self, index: int) -> dict[str, str]:
         """Return the variables of an engine."""
@@ -123,8 +129,8 @@ def assign(
         first = [ranks + at * parallel for at in range(engines)]
         return DeviceAssignment(vendor, tuple(ids[:ranks]), tuple(tuple(ids[at : at + parallel]) for at in first))
     if len(ids) == ranks == engines == parallel == 1:
-        share = _engine_share(job, devices[0], shape)
-        return DeviceAssignment(vendor, (ids[0],), ((ids[0],),), engine_share=share)
+        trainer, engine = _shares(job, devices[0], shape)
+        return DeviceAssignment(vendor, (ids[0],), ((ids[0],),), engine_share=engine, trainer_share=trainer)
     raise DevicesError(_shortage(job, len(ids), ranks=ranks, engines=engines))
 
 
@@ -150,23 +156,23 @@ def _ids(vendor: Vendor, devices: Sequence[Device]) -> list[str]:
     return [device.id for device in devices]
 
 
-def _engine_share(job: AgenticRLJob, device: Device, shape: ModelShape | None) -> float:
-    """Return the share of a shared device's memory that the trainer's peak leaves to the engine."""
+def _shares(job: AgenticRLJob, device: Device, shape: ModelShape | None) -> tuple[float, float]:
+    """Return the shares of a shared device's memory: for the trainer's peak, and the rest for the engine."""
     if shape is None or not device.memory_bytes:
         raise DevicesError(
             "spec.trainer and spec.rollout would share the only device, but the size of its memory or of the model is "
             "unknown: use a second device"
         )
     peaks = [trainer_memory(shape, trainer_step(job, stage, shape)).total for stage in job.spec.stages if stage.learns]
-    free = device.memory_bytes - CONTEXT_BYTES - 1.15 * max(peaks)
-    share = round(free / device.memory_bytes, 2)
+    trainer = round(PEAK_MARGIN * max(peaks) / device.memory_bytes, 3)
+    share = round(1 - trainer - CONTEXT_BYTES / device.memory_bytes, 3)
     if share < LEAST_ENGINE_SHARE:
         raise DevicesError(
             f"spec.trainer.tokensPerMicroBatch: the trainer needs {max(peaks) / 1e9:.1f} GB of the "
             f"{device.memory_bytes / 1e9:.1f} GB of the only device, too much to share it with an engine: lower "
             "tokensPerMicroBatch and the stages' maxResponseTokens, use a smaller model, or a second device"
         )
-    return min(share, ENGINE_SHARE)
+    return trainer, min(share, ENGINE_SHARE)
 
 
 def _shortage(job: AgenticRLJob, available: int, *, ranks: int, engines: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,3 +72,10 @@ def test_choose_layout_per_host_needs_equal_hosts() -> None:
     with pytest.raises(ValueError, match="PerHost needs the same number"):
         choose(machine(ranks_per_host=None), sharding="PerHost")
     assert choose(machine(ranks_per_host=None)).shards == 24
+
+
+def test_choose_layout_leaves_memory_for_the_longest_sequence() -> None:
+    """A sequence that exceeds a micro-batch is one of its own: fewer layers keep their activations, and it fits."""
+    short, long = choose(tokens=20_480), choose(tokens=20_480, longest=32_768)
+    assert long.unchecked < short.unchecked
+    assert layout_bytes(SHAPE, replace(long, tokens=32_768), value_bytes=2, chunk=2048) <= USABLE * 190e9

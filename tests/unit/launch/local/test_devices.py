@@ -108,6 +108,10 @@ def test_devices_one_device_is_shared() -> None:
     assert small.trainer == ("0",) and small.engines == (("0",),)
     assert small.engine_share is not None and large.engine_share is not None
     assert 0.1 < large.engine_share < small.engine_share < 0.8
+    for shared in (small, large):
+        assert shared.trainer_share is not None and shared.engine_share is not None
+        assert shared.trainer_share + shared.engine_share < 0.98
+        assert shared.trainer_environment()["RSTAR2_DEVICE_SHARE"] == str(shared.trainer_share)
 
 
 @pytest.mark.parametrize(
