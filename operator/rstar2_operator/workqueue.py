@@ -40,6 +40,11 @@ class WorkQueue(Generic[K]):
         """Return the number of keys that wait for a worker."""
         return len(self._waiting)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a key waits for a worker, or a worker has one."""
+        return bool(self._waiting or self._taken)
+
     def waited_since(self, key: K) -> float:
         """Return when a taken key was first queued, by the monotonic clock."""
         return self._since.get(key, time.monotonic())
