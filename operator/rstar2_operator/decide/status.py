@@ -47,7 +47,7 @@ def status_of(
                                  generation=generation),
         "stages": rows,
         "roles": _roles(observed, plan),
-        "rolloutReplicas": ready_of(observed, "rollout")[1],
+        "rolloutReplicas": _engines(observed),
         "rolloutSelector": ",".join(f"{k}={v}" for k, v in names.labels(observed.name, "rollout").items()),
     }  # fmt: skip
     done = sum(row["phase"] == "Succeeded" for row in rows)
@@ -63,6 +63,12 @@ def status_of(
     if plan.phase == "Running" and progress is not None and progress.estimated_remaining_seconds is not None:
         status["estimatedRemainingSeconds"] = round(progress.estimated_remaining_seconds)
     return status
+
+
+def _engines(observed: ObservedJob) -> int:
+    """Existing engine pods, also of a rollout in progress: an autoscaler computes with them."""
+    deployment = observed.child("Deployment", names.rollout(observed.name)) or {}
+    return int((deployment.get("status") or {}).get("replicas") or 0)
 
 
 def _times(plan: Plan, old: Object, *, now: float) -> Status:

@@ -351,3 +351,13 @@ async def test_reconcile_normalised_object_is_left_alone(monkeypatch: pytest.Mon
     await operator.run()
     wrote = [request for request in operator.api.requests if request[1] == "Deployment"]
     assert len(wrote) == len(set(wrote)) == 3
+
+
+async def test_reconcile_rollout_replicas_are_existing_pods() -> None:
+    """An autoscaler of the job's scale sees the existing engines, not the requested ones."""
+    operator = Operator(manifest("g", rollout={"replicas": 4}))
+    await operator.start_stage("g0")
+    assert operator.status["rolloutReplicas"] == 0
+    operator.api.edit("Deployment", "demo-rollout", status={"replicas": 3, "readyReplicas": 1})
+    await operator.run()
+    assert operator.status["rolloutReplicas"] == 3
