@@ -49,7 +49,7 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 LONGEST_RETRY_AFTER = 30.0
-PAGE_OBJECTS = 500
+PAGE_OBJECTS = 200
 """Objects per response of a list."""
 WATCH_SECONDS = 150
 """Time after which the API server ends a watch."""

@@ -41,13 +41,22 @@ class Informer:
     """The watch of one kind in one namespace (empty: all)."""
 
     def __init__(
-        self, kind: str, namespace: str, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
+        self,
+        kind: str,
+        namespace: str,
+        *,
+        client: KubeClient,
+        cache: WatchCache,
+        queue: WorkQueue[Key],
+        listing: asyncio.Lock | None = None,
     ) -> None:
+        """`listing`: held during a list, so that the pages of several kinds are not in memory at the same time."""
         self.kind = kind
         self._namespace = namespace
         self._client = client
         self._cache = cache
         self._queue = queue
+        self._listing = listing or asyncio.Lock()
         self._selectors = {"fieldSelector": "type=Warning"} if kind == WARNING else {"labelSelector": names.SELECTOR}
         self.synced = asyncio.Event()
         """Set when the first list is in the cache."""
@@ -58,7 +67,9 @@ class Informer:
         while True:
             wait = 0.0
             try:
-                version = version or await self._list()
+                if not version:
+                    async with self._listing:
+                        version = await self._list()
                 version = await self._watch(version)
                 failures = 0
             except PositionLost:
@@ -125,8 +136,9 @@ def informers(
     site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
 ) -> list[Informer]:
     """Return the informers of all children and of Warning events. Without namespaces, of the whole cluster."""
+    listing = asyncio.Lock()
     return [
-        Informer(kind, namespace, client=client, cache=cache, queue=queue)
+        Informer(kind, namespace, client=client, cache=cache, queue=queue, listing=listing)
         for kind in (*children(site), WARNING)
         for namespace in site.watch_namespaces or ("",)
     ]

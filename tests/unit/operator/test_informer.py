@@ -1,0 +1,124 @@
+"""The informer: lists in pages, lost positions, missed deletions, an API server that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rstar2_operator import informer, names
+from rstar2_operator.cache import WatchCache
+from rstar2_operator.informer import Informer
+from rstar2_operator.workqueue import WorkQueue
+from tests.support.fake_kube_api import api_error
+
+KEY = ("team", "demo")
+Change = tuple[str, dict[str, Any]]
+
+
+def pod(name: str, version: int = 1) -> dict[str, Any]:
+    meta = {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(version)}
+    return {"metadata": meta | {"labels": names.labels("demo", "trainer")}}
+
+
+class Api:
+    """Pages of lists, and the events of each watch; then watches stay open."""
+
+    def __init__(self, *watches: list[Change] | Exception) -> None:
+        self.pages_of_list: list[list[dict[str, Any]]] = [[pod("a")], [pod("b")]]
+        self.watches = list(watches)
+        self.versions: list[str] = []
+        """Version from which each watch started."""
+        self.lists = 0
+        self.errors: list[Exception] = []
+        """Errors of the next lists."""
+
+    async def pages(self, kind: str, namespace: str, *, selectors: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
+        assert (kind, namespace, selectors) == ("Pod", "", {"labelSelector": names.SELECTOR})
+        self.lists += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        for items in self.pages_of_list:
+            yield {"metadata": {"resourceVersion": "10"}, "items": items}
+
+    async def watch(
+        self, kind: str, namespace: str, *, selectors: dict[str, str], version: str
+    ) -> AsyncIterator[Change]:
+        self.versions.append(version)
+        if not self.watches:
+            await asyncio.Event().wait()
+        changes = self.watches.pop(0)
+        if isinstance(changes, Exception):
+            raise changes
+        for change in changes:
+            yield change
+
+
+async def watched(api: Api, *, watches: int) -> set[str]:
+    """Run until that many watches were started. Return the names of the cached pods."""
+    cache, queue = WatchCache(), WorkQueue[tuple[str, str]]()
+    cache.record_job(
+        {"metadata": {"namespace": "team", "name": "demo", "uid": "job", "resourceVersion": "1"}}, gone=False
+    )
+    task = asyncio.create_task(
+        Informer("Pod", "", client=api, cache=cache, queue=queue).run()  # type: ignore[arg-type]
+    )
+    async with asyncio.timeout(10):
+        while len(api.versions) < watches:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(queue) == 1
+    observed = cache.observed(KEY)
+    assert observed is not None
+    return {str(each["metadata"]["name"]) for each in observed.pods}
+
+
+async def test_informer_continues_an_ended_watch() -> None:
+    """A watch that ends is continued from the last version, also of a bookmark, without another list."""
+    bookmark = {"metadata": {"resourceVersion": "12"}}
+    api = Api([("ADDED", pod("c", 11)), ("BOOKMARK", bookmark)], [("DELETED", pod("a", 13))])
+    assert await watched(api, watches=3) == {"b", "c"}
+    assert (api.versions, api.lists) == (["10", "12", "13"], 1)
+
+
+@pytest.mark.parametrize("lost", [[("ERROR", {"code": 410})], api_error(410, "Expired", "too old")])
+async def test_informer_lost_position_finds_deletions(lost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 410 the kind is listed again; a pod that the list lacks was deleted, and one that it has is kept."""
+    api = Api([("ADDED", pod("c", 11))], lost)
+    started = api.watch
+
+    def watch(*arguments: Any, **options: Any) -> Any:
+        if len(api.versions) == 1:
+            api.pages_of_list = [[pod("b")], [pod("c", 11)]]
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(api, "watch", watch)
+    assert await watched(api, watches=3) == {"b", "c"}
+    assert api.lists == 2 and api.versions[-1] == "10"
+
+
+async def test_informer_silent_watch_is_repeated() -> None:
+    """A broken connection is replaced; the cache keeps its objects meanwhile."""
+    assert await watched(Api(TimeoutError(), OSError("reset")), watches=3) == {"a", "b"}
+
+
+async def test_informer_waits_as_the_api_server_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 429 the next list waits for Retry-After, after other errors for a backoff."""
+    waits: list[float] = []
+    monkeypatch.setattr(informer, "LONGEST_WAIT", 0.01)
+    api = Api()
+    throttled = api_error(429, "TooManyRequests", "slow down")
+    throttled.headers = {"Retry-After": "7"}
+    api.errors = [throttled, api_error(503, "Unavailable", ""), OSError("refused")]
+    sleep = asyncio.sleep
+
+    async def record(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(min(seconds, 0.01))
+
+    monkeypatch.setattr(informer.asyncio, "sleep", record)
+    assert await watched(api, watches=1) == {"a", "b"}
+    assert 7.0 in waits and api.lists == 4
