@@ -20,9 +20,9 @@ FLOAT32 = 4
 LAYERS_GATHERED = 2
 """Layers whose parameters are gathered at the same time: the present one, and the next one that is prefetched."""
 HEAD_GRADIENTS = 2
-"""Gradients of the output projection in memory: the sum, and that of the present chunk."""
-CHUNK_COPIES = 3
-"""Float32 arrays of the size of a chunk of logits in its backward pass: log-probabilities, gradient, logits."""
+"""Float32 gradients of the output projection in memory: the sum, and that of the present chunk."""
+CHUNK_COPIES = 2
+"""Float32 arrays of the size of a chunk of logits in its backward pass: log-probabilities and their gradient."""
 ENGINE_SHARE = 0.9
 """Share of a GPU's memory that an engine takes; vLLM's gpu-memory-utilization."""
 ENGINE_OVERHEAD_BYTES = 7.4e9
@@ -104,7 +104,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
     recomputed = layer - hidden if step.checkpointed_layers else 0.0
     root = shape.root_parameters * size
     in_progress = LAYERS_GATHERED * shape.layer_parameters * size
-    head = HEAD_GRADIENTS * shape.embedding_parameters * size
+    head = HEAD_GRADIENTS * shape.embedding_parameters * FLOAT32
     chunk = min(step.chunk, tokens) * shape.vocabulary * (CHUNK_COPIES * FLOAT32 + (size if reduced else 0))
     own_layers = 2 * shape.layer_parameters * (size + reduced)
     own_root = shape.embedding_parameters * size
