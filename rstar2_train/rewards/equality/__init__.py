@@ -1,17 +1,22 @@
 """Equality of two answers: a LaTeX parser and a comparison. The package runs in the judge's sandbox.
 
-    main (check) ---> compare ---> latex ---> tokens   text -> tree of nodes
-                         |------> values     value of a tree, exactly or with many digits
-                         '------> real_sets  intervals and inequalities
+    main (check) ---> compare ---> notations     one notation for both texts
+                         |------> latex ---> tokens   text -> tree of nodes
+                         |------> shapes         one shape for both trees
+                         |------> expressions ---> values   value of a tree, exactly or with many digits
+                         '------> real_sets      intervals and inequalities
 
 Modules:
 
-- `check`      the entry point: CPU limit, verdict of the pairs
-- `compare`    the rules of equality, on trees
-- `real_sets`  unions of intervals
-- `values`     numeric and exact values of trees
-- `latex`      the parser
-- `tokens`     the tokens of a text, and the nodes of a tree
+- `check`        the entry point: CPU limit, verdict of the pairs
+- `compare`      the rules of equality, on trees
+- `notations`    rewrites texts: unit vectors, integer parameters
+- `shapes`       rewrites trees: vectors, matrices, plus-minus signs
+- `expressions`  equal values, rounded decimals, factors of equations
+- `real_sets`    unions of intervals
+- `values`       numeric and exact values of trees
+- `latex`        the parser
+- `tokens`       the tokens of a text, and the nodes of a tree
 
 It imports the standard library and mpmath; math_verify only for an operator that its parser does not read (an
 integral, a limit). `rewards.equality_program` puts its files into the program that the judge runs, or installs them in

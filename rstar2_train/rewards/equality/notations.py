@@ -1,0 +1,73 @@
+r"""Rewrites the texts of an answer and the gold answer into one notation, where one of them shows what the other means.
+
+`compare` calls it before it parses: unit vectors, integer parameters, functions of a differential equation. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DERIVED = re.compile(
+    r"([a-zA-Z])(?='|\s*\^\s*\{?\\prime)|\\d?dot\s*\{?\s*([a-zA-Z])|frac\s*\{\s*d(?:\s*\^\s*\{?\d\}?)?\s*([a-zA-Z])"
+)
+BASE_10 = re.compile(r"\\?log\s*_\s*\{?\s*10(?!\d)|\\lg(?![a-zA-Z])")
+COMMON_LOG = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
+_INTEGER_PARAMETER = re.compile(
+    r"(.*?\S)\s*(?:[,;(]|\\(?:text|mbox)\s*\{[^{}]*\}|\s)\s*(?:\\(?:text|mbox)\s*\{[^{}]*\}\s*)?"
+    r"([k-n])\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?\s*[ZN]\s*\}?\s*\)?",
+    re.DOTALL,
+)
+_FONTED = r"\\(?:mathbf|hat|vec|boldsymbol|bm|widehat|overrightarrow)\s*"
+_LETTER = r"(?:\\[ij]math|[ijk])(?![a-zA-Z])"
+_UNIT_VECTOR = re.compile(
+    rf"{_FONTED}(?:\{{\s*{_FONTED}(?:\{{\s*{_LETTER}\s*\}}|{_LETTER})\s*\}}|\{{\s*{_LETTER}\s*\}}|{_LETTER})"
+)
+_BARE_VECTOR = re.compile(r"(\\[a-zA-Z]+)|(?<![a-zA-Z_])([ijk])(?![a-zA-Z])")
+VECTOR = r"\nabla"
+"""Name of a unit vector; its subscript is the letter."""
+
+
+def bare(text: str) -> str:
+    """Return a text without spaces, braces and fonts."""
+    return re.sub(r"\\(?:text|mathrm|mbox|left|right|[,;:! ])|[\s{}$]", "", text)
+
+
+def without_arguments(*texts: str) -> list[str]:
+    """Return the texts with `y` for `y(t)` when one of them has a derivative of y."""
+    letters = {letter for text in texts for match in _DERIVED.finditer(text) for letter in match.groups() if letter}
+    result = list(texts)
+    for letter in letters:
+        argument = re.compile(rf"(\\[a-zA-Z]+)|({letter})\s*\(\s*[a-zA-Z]\s*\)")
+        result = [argument.sub(lambda match: match[1] or f"{match[2]} ", text) for text in result]
+    return result
+
+
+def with_one_parameter(answer: str, gold: str) -> tuple[str, str]:
+    r"""Return the texts without `, k\in\mathbb{Z}`, with the gold answer's letter if one declares it."""
+    matches = [_INTEGER_PARAMETER.fullmatch(text) for text in (answer, gold)]
+    if not any(matches):
+        return answer, gold
+    answer, gold = (match[1] if match else text for match, text in zip(matches, (answer, gold), strict=True))
+    used = [set(re.sub(r"\\[a-zA-Z]+", "", text)).intersection("klmn") for text in (answer, gold)]
+    if len(used[0]) == len(used[1]) == 1:
+        (given,), (known,) = used
+        answer = re.sub(rf"(\\[a-zA-Z]+)|{given}", lambda match: match[1] or known, answer)
+    return answer, gold
+
+
+def with_unit_vectors(answer: str, gold: str) -> tuple[str, str]:
+    (
+        r"""Return the texts with names for unit vectors (`\mathbf{i}`, `\hat{j}`) if one has them; then `i` is one."""
+        ""
+    )
+    if not any(_UNIT_VECTOR.search(text) for text in (answer, gold)):
+        return answer, gold
+    answer, gold = (
+        _UNIT_VECTOR.sub(lambda match: next(letter for letter in reversed(match[0]) if letter in "ijk"), text)
+        for text in (answer, gold)
+    )
+    first, second = (
+        _BARE_VECTOR.sub(lambda match: match[1] or f" {VECTOR}_{match[2]} ", text) for text in (answer, gold)
+    )
+    return first, second

@@ -1,0 +1,127 @@
+r"""Rewrites trees into the shape of the other answer: vectors, matrices, plus-minus signs, binomial coefficients.
+
+`compare` calls it. Nothing here compares two answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+from .expressions import substituted
+from .notations import VECTOR
+from .tokens import Node
+from .values import names, nodes
+
+EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
+"""Operators of an equation."""
+
+
+def is_equation(node: Node) -> bool:
+    """Return whether a node is an equation, or a chain of equalities."""
+    return node.kind == "relation" and set(node.text.split()) <= EQUALITIES
+
+
+def as_tuple(node: Node) -> Node:
+    """Return a list as a tuple; other nodes unchanged."""
+    return Node("tuple", node.parts) if node.kind == "list" else node
+
+
+def defined_function(node: Node) -> tuple[str, str] | None:
+    """Return the name and the argument of the function that an equation defines; an empty argument for `y = 2x`."""
+    if not is_equation(node) or len(node.parts) != 2:
+        return None
+    left = node.parts[0]
+    if left == Node("name", text="y"):
+        return "y", ""
+    if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
+        return left.text, left.parts[0].text
+    if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"] and left.parts[0].text == "y":
+        return "y", left.parts[1].text
+    return None
+
+
+def has_signs(node: Node) -> bool:
+    """Return whether a tree has a plus-minus sign."""
+    return any(part.kind == "pm" for part in nodes(node))
+
+
+def signed(node: Node, upper: bool) -> Node:
+    """Return a tree with the upper or the lower signs of all its plus-minus signs."""
+    if node.kind == "pm":
+        inner = signed(node.parts[0], upper)
+        if upper == (node.text == "pm"):
+            return inner
+        if inner.kind == "tuple":
+            return Node("tuple", tuple(Node("neg", (part,)) for part in inner.parts))
+        return Node("neg", (inner,))
+    return node._replace(parts=tuple(signed(part, upper) for part in node.parts))
+
+
+def members(node: Node) -> Iterator[Node]:
+    """Yield the members of a list or set, with both signs of a plus-minus sign."""
+    for part in node.parts if node.kind in ("list", "set") else (node,):
+        if has_signs(part):
+            yield from (signed(part, upper=True), signed(part, upper=False))
+        else:
+            yield part
+
+
+def as_vector(node: Node, other: Node) -> Node:
+    r"""Return the tuple or the matrix of the components of `3\mathbf{i}+4\mathbf{j}`, like the other side."""
+    letters = [f"{VECTOR}_{letter}" for letter in "ijk"]
+    used = names(node).intersection(letters)
+    if not used or other.kind not in ("tuple", "matrix") or not used.issubset(letters[: len(other.parts)]):
+        return node
+    parts = tuple(substituted(node, {name: _number(name == letter) for name in letters}) for letter in letters)
+    parts = parts[: len(other.parts)]
+    return (
+        Node("tuple", parts)
+        if other.kind == "tuple"
+        else Node("matrix", tuple(Node("row", (p,)) for p in parts), "matrix")
+    )
+
+
+def _number(value: int) -> Node:
+    return Node("number", number=Fraction(value))
+
+
+def as_matrix(node: Node) -> Node:
+    r"""Return the matrix that is written as a number times a matrix."""
+    operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
+    if (
+        node.kind not in ("mul", "neg", "div")
+        or len(operands) != 1
+        or (node.kind == "div" and node.parts[0].kind != "matrix")
+    ):
+        return node
+
+    def scaled(cell: Node) -> Node:
+        return node._replace(parts=tuple(cell if part is operands[0] else part for part in node.parts))
+
+    rows = (row._replace(parts=tuple(map(scaled, row.parts))) for row in operands[0].parts)
+    return operands[0]._replace(parts=tuple(rows))
+
+
+def as_column(node: Node) -> Node:
+    r"""Return the column vector that is written as `\binom{1}{2}`."""
+    if node.kind != "call" or node.text != "binom":
+        return node
+    return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+
+
+def with_binomials(node: Node) -> Node:
+    """Return a tree with binomial coefficients for `C(10,3)`."""
+    parts = tuple(with_binomials(part) for part in node.parts)
+    if node.kind == "apply" and node.text == "C" and len(parts) == 2:
+        return Node("call", parts, "binom")
+    return node._replace(parts=parts)
+
+
+def is_clock(node: Node) -> bool:
+    """Return whether a ratio is a time of day, such as `3:30`: a ratio would be reduced."""
+    numbers = [part.number for part in node.parts if part.kind == "number" and part.number.denominator == 1]
+    if len(node.parts) != 2 or len(numbers) != 2 or numbers[0] > 24 or numbers[1] > 59:
+        return False
+    return numbers[1] == 0 or (numbers[1] >= 10 and math.gcd(numbers[0].numerator, numbers[1].numerator) > 1)
