@@ -134,8 +134,8 @@ class JobSpec(ApiModel):
     """Kueue LocalQueue: each stage waits for quota, and an eviction suspends the job. Default: none."""
     priority_class_name: OptionalName = ""
     """PriorityClass of the pods."""
-    pending_deadline_seconds: Seconds | None = None
-    """Seconds until all pods of a stage must be scheduled; then all are deleted and retried later. Default: none."""
+    pending_deadline_seconds: Seconds = 3600
+    """Seconds until all pods of a stage must be scheduled and started; then all are deleted and retried later."""
     active_deadline_seconds: Seconds | None = None
     """Seconds from start or resume after which the job fails. Default: none."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None

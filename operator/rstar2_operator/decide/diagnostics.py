@@ -78,6 +78,8 @@ OUT_OF_MEMORY = "OOMKilled"
 UNSCHEDULABLE = "Unschedulable"
 NAME_CONFLICT = "NameConflict"
 OF_PENDING_PODS = frozenset({"FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"})
+OF_STARTING_PODS = WAITING | OF_PENDING_PODS | {OUT_OF_MEMORY}
+"""Reasons of a pod that has a node and cannot start."""
 OF_CONTROLLERS = frozenset({"FailedCreate"})
 OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT, OUT_OF_MEMORY})

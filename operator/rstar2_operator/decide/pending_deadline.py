@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 from rstar2_operator.decide.attempt import has_started
-from rstar2_operator.decide.diagnostics import diagnoses
+from rstar2_operator.decide.diagnostics import OF_STARTING_PODS, diagnoses
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Defer, Plan, Verdict, listed
 from rstar2_operator.names import prepare
@@ -52,17 +52,24 @@ def pending_deadline(facts: Facts) -> Verdict:
         scheduled = condition(facts.observed.job, "PodsScheduled") or {}
         return _released(facts, scheduled.get("message", ""), until)
     since, limit = _starting_since(facts), facts.job.spec.pending_deadline_seconds
-    if since is None or limit is None or not (names := pending_pods(facts.observed)):
+    if since is None or limit is None or not (names := _waiting(facts)):
         return None
     if facts.now < since + limit:
         return Defer(wake_at=since + limit)
     retry = facts.now + _retry_seconds(limit, facts.observed)
     message = (
-        f"Not all pods could be scheduled within {limit} s (pending: {listed(names)}). Released all pods; retrying at "
-        f"{timestamp(retry)}."
+        f"Not all pods could be scheduled and started within {limit} s (pending: {listed(names)}). Released all pods; "
+        f"retrying at {timestamp(retry)}."
     )
     message += "".join(f"\n{problem}" for problem in diagnoses(facts.observed, now=facts.now)[:MAX_CAUSES])
     return _released(facts, message, retry)
+
+
+def _waiting(facts: Facts) -> list[str]:
+    """Pending pods, and pods whose containers cannot start: image, mount, sandbox, or a crash at start."""
+    problems = diagnoses(facts.observed, now=facts.now)
+    blocked = {each.subject.removeprefix("Pod/") for each in problems if each.reason in OF_STARTING_PODS}
+    return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
 
 
 def _released_until(observed: ObservedJob) -> float | None:

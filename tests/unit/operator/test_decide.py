@@ -474,6 +474,23 @@ def test_pending_deadline_releases_all_pods_and_retries() -> None:
     assert cluster.running() == ["demo-g0-2"]
 
 
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError", "CrashLoopBackOff"])
+def test_pending_deadline_applies_to_pods_that_cannot_start(reason: str) -> None:
+    """A pod that has a node, and cannot start, releases all pods: it would hold its accelerators indefinitely."""
+    cluster = at_first_stage("g")
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    container = {"name": "trainer", "state": {"waiting": {"reason": reason, "message": "back-off"}}}
+    cluster.pods["demo-g0-1-1"]["status"] = {
+        "phase": "Pending", "conditions": [scheduled], "containerStatuses": [container],
+    }  # fmt: skip
+    plan = cluster.round()
+    assert plan.phase == "Running" and plan.wake_at == cluster.now + 3600  # the default
+    cluster.now = plan.wake_at
+    plan = cluster.round()
+    assert (plan.phase, plan.reason) == ("Pending", "SchedulingTimeout")
+    assert "(pending: demo-g0-1-1)" in plan.message and reason in plan.message
+
+
 def test_degraded_many_equal_problems_hide_no_other() -> None:
     """Degraded lists one problem of each role and reason before the others."""
     cluster = at_first_stage("g")
