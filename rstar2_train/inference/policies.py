@@ -99,25 +99,31 @@ class SchedulingPolicy(Protocol):
         """Return the engine in which a trajectory should start now; None if it must wait."""
 
     def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
-        """Return the engine of the next turn of a trajectory while nothing waits: its own, or a better one."""
+        """Return the engine of the next turn of a trajectory while nothing waits. Default: it keeps its own."""
+        return engine
 
     def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
-        """Return the trajectories that must leave an engine before it preempts."""
+        """Return the trajectories that must leave an engine before it preempts. Default: none."""
+        return []
 
     def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
         """Take note of a trajectory that starts in an engine or moves to it."""
+        return
 
     def left(self, work: Work, engine: EngineState, *, now: float) -> None:
         """Take note of a trajectory that finished in an engine or leaves it."""
+        return
 
     def observed(self, engine: EngineState) -> None:
         """Take note of new live figures of an engine."""
+        return
 
     def finished(self, work: Work, tokens: int) -> None:
         """Take note of the length of a finished trajectory: `tokens` with its prompt."""
+        return
 
 
-class Static:
+class Static(SchedulingPolicy):
     """A fixed number of trajectories per engine; ignores the KV cache."""
 
     needs_load = False
@@ -134,26 +140,6 @@ class Static:
         """Return the engine with the fewest trajectories, if it may have one more."""
         able = [engine for engine in engines if len(engine.running) < self.max_in_flight]
         return min(able, key=lambda engine: len(engine.running), default=None)
-
-    def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
-        """Return its own engine."""
-        return engine
-
-    def displaced(self, engine: EngineState, *, now: float) -> list[Work]:
-        """Return nothing: a trajectory keeps its engine."""
-        return []
-
-    def entered(self, work: Work, engine: EngineState, *, now: float) -> None:
-        """Do nothing."""
-
-    def left(self, work: Work, engine: EngineState, *, now: float) -> None:
-        """Do nothing."""
-
-    def observed(self, engine: EngineState) -> None:
-        """Do nothing."""
-
-    def finished(self, work: Work, tokens: int) -> None:
-        """Do nothing."""
 
 
 class Reserve(Static):
