@@ -1,7 +1,6 @@
 """Measures the lag of an event loop: the time by which a timer fires too late because something holds the loop.
 
-Used by the rollout metrics and by `make bench-rollout`. With a lag of seconds, requests to healthy engines and judges
-time out.
+Used by `make bench-rollout`. With a lag of seconds, requests to healthy engines and judges time out.
 """
 
 from __future__ import annotations
