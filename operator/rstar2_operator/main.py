@@ -53,6 +53,11 @@ class Operator:
         """Stop after the writes in progress."""
         self._stop.set()
 
+    def handle_signals(self) -> None:
+        """Stop on SIGTERM and SIGINT."""
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, self.stop)
+
     async def run(self) -> int:
         """Serve probes, watch, wait for the Lease, lead. Return the exit code."""
         settings = self._settings
@@ -72,16 +77,27 @@ class Operator:
                 leading = asyncio.create_task(self._lead(watching))
                 code = await lead_while_held(leading, held, stopping, stop=self._stop)
                 await lease.release()  # before the watches, because kopf may take seconds to stop
-            elif watching.done():
+            if _log_error(watching):
                 code = 1
-            _log_error(watching)
             await _cancelled(lag, stopping, watching)
         return code
 
     async def _watch(self) -> None:
-        """Fill the cache until cancelled, or until a watch fails."""
-        jobs = watch.run(self._settings, cache=self._cache, queue=self._queue, stop=self._stop)
-        await asyncio.gather(jobs, *(informer.run() for informer in self._informers))
+        """Fill the cache until cancelled or stopped, or until a watch fails."""
+        await asyncio.gather(self._watch_jobs(), *(informer.run() for informer in self._informers))
+
+    async def _watch_jobs(self) -> None:
+        ready = asyncio.Event()
+        jobs = asyncio.create_task(
+            watch.run(self._settings, cache=self._cache, queue=self._queue, stop=self._stop, ready=ready)
+        )
+        try:
+            await _first(asyncio.create_task(_set(ready)), jobs)
+            self.handle_signals()  # kopf has replaced the handlers, and would stop only itself
+            await jobs
+        finally:
+            self.stop()
+            await _cancelled(jobs)
 
     async def _lead(self, watching: asyncio.Task[None]) -> None:
         """Reconcile until stopped, or until one of the tasks fails."""
@@ -137,9 +153,16 @@ async def _first(task: asyncio.Task[None], *others: asyncio.Task[Any]) -> bool:
     return False
 
 
-def _log_error(task: asyncio.Task[None]) -> None:
-    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _log_error(task: asyncio.Task[None]) -> bool:
+    """Whether the task has failed; logs its error."""
+    error = task.exception() if task.done() and not task.cancelled() else None
+    if error is not None:
         log.error("%s", error, exc_info=error)
+    return error is not None
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
@@ -173,9 +196,7 @@ async def _main() -> int:
     configure_logging(settings.log_format)
     async with await _connected() as api:
         operator = Operator(settings, api)
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, operator.stop)
+        operator.handle_signals()
         return await operator.run()
 
 

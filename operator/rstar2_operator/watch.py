@@ -6,6 +6,7 @@ immediately, and write nothing to any object: no finalizers, no state.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,8 +66,10 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     return result
 
 
-async def run(site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], stop: Any) -> None:
-    """Watch until `stop` is set."""
+async def run(
+    site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key], stop: asyncio.Event, ready: asyncio.Event
+) -> None:
+    """Watch until `stop` is set. `ready` is set when kopf has installed its signal handlers."""
     await kopf.operator(
         registry=registry(cache=cache, queue=queue),
         settings=settings(site),
@@ -74,4 +77,5 @@ async def run(site: OperatorSettings, *, cache: WatchCache, queue: WorkQueue[Key
         clusterwide=not site.watch_namespaces,
         namespaces=site.watch_namespaces,
         stop_flag=stop,
+        ready_flag=ready,
     )
