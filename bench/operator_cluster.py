@@ -167,7 +167,8 @@ class ClusterPlayer:
         """Return when the failure of an attempt was in the conditions of its job; None if it is not yet."""
         for when, status in self.conditions.get(name, ()):
             training = condition({"status": status}, "Training")
-            if when >= since and training is not None and training["reason"] == "BackOff":
+            backs_off = training is not None and training["reason"] == "BackOff"
+            if when >= since and (backs_off or status.get("restarts")):
                 return when
         return None
 
