@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from rstar2_train.api.roles import Sharding
 from rstar2_train.planning.memory import FLOAT32, TrainerStep, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    from rstar2_train.api.roles import Sharding
 
 DEVICE_SHARE = "RSTAR2_DEVICE_SHARE"
 """Variable with the share of the device's memory for the trainer, if an engine has the rest."""

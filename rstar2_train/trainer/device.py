@@ -9,15 +9,17 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
 import torch
 import torch.distributed as dist
 
-from rstar2_train.api.roles import Vendor
 from rstar2_train.planning.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
 from rstar2_train.planning.model_shape import shape_of
 from rstar2_train.trainer.types import TrainConfig
+
+if TYPE_CHECKING:
+    from rstar2_train.api.roles import Vendor
 
 UNKNOWN_LAYERS = 1_000_000
 """More layers than any model has: no layer of a model of unknown shape is checkpointed."""
@@ -34,8 +36,8 @@ class ComputeDevice:
     """Number format of forward and backward; master weights, optimiser and reductions are always float32."""
 
 
-def select_device(vendor: Vendor) -> ComputeDevice:
-    """Return the device of this rank; Ray makes only that one visible.
+def select_device(vendor: Vendor, *, index: int = 0) -> ComputeDevice:
+    """Return the device of this rank. `index`: its number among the visible ones; Ray makes only one visible.
 
     Raises:
         RuntimeError: if the job requires an accelerator and torch has none.
@@ -47,10 +49,10 @@ def select_device(vendor: Vendor) -> ComputeDevice:
             f"spec.accelerator.vendor is {vendor}, but torch finds no accelerator: check the device plugin, the driver "
             "and the build of torch, or set vendor: None to train on the CPU"
         )
-    torch.cuda.set_device(0)
+    torch.cuda.set_device(index)
     # Float32 products of reduced precision lose accuracy in the softmax over a large vocabulary, most of all on ROCm.
     torch.set_float32_matmul_precision("highest")
-    return ComputeDevice(device=torch.device("cuda", 0), backend="cpu:gloo,cuda:nccl", dtype=torch.bfloat16)
+    return ComputeDevice(device=torch.device("cuda", index), backend="cpu:gloo,cuda:nccl", dtype=torch.bfloat16)
 
 
 def thread_count(configured: int | None, ranks_here: int) -> int:
@@ -100,6 +102,8 @@ def layout_of(
 
 def _least_memory(device: torch.device, ranks_here: int) -> float:
     if device.type == "cpu":
+        import psutil
+
         free = float(psutil.virtual_memory().available) / ranks_here
     else:
         torch.cuda.empty_cache()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rstar2_train.api.job import JobSpec
-from rstar2_train.api.roles import Sharding, Vendor
+if TYPE_CHECKING:
+    from rstar2_train.api.job import JobSpec
+    from rstar2_train.api.roles import Sharding, Vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
