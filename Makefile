@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-train
 
 ##@ Start here
 help: ## Print this list
@@ -137,3 +137,6 @@ bench-data: setup ## Measure how many planted overlaps and near duplicates are f
 
 bench-memory: setup ## Compare the memory model of rstar2 plan with real training steps (short form: QUICK=1)
 	@$(BIN)/python -m bench.memory
+
+bench-train: setup ## Measure the training step on the CPU against TRL's and a naive one (short form: QUICK=1)
+	@$(BIN)/python -m bench.train_compare
