@@ -36,7 +36,7 @@ REPEAT_SECONDS = 600.0
 REMEMBERED = 4096
 NOTE_BYTES = 1024
 """Maximum bytes of an Event's note."""
-URGENT_FIELDS = ("phase", "stage", "completionTime")
+URGENT_FIELDS = ("phase", "stage", "restarts", "completionTime")
 """Fields whose change is written immediately, as are changes of some conditions."""
 URGENT_CONDITIONS = frozenset({*FINAL, "Suspended"})
 

@@ -166,3 +166,10 @@ async def test_writer_recurring_event_is_created_once(job: Job) -> None:
         await job.write(UNBOUND)
         await job.write(WELL)
     assert len(job.client.notes) == 2
+
+
+async def test_writer_restart_is_written_immediately(job: Job) -> None:
+    """A restart is urgent even if the phase is Running before and after it: the backoff may be over already."""
+    await job.write(WELL)
+    assert await job.write(WELL, restarts=1) is None
+    assert job.client.statuses[-1]["restarts"] == 1
