@@ -2,7 +2,7 @@
 
 The agent loop, the engine client and the chat format run against a stub engine in another process, which answers after
 a delay with 2,000 tokens. Prompts have 4,000 tokens. One trajectory in ten is hostile: its turns are nothing but tags,
-or its tool prints ten million spaces.
+or its tool prints as much as the judge passes on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DELAY = (20.0, 40.0)
 
 class _Judge:
     def __init__(self, *, hostile: bool) -> None:
-        self._output = "." + " " * 10_000_000 if hostile else "204\n"
+        self._output = "." + " " * (JudgeLimits().output_bytes - 1) if hostile else "204\n"
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         await asyncio.sleep(0.3)
