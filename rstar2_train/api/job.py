@@ -39,6 +39,7 @@ from rstar2_train.api.roles import (
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
+from rstar2_train.api.tasks import RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis"]
@@ -168,6 +169,10 @@ class JobSpec(ApiModel):
     """The training pods. Each stage attempt runs one Ray cluster."""
     rollout: RolloutSpec = RolloutSpec()
     """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
+    tools: Annotated[list[ToolSpec], Field(max_length=16), BY_NAME] = []
+    """Tools of the model. Default: the tool of rollout.tool."""
+    rewards: Annotated[list[RewardSpec], Field(max_length=16), BY_NAME] = []
+    """Rewards of final answers; a row selects one by name. Default: Math."""
     judge: JudgeSpec = JudgeSpec()
     """The Code Judge: its API and workers queue the model's tool calls and send them to the executors."""
     executor: ExecutorSpec = ExecutorSpec()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
@@ -76,7 +76,8 @@ class ModelSource(ApiModel):
     tool_parser: Literal["hermes"] = "hermes"
     """Format of tool calls: the Hermes format, as in the paper."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
-    """System message of every conversation. Default: the built-in message with the signature of rollout.tool."""
+    """System message of every conversation. Default: the built-in message with the signatures of the
+    tools. In a job with spec.tools, {tools} stands for their signatures."""
     prompt_prefix: Annotated[str, StringConstraints(max_length=4096)] | None = None
     """Text before every problem. Default: the image's built-in request for an <answer> with a \\boxed{}."""
     assume_instruction_tuned: bool = False
@@ -168,6 +169,9 @@ class AdmissionSpec(ApiModel):
 
 
 ToolName = Literal["execute_python_code_with_standard_io", "jupyter_code"]
+BUILTIN_TOOLS: tuple[ToolName, ...] = get_args(ToolName)
+NOTEBOOK: ToolName = "jupyter_code"
+"""The built-in tool whose calls are cells of a session."""
 
 
 WeightTransportName = Literal["Auto", "Delta", "Collective", "Folder"]

@@ -14,7 +14,7 @@ from rstar2_train.api.base import ApiModel, ListType, amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.pod_rules import amounts, device_counts, patches
-from rstar2_train.api.roles import GPU_RESOURCES
+from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import schemes
 from rstar2_train.api.stages import Stage
 
@@ -193,6 +193,37 @@ def _judge(job: AgenticRLJob) -> Iterator[Issue]:
         yield Issue("spec.executor.isolation", message, "None", warning=True)
 
 
+def _tools(job: AgenticRLJob) -> Iterator[Issue]:
+    most = job.spec.judge.limits.memory
+    for index, tool in enumerate(job.spec.tools):
+        at = f"spec.tools[{index}]"
+        if tool.name == NOTEBOOK:
+            message = "is selected by spec.rollout.tool, as the only tool of a job: each call is a cell of its session"
+            yield Issue(f"{at}.name", message, tool.name)
+        elif tool.source is None and tool.name not in BUILTIN_TOOLS:
+            message = f"is required: {tool.name!r} is not a built-in tool ({BUILTIN_TOOLS[0]})"
+            yield Issue(f"{at}.source", message)
+        elif tool.source is not None and tool.name in BUILTIN_TOOLS:
+            yield Issue(f"{at}.name", "is the name of a built-in tool; rename the function", tool.name)
+        if tool.memory is not None and not amount(MEMORY_LIMITS[0]) <= amount(tool.memory) <= amount(most):
+            message = f"must be between {MEMORY_LIMITS[0]} and spec.judge.limits.memory, which is {most}"
+            yield Issue(f"{at}.memory", message, tool.memory)
+    prompt = job.spec.model.system_prompt
+    if job.spec.tools and prompt is not None and "{tools}" not in prompt:
+        message = "does not contain {tools}, so the model does not read the signatures of spec.tools; add it at the end"
+        yield Issue("spec.model.systemPrompt", message, warning=True)
+
+
+def _rewards(job: AgenticRLJob) -> Iterator[Issue]:
+    for index, reward in enumerate(job.spec.rewards):
+        needs_source = reward.type == "Program"
+        if needs_source and reward.source is None:
+            yield Issue(f"spec.rewards[{index}].source", "is required if type is Program: the file of the checker")
+        if not needs_source and reward.source is not None:
+            message = f"is only allowed if type is Program; the type of this reward is {reward.type}"
+            yield Issue(f"spec.rewards[{index}].source", message, reward.source)
+
+
 def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
     for index, rule in enumerate(job.spec.failure_policy.rules):
         if not rule.on_exit_codes and not rule.on_reasons and not rule.on_pod_conditions:
@@ -236,6 +267,8 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _storage,
     _engine_args,
     _judge,
+    _tools,
+    _rewards,
     _failure_rules,
     _unsupported,
     patches,

@@ -34,7 +34,7 @@ class SourceField:
     attribute: str
     field: str
     """Path of the field in the manifest, such as `spec.model.source`."""
-    holds: Literal["model", "template", "problems", "conversations"]
+    holds: Literal["model", "template", "problems", "conversations", "tool", "checker"]
     """Content of the file or directory."""
 
     @property
@@ -70,6 +70,12 @@ def sources(job: AgenticRLJob) -> Iterator[SourceField]:
     yield SourceField(spec.model, "source", "spec.model.source", "model")
     if spec.model.chat_template:
         yield SourceField(spec.model, "chat_template", "spec.model.chatTemplate", "template")
+    for index, tool in enumerate(spec.tools):
+        if tool.source:
+            yield SourceField(tool, "source", f"spec.tools[{index}].source", "tool")
+    for index, reward in enumerate(spec.rewards):
+        if reward.source:
+            yield SourceField(reward, "source", f"spec.rewards[{index}].source", "checker")
     if spec.validation:
         yield SourceField(spec.validation, "data", "spec.validation.data", "problems")
     if spec.grpo.data:

@@ -6,8 +6,9 @@ them. One row is in memory at a time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rstar2_train.rewards.instructions import (
     holds_instructions,
     read_instructions,
 )
+from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES
 from rstar2_train.utils.text import lone_surrogate
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
@@ -40,6 +42,31 @@ class Problem:
     """Slice of the report that counts the problem, such as a level; empty: none."""
     hard: bool = False
     """Whether the report also counts the problem in pass@1 of hard problems."""
+    tools: tuple[str, ...] | None = None
+    """Names of the tools that the row allows; None: all tools of the job."""
+    reward: str = ""
+    """Name of the reward; empty: the job's first."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Name in the sandbox and path of each file that function tools and checkers read."""
+    data: str = ""
+    """Further data of the row for its checker, as JSON; empty: none."""
+
+    @property
+    def has_own_tools(self) -> bool:
+        """Whether the calls of this row differ from those of other rows."""
+        return self.tools is not None or bool(self.files)
+
+    def read_files(self) -> dict[str, bytes]:
+        """Return the content of the row's files by name. Raises OSError."""
+        return {name: Path(path).read_bytes() for name, path in self.files}
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the row of a data file; unset fields of tools and reward are left out."""
+        row = asdict(self)
+        extras = {"tools": self.tools and list(self.tools), "reward": self.reward, "files": dict(self.files)}
+        extras["data"] = json.loads(self.data) if self.data else None
+        kept = {name: value for name, value in extras.items() if value or (name == "tools" and value is not None)}
+        return {name: value for name, value in row.items() if name not in extras} | kept
 
     @property
     def as_is(self) -> bool:
@@ -57,7 +84,10 @@ class Conversation:
 
 
 def read_problems(path: Path) -> Iterator[Problem]:
-    """Yield the problems of a file with rows `{problem, answer, id?, slice?, hard?}`, in file order.
+    """Yield the problems of a file with rows `{problem, answer, id?, slice?, hard?, ...}`, in file order.
+
+    A row may also have `tools` (names), `reward` (a name), `files` (name in the sandbox: path relative to the data
+    file) and `data` (any JSON value for its checker).
 
     A row without `id` gets the id `<file stem>-<line>`. An answer may be a number. Instead of `answer`, a row may have
     `instructions`, a list of `{id, ...arguments}` (`rewards/instruction_checkers.py`).
@@ -72,6 +102,10 @@ def read_problems(path: Path) -> Iterator[Problem]:
             answer=_answer(row, where),
             slice=text_field(row, "slice", where, default=""),
             hard=_flag(row, "hard", where),
+            tools=_tools(row, where),
+            reward=text_field(row, "reward", where, default=""),
+            files=_files(row, where, folder=path.parent),
+            data="" if row.get("data") is None else json.dumps(row["data"], ensure_ascii=False),
         )
         if problem.id in seen:
             raise DataError(
@@ -107,6 +141,38 @@ def _answer(row: dict[str, Any], where: str) -> str:
         return encode_instructions(decode_instructions(answer)) if holds_instructions(answer) else answer
     except ValueError as error:
         raise error if isinstance(error, DataError) else DataError(f"{where}: {error}") from error
+
+
+def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
+    names = row.get("tools")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{where}: tools must be a list of names of spec.tools, got {brief(names)}")
+    return tuple(names)
+
+
+def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str, str], ...]:
+    """Return the names and absolute paths of a row's files."""
+    files = row.get("files")
+    if files is None:
+        return ()
+    if not isinstance(files, dict):
+        raise DataError(f"{where}: files must be an object of name: path, got {brief(files)}")
+    paths = {}
+    for name, value in files.items():
+        if value is None:  # Parquet adds the names of other rows
+            continue
+        if name != Path(name).name or name.startswith(".") or not isinstance(value, str):
+            raise DataError(f"{where}: files: {brief(name)} must be a file name without a folder, and its value a path")
+        path = (folder / value).resolve()
+        if not path.is_file():
+            raise DataError(f"{where}: files: {name}: no such file: {path}")
+        paths[name] = path
+    size = sum(path.stat().st_size for path in paths.values())
+    if size > MAX_FILES_BYTES:
+        raise DataError(f"{where}: files have {size:,} bytes; the limit of a row is {MAX_FILES_BYTES:,}")
+    return tuple((name, str(path)) for name, path in paths.items())
 
 
 def _messages(row: dict[str, Any], where: str) -> tuple[dict[str, Any], ...]:

@@ -16,8 +16,13 @@ from pathlib import Path, PurePosixPath
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import GENERATED, generated_folder, sources, split_generated
+from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data import tiny
-from rstar2_train.data.problems import DataError, read_conversations, read_problems
+from rstar2_train.data.problems import DataError, Problem, read_conversations, read_problems
+from rstar2_train.rewards.task_rewards import TaskRewards
+from rstar2_train.tools.function_schema import check_function
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.tools.toolset import load_tool
 from rstar2_train.utils.files import write_atomically
 
 VERSION_FILE = "version"
@@ -57,18 +62,43 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
     Reads every row, so that invalid data of the last stage fails the job before the first stage starts.
     """
     errors = {}
+    check_row = _row_check(job)
     for source in sources(job):
         path = Path(source.value)
         try:
             if source.holds == "model" and not (path / "config.json").is_file():
                 raise DataError(f"{path}: no config.json: not a Hugging Face model folder")
             if source.holds == "problems":
-                collections.deque(read_problems(path), maxlen=0)
+                collections.deque(map(check_row, read_problems(path)), maxlen=0)
             if source.holds == "conversations":
                 collections.deque(read_conversations(path), maxlen=0)
-        except DataError as error:
+            if isinstance(source.owner, ToolSpec):
+                load_tool(source.owner)
+            if source.holds == "checker":
+                check_function(path, "score")
+        except (DataError, SourceError) as error:
             errors[source.field] = str(error)
     return errors
+
+
+def _row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
+    """Return a function that raises DataError for a row whose tools or reward the job does not have."""
+    names = [tool.name for tool in job.spec.tools] or [job.spec.rollout.tool]
+    try:
+        rewards = TaskRewards(job.spec.rewards)
+    except SourceError:  # an error of its own field
+        return lambda _: None
+
+    def check(problem: Problem) -> None:
+        unknown = sorted(set(problem.tools or ()) - set(names))
+        if unknown:
+            raise DataError(f"row {problem.id}: tools: unknown tool {unknown[0]!r}; the job has {', '.join(names)}")
+        try:
+            rewards.check_row(problem.reward, problem.answer, problem.data)
+        except ValueError as error:
+            raise DataError(f"row {problem.id}: {error}") from error
+
+    return check
 
 
 def _resolve_generated(uri: str, *, state_dir: Path, seed: int) -> Path:

@@ -5,7 +5,6 @@ Shared by the Filter stage and `rstar2 filter`: the same samples give the same f
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -97,7 +96,7 @@ def histogram(counts: Iterable[SolveCounts], *, samples: int) -> dict[int, int]:
 
 def problems_to_jsonl(problems: Iterable[Problem]) -> str:
     """Return the problems as JSON Lines, the format of `grpo.data`."""
-    return "".join(json.dumps(dataclasses.asdict(problem)) + "\n" for problem in problems)
+    return "".join(json.dumps(problem.to_row()) + "\n" for problem in problems)
 
 
 def filter_table(report: FilterReport) -> Table:

@@ -24,6 +24,8 @@ from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.sandbox_program import read_sources
+from rstar2_train.tools.toolset import load_toolset
 from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
 
 FORMAT = 2
@@ -41,10 +43,23 @@ def sampling_settings(spec: JobSpec, sampling: Sampling, *, seed_name: str) -> d
         "seed_name": seed_name,
         **sampling.model_dump(by_alias=False),
         "tool": rollout.tool,
+        **_task_settings(spec),
         "tool_response_tokens": rollout.tool_response_tokens,
         "max_calls_per_turn": rollout.max_calls_per_turn,
         "tool_limits": JudgeLimits.from_spec(spec.judge.limits).model_dump(by_alias=False),
     }
+
+
+def _task_settings(spec: JobSpec) -> dict[str, Any]:
+    """Return the settings of a job with its own tools or rewards: the content of the users' files, not their paths."""
+    settings: dict[str, Any] = {}
+    if spec.tools:
+        settings["tools"] = [tool.model_dump(by_alias=False, exclude={"source"}) for tool in spec.tools]
+        settings["tool_programs"] = [tool.program for tool in load_toolset(spec.tools).tools]
+    if spec.rewards:
+        settings["rewards"] = [reward.model_dump(by_alias=False, exclude={"source"}) for reward in spec.rewards]
+        settings["checkers"] = [read_sources(Path(reward.source))[1] for reward in spec.rewards if reward.source]
+    return settings
 
 
 def cache_key(settings: Mapping[str, Any]) -> str:
@@ -61,6 +76,12 @@ def sample_cache_key(prompt_id: str, prompt_ids: Sequence[int], gold: str, sampl
     """Return the key of one sample in its file. It covers the problem id, because the id seeds the sampling."""
     text = json.dumps([prompt_id, list(prompt_ids), gold, sample])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _gold(problem: Problem) -> str:
+    """Return everything in a row that decides its reward: the answer, and the data of its checker."""
+    extras = (problem.reward, problem.files, problem.data)
+    return json.dumps([problem.answer, *extras]) if any(extras) else problem.answer
 
 
 class SampleCache:
@@ -94,7 +115,7 @@ class SampleCache:
         """
         self._problems = {problem.id: problem for problem in request.problems}
         problems = {
-            sample_cache_key(problem.id, request.prompts[problem.id], problem.answer, sample): problem
+            sample_cache_key(problem.id, request.prompts[problem.id], _gold(problem), sample): problem
             for problem, sample in request.pairs
         }
         results = {}
@@ -115,7 +136,9 @@ class SampleCache:
         result = SampleResult.from_trajectory(trajectory)
         key = trajectory.prompt_id, trajectory.sample
         if not trajectory.failed:
-            name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, trajectory.gold, trajectory.sample)
+            problem = self._problems.get(trajectory.prompt_id)
+            gold = trajectory.gold if problem is None else _gold(problem)
+            name = sample_cache_key(trajectory.prompt_id, trajectory.prompt_ids, gold, trajectory.sample)
             event: Event = {"sample": name, "scored": dataclasses.asdict(result)}
             if self._with_trajectories:
                 event["trajectory"] = trajectory_store.to_row(trajectory)

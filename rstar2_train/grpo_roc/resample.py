@@ -28,7 +28,9 @@ class RolloutStats:
     """The properties of one rollout that resampling uses."""
 
     reward: float
-    """1 if the answer is correct, else 0 (eq. 3)."""
+    """1 if the answer is correct, else 0 (eq. 3); or a score in [0, 1]."""
+    correct_from: float = 1.0
+    """Lowest reward of a correct answer."""
     penalty: float = 0.0
     """p_total = p_err + p_format, in [0, 2] (eqs. 4 and 5)."""
     failed: bool = False
@@ -37,7 +39,7 @@ class RolloutStats:
     @property
     def positive(self) -> bool:
         """Whether the answer is correct."""
-        return self.reward > 0
+        return self.reward >= self.correct_from
 
 
 @dataclass(frozen=True, slots=True)

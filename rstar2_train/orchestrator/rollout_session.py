@@ -26,11 +26,13 @@ from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
+from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
+from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
@@ -38,7 +40,11 @@ from rstar2_train.utils.dns import resolve_addresses, split_address
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-_FAILURE_REASONS: dict[LostTo | None, Reason] = {"judge": "JudgeUnavailable", "engine": "EngineUnavailable"}
+_FAILURE_REASONS: dict[LostTo | None, Reason] = {
+    "judge": "JudgeUnavailable",
+    "engine": "EngineUnavailable",
+    "checker": "BadConfiguration",
+}
 
 
 class RolloutSession:
@@ -57,6 +63,10 @@ class RolloutSession:
             admission=spec.rollout.admission,
             times=PoolTimes(load=spec.rollout.weight_timeout_seconds),
         )
+        try:
+            self._rewards = TaskRewards(spec.rewards)
+        except SourceError as error:
+            raise StageFailed("BadConfiguration", str(error), retryable=False) from error
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
         self._judge = JudgeClient(
@@ -191,7 +201,8 @@ class RolloutSession:
         is full; finished samples stay saved.
         """
         prompts = {
-            problem.id: self._chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems
+            problem.id: self._chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
+            for problem in problems
         }
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         saved = await asyncio.to_thread(store.load, request)
@@ -218,7 +229,14 @@ class RolloutSession:
             rollout=spec.rollout,
             limits=JudgeLimits.from_spec(spec.judge.limits),
         )
-        return RolloutContext(agent=agent, pool=self._pool, judge=self._judge, seed=seed, later_versions=later_versions)
+        return RolloutContext(
+            agent=agent,
+            pool=self._pool,
+            judge=self._judge,
+            rewards=self._rewards,
+            seed=seed,
+            later_versions=later_versions,
+        )
 
     def _progress_counter(self, done: int, total: int, *, every: int) -> Callable[[], None]:
         """Return a function that counts one finished rollout, and reports the progress after each `every` rollouts."""
@@ -258,7 +276,8 @@ def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None
     message = too_many_lost(rollouts)
     if message:
         lost_to = next(rollout.lost_to for rollout in rollouts if rollout.failed)
-        raise StageFailed(_FAILURE_REASONS.get(lost_to, "EngineUnavailable"), message, retryable=True)
+        reason = _FAILURE_REASONS.get(lost_to, "EngineUnavailable")
+        raise StageFailed(reason, message, retryable=lost_to != "checker")
 
 
 def _stage_failure(error: EngineUnavailable | EngineRejected) -> StageFailed:

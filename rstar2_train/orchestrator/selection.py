@@ -62,7 +62,10 @@ def regroup_stored(
 
 def _stats(trajectory: Trajectory) -> RolloutStats:
     return RolloutStats(
-        reward=trajectory.reward, penalty=trajectory.p_err + trajectory.p_format, failed=trajectory.failed
+        reward=trajectory.reward,
+        correct_from=trajectory.correct_from,
+        penalty=trajectory.p_err + trajectory.p_format,
+        failed=trajectory.failed,
     )
 
 

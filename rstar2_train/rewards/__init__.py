@@ -1,6 +1,10 @@
 """Rewards: the verdict on a finished response, from the text that the model wrote.
 
     rollout.scoring
+      |
+      v                     checkers and tests in the sandbox
+    task_rewards -----------> tools.sandbox_program
+      |       '-------------> quantity
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
     grade ------------------|       |--------> words       choices, and words for values
@@ -11,6 +15,8 @@
 
 Modules:
 
+- `task_rewards`          the rewards of a job (`spec.rewards`), among them users' checkers
+- `quantity`              numbers with units
 - `grade`                 selects the verifier of a problem
 - `verify`                compares an answer with the gold answer
 - `extract`               finds the answer block and the box

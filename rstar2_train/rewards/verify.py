@@ -61,6 +61,10 @@ class SnippetResult(Protocol):
         """Output of the program."""
 
     @property
+    def stderr(self) -> str:
+        """Error output of the program."""
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code of the process; minus the signal number if a signal terminated it."""
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -24,6 +24,7 @@ from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, parse_calls, render_fault, render_result
+from rstar2_train.tools.toolset import Toolset
 from rstar2_train.utils.text import replace_surrogates
 
 
@@ -53,6 +54,15 @@ class Agent:
     sampling: Sampling
     rollout: RolloutSpec
     limits: JudgeLimits
+    row_tools: Toolset | None = None
+    """Tools that the row of data allows; None: all tools of the job."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the row, which its function tools read."""
+
+    @property
+    def tools(self) -> Toolset:
+        """Tools that the model may call."""
+        return self.chat_format.tools if self.row_tools is None else self.row_tools
 
     async def run(
         self,
@@ -113,7 +123,7 @@ class Agent:
             text = self.chat_format.model_text(turn.token_ids)
             if turn.finish_reason != "stop":
                 return text, []
-            return text, parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tool=self.rollout.tool)
+            return text, parse_calls(text, max_calls=self.rollout.max_calls_per_turn, tools=self.tools)
 
         return read() if len(turn.token_ids) <= INLINE_TOKENS else await asyncio.to_thread(read)
 
@@ -148,13 +158,15 @@ class Agent:
             return ToolCall(
                 turn=turn, name=call.name, code=call.code, stdin=call.stdin, status=call.fault, response=response
             )
-        result = await executor.run(call.code, call.stdin, limits=self.limits)
+        tool = self.tools.by_name[call.name]
+        limits = tool.limits(self.limits)
+        result = await executor.run(*tool.snippet(call.code, call.stdin, self.files), limits=limits)
         output = render_result(
             status=result.status,
             stdout=result.stdout,
             stderr=result.stderr,
             exit_code=result.exit_code,
-            wall_seconds=self.limits.wall_seconds,
+            wall_seconds=limits.wall_seconds,
         )
         return ToolCall(
             turn=turn,

@@ -7,14 +7,14 @@ read by `tools/parser.py`. Imports neither torch nor transformers until a tokeni
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rstar2_train.api.roles import ModelSource, ToolName
-from rstar2_train.tools.schema import TOOL_NAME, TOOLS, tools_section
+from rstar2_train.api.roles import ModelSource
+from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -27,12 +27,18 @@ _SYSTEM_PROMPT = (
 )
 
 
-def default_system_prompt(tool: ToolName) -> str:
-    """Return the system message of a job that sets none; the form is that of the paper's Figure 2."""
-    return f"{_SYSTEM_PROMPT}\n\n{tools_section([TOOLS[tool]])}"
+_TOOLS_SYSTEM_PROMPT = _SYSTEM_PROMPT.replace("run Python", "call tools").replace("with the tool", "with them")
+TOOLS_MARK = "{tools}"
+"""Text in `spec.model.systemPrompt` that stands for the signatures of `spec.tools`."""
 
 
-DEFAULT_SYSTEM_PROMPT = default_system_prompt(TOOL_NAME)
+def default_system_prompt(tools: Toolset) -> str:
+    """Return the system message of a job that sets none; with one built-in tool it is that of the paper's Figure 2."""
+    own = _SYSTEM_PROMPT if tools.in_paper_form else _TOOLS_SYSTEM_PROMPT
+    return "\n\n".join(part for part in (own, tools.section()) if part)
+
+
+DEFAULT_SYSTEM_PROMPT = default_system_prompt(builtin_toolset())
 
 DEFAULT_PROMPT_PREFIX = (
     "Solve the problem below. Put the solution between <answer> and </answer>, with the final value in \\boxed{}: "
@@ -80,18 +86,20 @@ class ChatFormat:
         system_prompt: str | None = None,
         prompt_prefix: str | None = None,
         chat_template: str | None = None,
-        tool: ToolName = TOOL_NAME,
+        tools: Toolset | None = None,
     ) -> None:
         """`system_prompt`, `prompt_prefix`: None selects the built-in text, "" omits it.
 
-        `tool`: the tool that the built-in system prompt describes.
+        `tools`: the tools of the job; default: the Python tool. The built-in system prompt describes them; another one
+        describes them in place of TOOLS_MARK.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used.
         """
         self.tokenizer = tokenizer
-        self.system_prompt = default_system_prompt(tool) if system_prompt is None else system_prompt
+        self.tools = builtin_toolset() if tools is None else tools
+        self._own_system_prompt = system_prompt
+        self.system_prompt = self._system_prompt(self.tools)
         self.prompt_prefix = DEFAULT_PROMPT_PREFIX if prompt_prefix is None else prompt_prefix
-        self.tool = tool
         self._template = chat_template
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise ChatFormatError(f"{type(tokenizer).__name__} is not a fast tokenizer: tokenizer.json is needed")
@@ -117,11 +125,11 @@ class ChatFormat:
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
 
     @classmethod
-    def load(cls, folder: Path | str, source: ModelSource | None = None, *, tool: ToolName = TOOL_NAME) -> ChatFormat:
+    def load(cls, folder: Path | str, source: ModelSource | None = None, *, tools: Toolset | None = None) -> ChatFormat:
         """Return the chat format of a Hugging Face model folder.
 
         `source`: the job's prompts and chat template (a Jinja file that replaces the folder's own); default: the
-        built-in prompts and the folder's template. `tool`: the tool that the built-in system prompt describes.
+        built-in prompts and the folder's template. `tools`: the tools of the job; default: the Python tool.
 
         Raises ChatFormatError when the tokenizer or the template cannot be used; the message names the folder.
         """
@@ -139,7 +147,7 @@ class ChatFormat:
                 system_prompt=source.system_prompt if source else None,
                 prompt_prefix=source.prompt_prefix if source else None,
                 chat_template=template,
-                tool=tool,
+                tools=tools,
             )
         except (OSError, ValueError) as error:  # ChatFormatError is a ValueError
             raise ChatFormatError(f"{folder}: the tokenizer cannot be used: {error}") from error
@@ -166,16 +174,29 @@ class ChatFormat:
             return self._fast.encode(text, add_special_tokens=False)
         return self._fast.encode_batch([text], add_special_tokens=False)[0]
 
-    def prompt_messages(self, problem: str, *, as_is: bool = False) -> list[dict[str, str]]:
-        """Return the conversation of a prompt; `as_is`: without the job's system prompt and prefix."""
+    def _system_prompt(self, tools: Toolset) -> str:
+        """Return the system message of a conversation with these tools."""
+        own = self._own_system_prompt
+        if own is None:
+            return default_system_prompt(tools)
+        return own if tools.in_paper_form else own.replace(TOOLS_MARK, tools.section())
+
+    def prompt_messages(
+        self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None
+    ) -> list[dict[str, str]]:
+        """Return the conversation of a prompt; `as_is`: without the job's system prompt and prefix.
+
+        `tools`: names of the tools that the row allows; None: all. Raises ValueError for an unknown name.
+        """
         if as_is:
             return [{"role": "user", "content": problem}]
-        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        system = self.system_prompt if tools is None else self._system_prompt(self.tools.select(tools))
+        messages = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": self.prompt_prefix + problem}]
 
-    def prompt_ids(self, problem: str, *, as_is: bool = False) -> list[int]:
-        """Return the token ids up to the start of the model's first turn. `as_is`: as in `prompt_messages`."""
-        return self.encode(self._render(self.prompt_messages(problem, as_is=as_is)))
+    def prompt_ids(self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None) -> list[int]:
+        """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
+        return self.encode(self._render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.

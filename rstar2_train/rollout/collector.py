@@ -11,16 +11,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 from rstar2_train.data.problems import Problem
+from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
-from rstar2_train.rollout.agent import ToolExecutor
+from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.scoring import score_trajectory
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.tools.schema import JUPYTER
 
 MAX_LOST_FRACTION = 0.25
 """Largest fraction of rollouts that may be lost to infrastructure before the batch is rejected."""
@@ -53,7 +54,10 @@ async def collect_groups(
     chat_format = context.agent.chat_format
 
     def encode() -> dict[str, list[int]]:
-        return {problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in problems}
+        return {
+            problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
+            for problem in problems
+        }
 
     await collect_trajectories(
         [(problem, sample) for problem in problems for sample in range(samples)],
@@ -117,9 +121,18 @@ async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context
         hard=problem.hard,
     )
     try:
-        model_text = await _generate(trajectory, context)
+        agent = await asyncio.to_thread(row_agent, context.agent, problem) if problem.has_own_tools else context.agent
+        model_text = await _generate(trajectory, agent, context)
         # The engine slot is released: the next trajectory starts while this one is scored.
-        await score_trajectory(trajectory, model_text, chat_format=context.agent.chat_format, judge=context.judge)
+        await score_trajectory(
+            trajectory,
+            model_text,
+            chat_format=agent.chat_format,
+            judge=context.judge,
+            problem=problem,
+            rewards=context.rewards,
+            files=agent.files,
+        )
     except InfrastructureError as error:
         trajectory.mark_lost("engine", error)
     except JudgeUnavailable as error:
@@ -127,9 +140,9 @@ async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context
     return trajectory
 
 
-async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
+async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContext) -> str:
     """Run the agent loop in an engine slot; return the text that the model wrote."""
-    tokens = len(trajectory.prompt_ids) + context.agent.sampling.max_response_tokens
+    tokens = len(trajectory.prompt_ids) + agent.sampling.max_response_tokens
     slot = context.pool.admission.request_slot(
         tokens=tokens, prompt_tokens=len(trajectory.prompt_ids), group=trajectory.prompt_id
     )
@@ -140,8 +153,8 @@ async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
         await generator.wait_for_engine()
         started = time.monotonic()
         trajectory.started_at = time.time()
-        async with _tool(context) as tool:
-            model_text = await context.agent.run(trajectory, generate=generator, executor=tool)
+        async with _tool(agent, context.judge) as tool:
+            model_text = await agent.run(trajectory, generate=generator, executor=tool)
         trajectory.seconds = time.monotonic() - started
         finished = len(trajectory.prompt_ids) + trajectory.response_tokens
         return model_text
@@ -149,6 +162,11 @@ async def _generate(trajectory: Trajectory, context: RolloutContext) -> str:
         slot.release(tokens=finished)
 
 
-def _tool(context: RolloutContext) -> AbstractAsyncContextManager[ToolExecutor]:
+def row_agent(agent: Agent, problem: Problem) -> Agent:
+    """Return the agent loop of one row: the tools that it allows, and its files, which are read from disk here."""
+    return replace(agent, row_tools=agent.tools.select(problem.tools), files=problem.read_files())
+
+
+def _tool(agent: Agent, judge: JudgeClient) -> AbstractAsyncContextManager[ToolExecutor]:
     """Return the executor of one trajectory's calls: the judge itself, or a session of the judge."""
-    return JupyterTool(context.judge) if context.agent.rollout.tool == JUPYTER else nullcontext(context.judge)
+    return JupyterTool(judge) if agent.tools.has_notebook else nullcontext(judge)

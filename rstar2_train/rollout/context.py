@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 
 
@@ -23,6 +24,8 @@ class RolloutContext:
     """Executes the tool calls and verifies answers; retries, then raises JudgeUnavailable."""
     seed: tuple[int | str, ...]
     """Name of the set, such as (job seed, step). With prompt, sample and turn it seeds each request."""
+    rewards: TaskRewards = field(default_factory=TaskRewards)
+    """The job's rewards; default: mathematics."""
     later_versions: bool = False
     """Whether versions that are pushed later may sample as well. If not, a later push loses unfinished rollouts."""
     version: str = field(init=False)

@@ -6,28 +6,42 @@ Resample-on-Correct, the metrics and the reports read them from the trajectory.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.penalties import error_penalty, format_penalty
 from rstar2_train.rewards.extract import count_answers
-from rstar2_train.rewards.grade import grade
+from rstar2_train.rewards.task_rewards import Response, TaskRewards
 from rstar2_train.rewards.verdict import EXCLUDED
 from rstar2_train.rewards.verify import SnippetRunner
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 
 _ERRORS = {
     "internal": "the sandbox could not run the answer parser",
     "undecided": "the check of the answer exceeded its limits twice",
 }
+_MATHEMATICS = TaskRewards()
 
 
 async def score_trajectory(
-    trajectory: Trajectory, model_text: str, *, chat_format: ChatFormat, judge: SnippetRunner
+    trajectory: Trajectory,
+    model_text: str,
+    *,
+    chat_format: ChatFormat,
+    judge: SnippetRunner,
+    problem: Problem | None = None,
+    rewards: TaskRewards = _MATHEMATICS,
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Set the penalties, the verdict and the reward (eq. 3) of a trajectory.
 
-    `model_text`: the text of all turns that the model wrote. A trajectory that a limit truncated has no answer: its
+    `model_text`: the text of all turns that the model wrote. `problem`: the row, for rewards that read more than its
+    answer; `files`: its files. A trajectory that a limit truncated has no answer: its
     reward is 0. If the judge cannot run the answer parser, or the check exceeds its limits twice, the trajectory is
-    lost to the judge.
+    lost to the judge; a trajectory whose checker fails twice is lost to the checker.
 
     Raises JudgeUnavailable when the judge is unreachable; the penalties are then set, the verdict is not.
     """
@@ -39,8 +53,30 @@ async def score_trajectory(
     if trajectory.truncated:
         return
     last_turn = chat_format.model_text(trajectory.segments[-1].token_ids)
-    score = await grade(model_text, last_turn, trajectory.gold, judge=judge)
-    assert score.verdict is not None
-    trajectory.verdict, trajectory.answer, trajectory.reward = score.verdict, score.answer, score.reward
-    if score.verdict in EXCLUDED:
-        trajectory.lost_to, trajectory.error = "judge", f"judge: {_ERRORS[score.verdict]}"
+    response = Response(
+        model_text=model_text,
+        last_turn=last_turn,
+        row=_row(trajectory, problem),
+        files=files or {},
+        calls=[_call(call) for call in trajectory.calls],
+    )
+    grade = await rewards.grade(response, problem.reward if problem else "", judge=judge)
+    trajectory.verdict, trajectory.answer, trajectory.reward = grade.verdict, grade.answer, grade.score
+    trajectory.correct_from, trajectory.reason = grade.correct_from, grade.reason
+    if grade.verdict in EXCLUDED:
+        trajectory.lost_to = "checker" if grade.reason else "judge"
+        trajectory.error = f"{trajectory.lost_to}: {grade.reason or _ERRORS[grade.verdict]}"
+
+
+def _row(trajectory: Trajectory, problem: Problem | None) -> dict[str, Any]:
+    """Return the fields of the row that a checker reads."""
+    row: dict[str, Any] = {"id": trajectory.prompt_id, "answer": trajectory.gold}
+    if problem is not None:
+        row["problem"] = problem.problem
+        row["data"] = json.loads(problem.data) if problem.data else None
+    return row
+
+
+def _call(call: ToolCall) -> dict[str, str]:
+    """Return a tool call as a checker reads it."""
+    return {"name": call.name, "code": call.code, "status": call.status, "response": call.response}

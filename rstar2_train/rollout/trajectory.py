@@ -14,7 +14,7 @@ from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
-LostTo = Literal["engine", "judge"]
+LostTo = Literal["engine", "judge", "checker"]
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class ToolCall:
     turn: int
     name: str
     code: str
+    """The program; of a function tool, its arguments as JSON."""
     stdin: str
     status: CallStatus
     response: str
@@ -85,7 +86,7 @@ class Trajectory:
     gold: str = ""
     verdict: Verdict = "no_answer"
     reward: float = 0.0
-    """1 if the answer is correct, else 0 (eq. 3)."""
+    """1 if the answer is correct, else 0 (eq. 3); a score in [0, 1] from a checker or tests."""
     p_err: float = 0.0
     """Tool-error penalty (eq. 4)."""
     p_format: float = 0.0
@@ -103,6 +104,15 @@ class Trajectory:
     """The infrastructure failure of a lost rollout."""
     lost_to: LostTo | None = None
     """Service whose failure lost the rollout; None if it is not lost, or in a file from before this field."""
+    correct_from: float = 1.0
+    """Lowest reward of a correct response (`rewards[].correctFrom`)."""
+    reason: str = ""
+    """Reason of the reward, from a checker or tests."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether Resample-on-Correct and the metrics count the response as correct."""
+        return self.reward >= self.correct_from
 
     @property
     def failed(self) -> bool:

@@ -25,7 +25,6 @@ from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
-from rstar2_train.tools.schema import JUPYTER
 
 Emit = Callable[[str], Awaitable[None]]
 """Sends a piece of text to the client."""
@@ -127,4 +126,4 @@ class Completion:
     def _tool(self) -> AbstractAsyncContextManager[ToolExecutor]:
         """Return what runs the calls of this conversation: the judge, or a session of it."""
         judge = self.context.judge
-        return JupyterTool(judge) if self.context.model.rollout.tool == JUPYTER else nullcontext(judge)
+        return JupyterTool(judge) if self.context.chat_format.tools.has_notebook else nullcontext(judge)

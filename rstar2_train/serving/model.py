@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from rstar2_train.api.roles import AcceleratorSpec, ExecutorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.tools.toolset import load_toolset
 
 MAX_DEFAULT_CONTEXT = 32768
 """Default limit of prompt and answer together, in tokens; lower if the model's context is shorter."""
@@ -33,6 +35,7 @@ class ServingModel:
     source: ModelSource
     """Prompts and chat template."""
     rollout: RolloutSpec
+    tools: list[ToolSpec]
     judge: JudgeSpec
     executor: ExecutorSpec
     config: dict[str, Any]
@@ -43,8 +46,8 @@ class ServingModel:
     """Accelerator of this machine; that of the job may be another."""
 
     def chat_format(self) -> ChatFormat:
-        """Return the chat format of its conversations. Raises ChatFormatError."""
-        return ChatFormat.load(self.folder, self.source, tool=self.rollout.tool)
+        """Return the chat format of its conversations. Raises ChatFormatError and SourceError."""
+        return ChatFormat.load(self.folder, self.source, tools=load_toolset(self.tools, self.rollout.tool))
 
     def engine(self, *, port: int) -> EngineCommand:
         """Return the command line of its engine, which also parses calls of a client's own tools. Raises ValueError."""
@@ -99,6 +102,7 @@ def adjusted(
         context=context or model.context,
         source=model.source.model_copy(update=given),
         rollout=model.rollout.model_copy(update={"tool": tool}) if tool else model.rollout,
+        tools=[] if tool else model.tools,
         accelerator=accelerator or model.accelerator,
         executor=model.executor.model_copy(update={"replicas": executors}) if executors else model.executor,
     )
@@ -128,6 +132,7 @@ def _from_folder(folder: Path) -> ServingModel:
             folder=folder,
             source=ModelSource(source=str(folder)),
             rollout=RolloutSpec(),
+            tools=[],
             judge=JudgeSpec(),
             executor=ExecutorSpec(),
             config=config,
@@ -139,6 +144,7 @@ def _from_folder(folder: Path) -> ServingModel:
         folder=folder,
         source=job.spec.model,
         rollout=job.spec.rollout,
+        tools=job.spec.tools,
         judge=job.spec.judge,
         executor=job.spec.executor,
         config=config,

@@ -14,7 +14,6 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
-from rstar2_train.tools.schema import TOOLS, tools_section
 from rstar2_train.utils.text import lone_surrogate
 
 TEMPERATURE = 0.6
@@ -127,7 +126,7 @@ def prompt_ids(messages: Sequence[dict[str, Any]], chat_format: ChatFormat, *, c
         raise ApiError(400, "the last message must be the user's", param="messages")
     if conversation[0]["role"] == "system":
         if "<tools>" not in conversation[0]["content"]:
-            conversation[0]["content"] += "\n\n" + tools_section([TOOLS[chat_format.tool]])
+            conversation[0]["content"] += "\n\n" + chat_format.tools.section()
     elif chat_format.system_prompt:
         conversation.insert(0, {"role": "system", "content": chat_format.system_prompt})
     first = next(message for message in conversation if message["role"] == "user")

@@ -1,17 +1,23 @@
 """The tools of the model: their signatures in the prompt, and the calls in a turn.
 
-    schema   <-- rollout.chat_format (system prompt), data.prepare and data.tiny (demonstrations)
-      ^
-    parser   <-- rollout.agent (calls of a turn, tool responses), data.tiny, analysis (spans of calls)
-      |
+    parser  <-- rollout.agent (calls of a turn, tool responses), data.tiny, analysis (spans of calls)
+      |  '--> types                     the status of a call
       v
-    types    the status of a call
+    toolset <-- rollout.chat_format (system prompt), rollout.agent (programs of calls)
+      |  |'-> function_schema           signature of a user's function
+      |  '--> sandbox_program --> sandbox_runner (runs in the sandbox)
+      v
+    schema  <-- data.prepare and data.tiny (demonstrations)
 
 Modules:
 
-- `schema`  the signatures of the Python tools, and the prompt section that describes tools
-- `parser`  reads the calls of a turn, and renders the text that answers each of them
-- `types`   the statuses of a tool call
+- `schema`           the signatures of the built-in tools, and the prompt section that describes tools
+- `function_schema`  reads the signature of a user's function from its text
+- `toolset`          the tools of a job: signatures, checks of arguments, programs of calls
+- `sandbox_program`  the program that calls a user's function in the sandbox
+- `sandbox_runner`   the part of that program that runs in the sandbox
+- `parser`           reads the calls of a turn, and renders the text that answers each of them
+- `types`            the statuses of a tool call
 
 The texts are training inputs: rollouts and demonstrations must use the same strings.
 """

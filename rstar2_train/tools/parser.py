@@ -1,7 +1,7 @@
 r"""Reads the tool calls of a turn, and renders the text that answers each of them. Pure.
 
 Used by the agent loop for rollouts and by the generator of demonstrations, so that both produce the same strings; they
-are stable. A job has one tool (`spec.rollout.tool`). Calls have the Hermes form:
+are stable. A call of a tool that the row does not allow is unknown. Calls have the Hermes form:
 `<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`. Every call of a turn has a response in its place: the
 output of a valid call, the error of an invalid one (a tool error in the paper's eq. 4).
 """
@@ -13,11 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rstar2_train.api.roles import ToolName
-from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, TOOLS, call_text
+from rstar2_train.tools.schema import CALL_CLOSE, CALL_OPEN, TOOL_NAME, call_text
+from rstar2_train.tools.toolset import Toolset, builtin_toolset
 from rstar2_train.tools.types import CallStatus
 from rstar2_train.utils.text import lone_surrogate
 
+_PYTHON = builtin_toolset()
 _FRAME = re.compile(r'File "<snippet>", line (\d+)')
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
@@ -32,6 +33,7 @@ class ParsedCall:
 
     name: str = ""
     code: str = ""
+    """The program; of a function tool, its arguments as JSON."""
     stdin: str = ""
     fault: Literal["", "malformed", "unknown_tool"] = ""
     """Empty: the call can run. Otherwise its response is an error, and it never runs."""
@@ -39,7 +41,7 @@ class ParsedCall:
     """The fault of a malformed call, in words."""
 
 
-def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> list[ParsedCall]:
+def parse_calls(text: str, *, max_calls: int, tools: Toolset = _PYTHON) -> list[ParsedCall]:
     """Return every `<tool_call>` of a turn, in order. An invalid call, or a call of another tool, has a fault.
 
     A JSON parser reads the call, so `</tool_call>` inside a string does not close it. A call without a closing tag is
@@ -50,7 +52,7 @@ def parse_calls(text: str, *, max_calls: int, tool: ToolName = TOOL_NAME) -> lis
     calls: list[ParsedCall] = []
     at = tags.opening.after(0)
     while at >= 0 and len(calls) < max_calls:
-        call, end = _parse_call(tags, at + len(CALL_OPEN), tool)
+        call, end = _parse_call(tags, at + len(CALL_OPEN), tools)
         calls.append(call)
         at = tags.opening.after(end)
     excess = 0
@@ -70,7 +72,7 @@ def call_spans(text: str) -> list[tuple[int, int]]:
     at = tags.opening.after(0)
     while at >= 0:
         start = at + len(CALL_OPEN)
-        end = _parse_call(tags, start, TOOL_NAME)[1] if len(spans) < MOST_CALLS else _resume(tags, start)
+        end = _parse_call(tags, start, _PYTHON)[1] if len(spans) < MOST_CALLS else _resume(tags, start)
         spans.append((at, end))
         at = tags.opening.after(end)
     return spans
@@ -148,7 +150,7 @@ class _Tags:
         self.opening, self.closing = _TagSearch(text, CALL_OPEN), _TagSearch(text, CALL_CLOSE)
 
 
-def _parse_call(tags: _Tags, start: int, tool: ToolName) -> tuple[ParsedCall, int]:
+def _parse_call(tags: _Tags, start: int, tools: Toolset) -> tuple[ParsedCall, int]:
     """Return the call whose opening tag ends at `start`, and the position from which to search for the next one."""
     try:
         value, end = _DECODER.raw_decode(tags.text, _skip_space(tags.text, start))
@@ -159,7 +161,7 @@ def _parse_call(tags: _Tags, start: int, tool: ToolName) -> tuple[ParsedCall, in
         return ParsedCall(fault="malformed", detail="not valid JSON (nested too deep)"), _resume(tags, start)
     after = _skip_space(tags.text, end)
     if tags.text.startswith(CALL_CLOSE, after):
-        return _validate_call(value, tool), after + len(CALL_CLOSE)
+        return _validate_call(value, tools), after + len(CALL_CLOSE)
     opening, closing = tags.opening.after(end), tags.closing.after(end)
     is_closed = closing >= 0 and (opening < 0 or closing < opening)
     detail = f"text between the JSON and {CALL_CLOSE}" if is_closed else f"no {CALL_CLOSE}"
@@ -180,7 +182,7 @@ def _resume(tags: _Tags, start: int) -> int:
     return closing + len(CALL_CLOSE)
 
 
-def _validate_call(value: Any, tool: ToolName) -> ParsedCall:
+def _validate_call(value: Any, tools: Toolset) -> ParsedCall:
     """Return the call of a decoded JSON value; a value that violates the tool's signature has a fault."""
     if not isinstance(value, dict):
         return ParsedCall(fault="malformed", detail="not a JSON object")
@@ -192,18 +194,13 @@ def _validate_call(value: Any, tool: ToolName) -> ParsedCall:
     arguments = value["arguments"]
     if not isinstance(arguments, dict):
         return ParsedCall(name=name, fault="malformed", detail='"arguments" must be an object')
-    if name != tool:
+    tool = tools.by_name.get(name)
+    if tool is None:
         return ParsedCall(name=name, fault="unknown_tool")
-    unknown = sorted(set(arguments) - set(TOOLS[tool]["function"]["parameters"]["properties"]))
-    if unknown:
-        return ParsedCall(name=name, fault="malformed", detail=f"unknown argument {unknown[0]!r}")
-    code: Any = arguments.get("code")
-    stdin: Any = arguments.get("input", "")
-    for argument, value in (("code", code), ("input", stdin)):
-        if not isinstance(value, str):
-            return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" must be a string')
-        if lone_surrogate(value):
-            return ParsedCall(name=name, fault="malformed", detail=f'"{argument}" holds half a surrogate pair')
+    try:
+        code, stdin = tool.read(arguments)
+    except ValueError as error:
+        return ParsedCall(name=name, fault="malformed", detail=str(error))
     return ParsedCall(name=name, code=code, stdin=stdin)
 
 

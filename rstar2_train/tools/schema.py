@@ -1,4 +1,4 @@
-"""The signatures of the Python tools, and the section of a system prompt that describes tools. Pure.
+"""The signatures of the built-in tools, and the section of a system prompt that describes tools. Pure.
 
 Used by the agent loop (tools/parser.py, rollout/chat_format.py) and by the converters of demonstrations
 (data/prepare/conversations.py): demonstrations and rollouts have the same text, character by character.
@@ -54,6 +54,20 @@ def tools_section(signatures: Sequence[dict[str, Any]]) -> str:
         "To call one, write a JSON object with its name and its arguments between tags:\n"
         f'{CALL_OPEN}\n{{"name": "<function>", "arguments": {{"<argument>": "<value>"}}}}\n{CALL_CLOSE}\n'
         "Then end your turn: the output comes back between <tool_response> and </tool_response>."
+    )
+
+
+def qwen_tools_section(signatures: Sequence[dict[str, Any]]) -> str:
+    """Return the end of a system prompt in the words of Qwen's chat templates, byte for byte."""
+    lines = "".join(f"\n{json.dumps(signature, ensure_ascii=False)}" for signature in signatures)
+    return (
+        "# Tools\n\n"
+        "You may call one or more functions to assist with the user query.\n\n"
+        "You are provided with function signatures within <tools></tools> XML tags:\n"
+        f"<tools>{lines}\n</tools>\n\n"
+        "For each function call, return a json object with function name and arguments within "
+        f"{CALL_OPEN}{CALL_CLOSE} XML tags:\n"
+        f'{CALL_OPEN}\n{{"name": <function-name>, "arguments": <args-json-object>}}\n{CALL_CLOSE}'
     )
 
 

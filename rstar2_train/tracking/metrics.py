@@ -90,7 +90,7 @@ def _groups(valid_groups: Sequence[Sequence[Trajectory]]) -> dict[str, float | N
 
 def _penalties(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     tags = [trajectory.answer_tags for trajectory in valid]
-    kept_correct = [trajectory for trajectory in valid if trajectory.kept and trajectory.reward > 0]
+    kept_correct = [trajectory for trajectory in valid if trajectory.kept and trajectory.correct]
     return {
         "roc_error_ratio/global_err_ratio": _error_ratio(valid),
         "roc_error_ratio/penalty_weight": mean([trajectory.p_err for trajectory in valid]),
@@ -114,7 +114,7 @@ def _tools(valid: Sequence[Trajectory]) -> dict[str, float | None]:
         "tools/calls_per_trajectory": ratio(len(calls), len(valid)),
         "tools/calls": len(calls),
         "tools/error_ratio": _error_ratio(valid),
-        "tools/error_ratio_correct": _error_ratio([trajectory for trajectory in valid if trajectory.reward > 0]),
+        "tools/error_ratio_correct": _error_ratio([trajectory for trajectory in valid if trajectory.correct]),
         "tools/latency_mean_seconds": mean(latency),
         "tools/latency_p50_seconds": quantile(latency, 0.5),
         "tools/latency_p99_seconds": quantile(latency, 0.99),
@@ -125,7 +125,7 @@ def _tools(valid: Sequence[Trajectory]) -> dict[str, float | None]:
 
 def _responses(valid: Sequence[Trajectory]) -> dict[str, float | None]:
     lengths = [trajectory.response_tokens for trajectory in valid]
-    correct = [trajectory.response_tokens for trajectory in valid if trajectory.reward > 0]
+    correct = [trajectory.response_tokens for trajectory in valid if trajectory.correct]
     return {
         "response/length_mean": mean(lengths),
         "response/length_max": max(lengths, default=None),

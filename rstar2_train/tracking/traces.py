@@ -120,7 +120,7 @@ def select_trajectories(groups: Sequence[Sequence[Trajectory]], count: int) -> l
     kinds: dict[tuple[bool, bool], list[Trajectory]] = {}
     for group in groups:
         for trajectory in group:
-            kinds.setdefault((trajectory.kept, trajectory.reward > 0), []).append(trajectory)
+            kinds.setdefault((trajectory.kept, trajectory.correct), []).append(trajectory)
     queues = [kinds[kind] for kind in sorted(kinds, reverse=True)]
     selected: list[Trajectory] = []
     row = 0

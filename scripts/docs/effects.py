@@ -62,6 +62,8 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rollout.engineArgs", ENGINE),
     ("spec.rollout.tool", replaces("executor", and_attempt=True)),
     ("spec.rollout.*", ATTEMPT),
+    ("spec.tools[[]].*", ATTEMPT),
+    ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),
     ("spec.judge.limits.memory", replaces("executor", and_attempt=True)),

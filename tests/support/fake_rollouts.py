@@ -75,7 +75,7 @@ class FakeRollouts:
 class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""
 
-    def prompt_ids(self, text: str, *, as_is: bool) -> list[int]:
+    def prompt_ids(self, text: str, *, as_is: bool, tools: object) -> list[int]:
         return [ord(letter) for letter in text]
 
     def decode(self, ids: Sequence[int]) -> str:

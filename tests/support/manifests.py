@@ -92,11 +92,30 @@ FINE: list[tuple[str, object]] = [
             resources={"requests": {"memory": "1Gi", "hugepages-2Mi": 0}, "limits": {"memory": 1073741824}},
         ),
     ),
+    ("spec.tools", [{"name": "execute_python_code_with_standard_io"}, {"name": "f", "source": "pvc://a/f.py"}]),
+    ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
 """Changes with which GOOD stays valid: path, value."""
 
 FAULTS: list[tuple[str, object, str, str | None]] = [
+    ("spec.tools", [{"name": "f"}], "spec.tools[0].source: is required: 'f' is not a built-in tool", None),
+    ("spec.tools", [{"name": "jupyter_code"}], "is selected by spec.rollout.tool, as the only tool", None),
+    (
+        "spec.tools",
+        [{"name": "execute_python_code_with_standard_io", "source": "pvc://a/f.py"}],
+        "is the name of a built-in tool",
+        None,
+    ),
+    ("spec.tools", [{"name": "f", "source": "s3://a/f.py"}], "allowed: pvc://CLAIM/PATH", None),
+    (
+        "spec.tools",
+        [{"name": "f", "source": "pvc://a/f.py", "memory": "2Gi"}],
+        "must be between 32Mi and spec.judge.limits.memory, which is 512Mi",
+        None,
+    ),
+    ("spec.rewards", [{"name": "r", "type": "Program"}], "is required if type is Program", None),
+    ("spec.rewards", [{"name": "r", "source": "pvc://a/c.py"}], "is only allowed if type is Program", None),
     ("spec.model.source", "s3://bucket/model", "spec.model.source is 's3://bucket/model': allowed: pvc://CLAIM", None),
     (
         "spec.stages.0.sft.data",

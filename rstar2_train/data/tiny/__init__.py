@@ -20,7 +20,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def write_tiny(directory: Path, *, seed: int, recipe: Recipe | None = None) -> N
 def _write_problems(path: Path, *, rng: random.Random, levels: list[int], seen: set[str], largest: int) -> None:
     chains = draw_chains(rng, levels=levels, seen=seen, largest=largest)
     _write_rows(
-        path, (asdict(to_problem(chain, identity=f"{path.stem}-{index:04d}")) for index, chain in enumerate(chains))
+        path, (to_problem(chain, identity=f"{path.stem}-{index:04d}").to_row() for index, chain in enumerate(chains))
     )
 
 

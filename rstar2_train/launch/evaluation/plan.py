@@ -29,6 +29,8 @@ from rstar2_train.launch.evaluation.model import resolve_model
 from rstar2_train.launch.external import ExternalServices
 from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.tools.toolset import load_toolset
 
 Settings = TypeVar("Settings", EvaluateStage, FilterStage)
 
@@ -138,7 +140,10 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
     """Decide everything. Raises PreflightError with the cause: the model, the endpoint or a setting."""
     model = resolve_model(request.model, request.external, tokenizer=request.tokenizer, rollout=base.spec.rollout)
     chat_format = _chat_format(model.tokenizer, base)
-    prompts = {problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is) for problem in task.problems}
+    prompts = {
+        problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
+        for problem in task.problems
+    }
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
     sampling, note = fit(task.sampling, prompt=prompt, problem=longest, context=model.context)
@@ -165,8 +170,8 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
 
 def _chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
     try:
-        return ChatFormat.load(tokenizer, base.spec.model, tool=base.spec.rollout.tool)
-    except ChatFormatError as error:
+        return ChatFormat.load(tokenizer, base.spec.model, tools=load_toolset(base.spec.tools, base.spec.rollout.tool))
+    except (ChatFormatError, SourceError) as error:
         raise PreflightError(str(error)) from error
 
 

@@ -28,6 +28,7 @@ from rstar2_train.launch.evaluation.plan import SamplingPlan
 from rstar2_train.launch.external import check_judge
 from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Services
+from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.utils.supervisor import Supervisor, gather_or_cancel, stop_leftovers
@@ -134,7 +135,9 @@ class _SamplingRun:
                 rollout=spec.rollout,
                 limits=JudgeLimits.from_spec(spec.judge.limits),
             )
-            context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=plan.seed)
+            context = RolloutContext(
+                agent=agent, pool=pool, judge=judge, rewards=TaskRewards(spec.rewards), seed=plan.seed
+            )
             rows = await sample_missing(
                 request, saved=saved, store=self._samples, context=context, on_sample=self._progress.advance
             )

@@ -131,6 +131,6 @@ def _step_record(step: int, groups: Sequence[Group], *, effective_sample_size: f
         step=step,
         reward=fmean(t.reward for t in rollouts) if rollouts else 0.0,
         truncated=fmean(t.truncated for t in rollouts) if rollouts else 0.0,
-        all_correct=fmean(bool(group) and all(t.reward > 0 for t in group) for group in alive),
+        all_correct=fmean(bool(group) and all(t.correct for t in group) for group in alive),
         effective_sample_size=effective_sample_size,
     )

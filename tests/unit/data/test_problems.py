@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_read_problems_with_instructions_round_trips(tmp_path: Path) -> None:
     row = {"id": "a", "problem": "Continue.", "instructions": [{"id": "punctuation:no_comma", "num_words": None}]}
     (problem,) = read_problems(_jsonl(tmp_path, row))
     assert problem.as_is and problem.answer == '{"instructions": [{"id": "punctuation:no_comma"}]}'
-    written = _jsonl(tmp_path, dataclasses.asdict(problem))  # in the format of a Filter stage
+    written = _jsonl(tmp_path, problem.to_row())  # in the format of a Filter stage
     assert list(read_problems(written)) == [problem]
     assert not Problem("b", "1+1?", "2").as_is
 
@@ -143,3 +143,32 @@ def test_read_conversations_with_text_level_raises(tmp_path: Path) -> None:
     """A level must be a number."""
     with pytest.raises(DataError, match=r"level must be a whole number .* got 'easy'"):
         list(read_conversations(_jsonl(tmp_path, DEMO | {"level": "easy"})))
+
+
+def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
+    """Tools, reward, files and data of a row are read; a Filter stage writes them for another folder."""
+    (tmp_path / "shop.db").write_bytes(b"x")
+    row = {"id": "a", "problem": "?", "answer": "1", "tools": [], "reward": "sql", "data": {"hidden": [1]}}
+    (problem,) = read_problems(_jsonl(tmp_path, row | {"files": {"shop.sqlite": "shop.db"}}))
+    assert (problem.tools, problem.reward, problem.data) == ((), "sql", '{"hidden": [1]}')
+    assert problem.files == (("shop.sqlite", str(tmp_path / "shop.db")),) and problem.has_own_tools
+    assert problem.read_files() == {"shop.sqlite": b"x"}
+    (tmp_path / "other").mkdir()
+    assert list(read_problems(_jsonl(tmp_path / "other", problem.to_row()))) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": "query"}, "tools must be a list of names"),
+        ({"files": ["a"]}, "files must be an object"),
+        ({"files": {"../a": "a"}}, "must be a file name without a folder"),
+        ({"files": {"a": "missing"}}, "files: a: no such file: "),
+        ({"files": {"a": "large"}}, "the limit of a row is 2,097,152"),
+    ],
+)
+def test_read_problems_of_invalid_task_field_raises(tmp_path: Path, fields: dict, message: str) -> None:
+    """An unusable field of tools or files names the row."""
+    (tmp_path / "large").write_bytes(bytes(2**21 + 1))
+    with pytest.raises(DataError, match=re.escape(message)):
+        list(read_problems(_jsonl(tmp_path, {"problem": "?", "answer": "1", **fields})))

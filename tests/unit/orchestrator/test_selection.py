@@ -2,9 +2,10 @@
 
 import pytest
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
-from rstar2_train.orchestrator.selection import regroup_stored
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.orchestrator.selection import regroup_stored, select_group
+from rstar2_train.rollout.trajectory import Segment, Trajectory
 
 PROBLEMS = [Problem("a", "1+1", "2"), Problem("b", "1+2", "3")]
 
@@ -33,3 +34,21 @@ def test_regroup_stored_follows_the_order_of_problems() -> None:
 def test_regroup_stored_of_other_settings_is_none(ids: tuple[str, ...], difference: str) -> None:
     """Rollouts that were sampled with other settings or data are not used."""
     assert regroup_stored(rollouts(*ids), problems=PROBLEMS, rollouts_per_prompt=2) is None, difference
+
+
+def test_select_group_classes_follow_the_threshold() -> None:
+    """A score below the threshold is a negative, the advantage follows the score; equal scores train nothing."""
+    group = rollouts("a", "a", "a", "a")
+    for trajectory, score in zip(group, (0.2, 0.4, 0.6, 1.0), strict=True):
+        trajectory.reward, trajectory.correct_from = score, 0.5
+        trajectory.segments = [Segment("model", [1], [-0.5])]
+    settings = GRPOSettings(keep_per_prompt=4)
+    sequences = select_group(group, settings=settings, seed=0, step=0)
+    assert sequences is not None
+    reasons = [trajectory.kept_reason for trajectory in group]
+    assert reasons == ["kept: negative", "kept: negative", "kept: positive", "kept: positive"]
+    advantages = [sequence.advantage for sequence in sequences]
+    assert advantages == sorted(advantages) and len(set(advantages)) == 4
+    for trajectory in group:
+        trajectory.reward = 0.6
+    assert select_group(group, settings=settings, seed=0, step=0) is None

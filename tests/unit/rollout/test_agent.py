@@ -1,8 +1,11 @@
 """The agent loop on scripted turns: tokens, mask, counts and stop reasons."""
 
 import asyncio
+import base64
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -10,12 +13,17 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
+from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.data.problems import Problem
 from rstar2_train.inference.client import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import row_agent
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 from rstar2_train.tools.parser import render_call
+from rstar2_train.tools.schema import TOOL_NAME, call_text
+from rstar2_train.tools.toolset import load_toolset
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
 
 
@@ -167,3 +175,41 @@ def test_run_passes_finished_calls_to_on_calls(chat_format: ChatFormat) -> None:
 
     asyncio.run(agent.run(trajectory, generate=script, executor=Calculator(), on_calls=on_calls))
     assert passed == [FIRST_REPLY]
+
+
+def test_run_row_tools_and_files_reach_the_program(chat_format: ChatFormat, tmp_path: Path) -> None:
+    """A row's call runs the function with the row's files and the tool's limits; a tool that it forbids is unknown."""
+    (tmp_path / "store.py").write_text("def query(sql: str) -> str:\n    'Runs a query.'\n    return sql\n")
+    (tmp_path / "a.txt").write_bytes(b"content")
+    specs = [ToolSpec(name="query", source=str(tmp_path / "store.py"), wall_seconds=9), ToolSpec(name=TOOL_NAME)]
+    own = ChatFormat(chat_format.tokenizer, system_prompt="Use them.\n{tools}", tools=load_toolset(specs))
+    problem = Problem("p", "q", "a", tools=("query",), files=(("a.txt", str(tmp_path / "a.txt")),))
+    agent = Agent(chat_format=own, sampling=Sampling(), rollout=RolloutSpec(), limits=JudgeLimits(wall_seconds=2))
+    prompt = own.prompt_ids("q", tools=problem.tools)
+    text = own.decode(prompt)
+    assert '"query"' in text and TOOL_NAME not in text and TOOL_NAME in own.decode(own.prompt_ids("q"))
+    turns = [call_text("query", {"sql": "x"}) + render_call("print(1)") + call_text("query", {"sql": 1}), LAST_TURN]
+    recorder = Recorder()
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=prompt)
+    asyncio.run(row_agent(agent, problem).run(trajectory, generate=Script(own, turns), executor=recorder))
+    assert [(call.name, call.status) for call in trajectory.calls] == [
+        ("query", "ok"),
+        (TOOL_NAME, "unknown_tool"),
+        ("query", "malformed"),
+    ]
+    assert trajectory.calls[0].code == '{"sql": "x"}'
+    ((stdin, limits),) = recorder.seen
+    files = {"a.txt": base64.b64encode(b"content").decode()}
+    assert json.loads(stdin) == {"arguments": {"sql": "x"}, "files": files} and limits.wall_seconds == 9
+
+
+@dataclass
+class Recorder:
+    """Records standard input and limits of each call."""
+
+    seen: list[tuple[str, JudgeLimits]] = field(default_factory=list)
+
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
+        assert limits is not None
+        self.seen.append((stdin, limits))
+        return CallResult(status="ok", stdout="done\n")

@@ -12,6 +12,7 @@ from rstar2_train.rollout.chat_format import default_system_prompt
 from rstar2_train.rollout.jupyter_tool import STARTED_AGAIN, JupyterTool
 from rstar2_train.tools.parser import ParsedCall, parse_calls
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME
+from rstar2_train.tools.toolset import builtin_toolset
 
 
 class FakeJudge:
@@ -87,8 +88,9 @@ async def test_jupyter_tool_lost_session_raises() -> None:
 def test_jupyter_code_call_and_signature() -> None:
     """The tool is called by its own name, takes no input, and is in the system prompt."""
     call = '<tool_call>\n{"name": "jupyter_code", "arguments": {"code": "x"}}\n</tool_call>'
-    assert parse_calls(call, max_calls=1, tool=JUPYTER) == [ParsedCall(name=JUPYTER, code="x")]
+    assert parse_calls(call, max_calls=1, tools=builtin_toolset(JUPYTER)) == [ParsedCall(name=JUPYTER, code="x")]
     assert parse_calls(call, max_calls=1)[0].fault == "unknown_tool"
     with_input = call.replace('"x"}', '"x", "input": ""}')
-    assert parse_calls(with_input, max_calls=1, tool=JUPYTER)[0].detail == "unknown argument 'input'"
-    assert f'"{JUPYTER}"' in default_system_prompt(JUPYTER) and TOOL_NAME not in default_system_prompt(JUPYTER)
+    assert parse_calls(with_input, max_calls=1, tools=builtin_toolset(JUPYTER))[0].detail == "unknown argument 'input'"
+    prompt = default_system_prompt(builtin_toolset(JUPYTER))
+    assert f'"{JUPYTER}"' in prompt and TOOL_NAME not in prompt

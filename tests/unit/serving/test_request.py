@@ -9,7 +9,6 @@ from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import TEMPERATURE, ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
-from rstar2_train.tools.schema import TOOLS, tools_section
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM
 
 CONTEXT = 1024
@@ -140,7 +139,7 @@ def test_prompt_ids_prefix_only_the_first_question(chat_format: ChatFormat) -> N
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_prompt_ids_add_the_tool_to_a_system_message(chat_format: ChatFormat, role: str) -> None:
     """A system message that describes tools is not changed."""
-    own = f"Be brief.\n\n{tools_section([TOOLS[chat_format.tool]])}"
+    own = f"Be brief.\n\n{chat_format.tools.section()}"
     expected = chat_format.conversation_prompt_ids([{"role": "system", "content": own}, USER])
     assert prompt_ids([{"role": role, "content": "Be brief."}, USER], chat_format, context=CONTEXT) == expected
     assert prompt_ids([{"role": role, "content": own}, USER], chat_format, context=CONTEXT) == expected

@@ -1,0 +1,230 @@
+"""The rewards of a job by name: which comparison decides a row, and what its score means.
+
+    rollout.scoring --> TaskRewards.grade --> grade (mathematics, instructions)
+                                          |-> quantity (Numeric), text (Exact, Choice)
+                                          '-> judge: a user's checker (Program), the answer as a program (Tests)
+
+A score is in [0, 1]; a response is correct from `correctFrom`. A checker that crashes or exceeds a limit is a fault of
+the checker: the trajectory is excluded, never scored 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.tasks import RewardSpec
+from rstar2_train.rewards.extract import extract_answer, last_answer
+from rstar2_train.rewards.grade import grade
+from rstar2_train.rewards.quantity import Quantity, check_unit, equal_quantities, read_quantity
+from rstar2_train.rewards.verdict import Verdict
+from rstar2_train.rewards.verify import SnippetResult, SnippetRunner
+from rstar2_train.tools.sandbox_program import function_input, function_program, read_sources
+
+CHECKER_FUNCTION = "score"
+"""Name of the function in a checker's file."""
+_CHOICE = re.compile(r"[\s({\[*]*([A-Za-z])(?:[\s)}\].:*].*)?", re.DOTALL)
+_LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+_FENCE = re.compile(r"```[a-zA-Z]*\n(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """The finished response to a row, as a reward sees it."""
+
+    model_text: str
+    """Text of all turns that the model wrote."""
+    last_turn: str
+    row: Mapping[str, Any]
+    """Fields of the row: id, problem, answer, and data if it has them."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the row."""
+    calls: Sequence[Mapping[str, str]] = ()
+    """Tool calls: name, code, status and response of each."""
+
+    @property
+    def gold(self) -> str:
+        """Answer of the row."""
+        return str(self.row["answer"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """The verdict on a response, and its score."""
+
+    verdict: Verdict
+    answer: str | None
+    score: float
+    """Score in [0, 1]; 0 for a response without an answer. Undefined for the verdicts in EXCLUDED."""
+    correct_from: float = 1.0
+    """Lowest score of a correct response."""
+    reason: str = ""
+    """Reason of the score, or the fault of the checker."""
+
+
+class TaskRewards:
+    """The rewards of a job."""
+
+    def __init__(self, specs: Sequence[RewardSpec] = ()) -> None:
+        """`specs`: `spec.rewards`; the first is that of rows without a name; empty: mathematics.
+
+        Reads the checkers' files. Raises SourceError for a file that cannot be used.
+        """
+        self._rules = {spec.name: spec for spec in specs}
+        self._default = specs[0] if specs else RewardSpec(name="math")
+        self._programs = {spec.name: _checker_program(Path(spec.source)) for spec in specs if spec.source}
+
+    def rule(self, name: str) -> RewardSpec:
+        """Return the reward of a row that gives this name; empty: the first. Raises ValueError for an unknown name."""
+        if not name:
+            return self._default
+        if name not in self._rules:
+            raise ValueError(f"unknown reward {name!r}; the job has {', '.join(self._rules) or 'none'}")
+        return self._rules[name]
+
+    def check_row(self, reward: str, answer: str, data: str) -> None:
+        """Raise ValueError for a row that its reward cannot grade. `data`: as `Problem.data`."""
+        rule = self.rule(reward)
+        if rule.type == "Numeric":
+            check_unit(_gold_quantity(rule, answer).unit)
+        if rule.type == "Choice" and _letter(answer) is None:
+            raise ValueError(f"reward {rule.name}: the answer must be a letter, got {answer[:80]!r}")
+        if rule.type == "Tests":
+            tests = json.loads(data).get("tests") if data.startswith("{") else None
+            shape = isinstance(tests, list) and all(isinstance(test, dict) for test in tests)
+            texts = [test.get(name) for test in tests for name in ("input", "output")] if tests and shape else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"reward {rule.name}: data.tests must be a list of {{input, output}}, both texts")
+
+    async def grade(self, response: Response, reward: str, *, judge: SnippetRunner) -> Grade:
+        """Return the verdict on a complete response by the reward with that name. Raises the error of `judge.run`."""
+        rule = self.rule(reward)
+        if rule.type == "Math":
+            score = await grade(response.model_text, response.last_turn, response.gold, judge=judge)
+            assert score.verdict is not None
+            return Grade(verdict=score.verdict, answer=score.answer, score=score.reward)
+        if rule.type == "Program":
+            return await self._run_checker(rule, response, judge)
+        answer = _final_answer(response.model_text)
+        if answer is None:
+            return Grade(verdict="no_answer", answer=None, score=0.0, correct_from=rule.correct_from)
+        if rule.type == "Tests":
+            return await _run_tests(rule, answer, response, judge)
+        correct = _COMPARISONS[rule.type](rule, answer, response.gold)
+        return _graded(rule, answer, float(correct), "")
+
+    async def _run_checker(self, rule: RewardSpec, response: Response, judge: SnippetRunner) -> Grade:
+        """Run a user's checker in the sandbox, at most twice. It also decides on a response without an answer."""
+        answer = _final_answer(response.model_text)
+        transcript = {"text": response.model_text, "calls": [dict(call) for call in response.calls]}
+        arguments = {"row": dict(response.row), "answer": answer, "transcript": transcript}
+        stdin = function_input(arguments, response.files)
+        limits = JudgeLimits(wall_seconds=rule.wall_seconds)
+        fault = ""
+        for _ in range(2):
+            result = await judge.run(self._programs[rule.name], stdin, limits=limits)
+            value = _checker_value(result)
+            if not isinstance(value, str):
+                score, reason = value
+                return _graded(rule, answer, score, reason)
+            fault = value
+        return Grade(verdict="internal", answer=answer, score=0.0, reason=f"reward {rule.name}: {fault}")
+
+
+def _graded(rule: RewardSpec, answer: str | None, score: float, reason: str) -> Grade:
+    verdict: Verdict = "correct" if score >= rule.correct_from else "no_answer" if answer is None else "wrong"
+    return Grade(verdict=verdict, answer=answer, score=score, correct_from=rule.correct_from, reason=reason)
+
+
+def _final_answer(model_text: str) -> str | None:
+    """Return the boxed answer, or the whole last answer block if it has no box; None without a block."""
+    boxed = extract_answer(model_text)
+    if boxed is not None:
+        return boxed
+    block = last_answer(model_text)
+    return block.strip() or None if block is not None and "\\boxed" not in block else None
+
+
+def _is_exact(_: RewardSpec, answer: str, gold: str) -> bool:
+    """Equal texts, apart from white space."""
+    return answer.split() == gold.split()
+
+
+def _is_choice(_: RewardSpec, answer: str, gold: str) -> bool:
+    """The same letter: `B`, `(B)`, `B. Paris`, `\\text{B}`."""
+    ours = _letter(answer)
+    return ours is not None and ours == _letter(gold)
+
+
+def _letter(text: str) -> str | None:
+    match = _CHOICE.fullmatch(_LATEX_TEXT.sub(r"\1", text).strip())
+    return match[1].upper() if match else None
+
+
+def _is_close(rule: RewardSpec, answer: str, gold: str) -> bool:
+    """Equal quantities within the tolerances. Raises ValueError for a gold answer that is not a quantity."""
+    ours = read_quantity(answer)
+    return ours is not None and equal_quantities(
+        ours,
+        _gold_quantity(rule, gold),
+        relative=rule.relative_tolerance,
+        absolute=rule.absolute_tolerance,
+        needs_unit=rule.needs_unit,
+    )
+
+
+def _gold_quantity(rule: RewardSpec, gold: str) -> Quantity:
+    quantity = read_quantity(gold)
+    if quantity is None:
+        raise ValueError(f"reward {rule.name}: the answer of the row is not a number with a unit: {gold[:80]!r}")
+    return quantity
+
+
+_COMPARISONS = {"Exact": _is_exact, "Choice": _is_choice, "Numeric": _is_close}
+
+
+async def _run_tests(rule: RewardSpec, answer: str, response: Response, judge: SnippetRunner) -> Grade:
+    """Run the answer, a program, on each test of the row. The score is the share of passed tests.
+
+    The outputs are compared here: the program cannot write its own result. `data` of the row is `{tests: [{input,
+    output}]}`.
+    """
+    fenced = _FENCE.search(answer)
+    code = fenced[1] if fenced else answer
+    tests = response.row["data"]["tests"]
+    limits = JudgeLimits(wall_seconds=rule.wall_seconds)
+    failed = []
+    for number, test in enumerate(tests, start=1):
+        result = await judge.run(code, test["input"], limits=limits)
+        if result.status == "internal":
+            return Grade(verdict="internal", answer=answer, score=0.0, reason=f"reward {rule.name}: the judge failed")
+        if result.status != "ok":
+            failed.append(f"test {number}: {result.status}")
+        elif result.stdout.split() != test["output"].split():
+            failed.append(f"test {number}: another output")
+    return _graded(rule, answer, 1 - len(failed) / len(tests), "; ".join(failed[:4]))
+
+
+def _checker_program(path: Path) -> str:
+    module, sources = read_sources(path)
+    return function_program(module, sources, CHECKER_FUNCTION, scores=True)
+
+
+def _checker_value(result: SnippetResult) -> tuple[float, str] | str:
+    """Return score and reason of a finished checker, or its fault in words."""
+    if result.status != "ok":
+        return f"the checker ended with status {result.status}: {result.stderr.strip()[-300:]}"
+    try:
+        value = json.loads(result.stdout)
+        score, reason = float(value["score"]), str(value["reason"])
+    except (ValueError, TypeError, KeyError):
+        return f"the checker printed no score: {result.stdout[:100]!r}"
+    if not (math.isfinite(score) and 0 <= score <= 1):
+        return f"the checker returned {score}; a score must be in [0, 1]"
+    return score, reason[:500]

@@ -1,0 +1,172 @@
+"""The tools of a job by name: their signatures, the check of a call's arguments, and the program of a call.
+
+    api.tasks, api.roles --> load_toolset --> Toolset --> rollout.chat_format (system prompt)
+                                                |-------> parser (names and arguments)
+                                                '-------> rollout.agent (programs for the judge)
+
+A built-in tool runs the model's own program. A function tool runs a user's function with the model's arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rstar2_train.api.base import amount
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import ToolName
+from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.tools.function_schema import read_signature
+from rstar2_train.tools.sandbox_program import SourceError, function_input, function_program, read_sources
+from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
+from rstar2_train.utils.text import lone_surrogate
+
+MAX_DETAIL = 200
+"""Characters of a message on wrong arguments: a schema's message repeats the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool: what the model reads of it, and how its calls run."""
+
+    signature: dict[str, Any]
+    """Signature in the system prompt."""
+    read: Callable[[dict[str, Any]], tuple[str, str]]
+    """Returns code and stdin of a call's arguments. Raises ValueError with the fault of wrong arguments."""
+    program: str = ""
+    """Program that calls the user's function; empty: the call's code is the program."""
+    wall_seconds: int | None = None
+    memory_mib: int | None = None
+    """Limits of a call; None: the job's."""
+
+    @property
+    def name(self) -> str:
+        """Name that a call gives."""
+        return str(self.signature["function"]["name"])
+
+    def limits(self, limits: JudgeLimits) -> JudgeLimits:
+        """Return the limits of a call; `limits`: the job's."""
+        own = {"wall_seconds": self.wall_seconds, "memory_mib": self.memory_mib}
+        given = {name: value for name, value in own.items() if value is not None}
+        return limits.model_copy(update=given) if given else limits
+
+    def snippet(self, code: str, stdin: str, files: Mapping[str, bytes]) -> tuple[str, str]:
+        """Return program and standard input of a call. `files`: those of the row; a built-in tool has none."""
+        return (self.program, function_input(json.loads(code), files)) if self.program else (code, stdin)
+
+
+@dataclass(frozen=True)
+class Toolset:
+    """The tools that the model may call."""
+
+    tools: tuple[Tool, ...]
+    in_paper_form: bool = False
+    """Whether the system prompt describes them in the form of the paper's Figure 2, else in that of Qwen."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Tool]:
+        """Tools by name."""
+        return {tool.name: tool for tool in self.tools}
+
+    @property
+    def has_notebook(self) -> bool:
+        """Whether the calls are cells of a session."""
+        return JUPYTER in self.by_name
+
+    def select(self, names: Iterable[str] | None) -> Toolset:
+        """Return the tools with these names, in the job's order; None: all. Raises ValueError for an unknown name."""
+        if names is None:
+            return self
+        allowed = set(names)
+        unknown = sorted(allowed - set(self.by_name))
+        if unknown:
+            raise ValueError(f"unknown tool {unknown[0]!r}; the job has {', '.join(self.by_name)}")
+        return replace(self, tools=tuple(tool for tool in self.tools if tool.name in allowed))
+
+    def section(self) -> str:
+        """Return the part of a system prompt that describes the tools; empty without tools."""
+        signatures = [tool.signature for tool in self.tools]
+        if not signatures:
+            return ""
+        return tools_section(signatures) if self.in_paper_form else qwen_tools_section(signatures)
+
+
+def builtin_toolset(name: ToolName = TOOL_NAME) -> Toolset:
+    """Return the one built-in tool of a job without `spec.tools`."""
+    return Toolset((_builtin(name),), in_paper_form=True)
+
+
+def load_toolset(specs: Sequence[ToolSpec], tool: ToolName = TOOL_NAME) -> Toolset:
+    """Return the tools of `spec.tools`; if it is empty, `tool`, which is `spec.rollout.tool`.
+
+    Reads the users' files and never imports them. Raises SourceError for a file that cannot be used.
+    """
+    return Toolset(tuple(load_tool(spec) for spec in specs)) if specs else builtin_toolset(tool)
+
+
+def load_tool(spec: ToolSpec) -> Tool:
+    """Return one tool of `spec.tools`. Raises SourceError for a file that cannot be used."""
+    limits: dict[str, Any] = {
+        "wall_seconds": spec.wall_seconds,
+        "memory_mib": None if spec.memory is None else int(amount(spec.memory)) >> 20,
+    }
+    if spec.source is None:
+        if spec.name not in TOOLS:
+            raise SourceError(f"{spec.name!r} is not a built-in tool ({', '.join(TOOLS)}); set source to its file")
+        return replace(_builtin(spec.name), **limits)
+    module, sources = read_sources(Path(spec.source))
+    signature = read_signature(spec.name, sources)
+    program = function_program(module, sources, spec.name)
+    return Tool(signature, _schema_reader(signature["function"]["parameters"]), program, **limits)
+
+
+def _builtin(name: str) -> Tool:
+    signature = next(signature for known, signature in TOOLS.items() if known == name)
+    return Tool(signature, _program_reader(signature["function"]["parameters"]["properties"]))
+
+
+def _program_reader(properties: Mapping[str, Any]) -> Callable[[dict[str, Any]], tuple[str, str]]:
+    """Return a function that reads the arguments of a tool that runs a program: texts; `input` is optional."""
+
+    def read(arguments: dict[str, Any]) -> tuple[str, str]:
+        unknown = sorted(set(arguments) - set(properties))
+        if unknown:
+            raise ValueError(f"unknown argument {unknown[0]!r}")
+        code, stdin = arguments.get("code"), arguments.get("input", "")
+        for argument, value in (("code", code), ("input", stdin)):
+            if not isinstance(value, str):
+                raise ValueError(f'"{argument}" must be a string')
+            if lone_surrogate(value):
+                raise ValueError(f'"{argument}" holds half a surrogate pair')
+        assert isinstance(code, str)
+        return code, stdin
+
+    return read
+
+
+def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tuple[str, str]]:
+    """Return a function that checks arguments by a JSON schema, strictly, and returns them as JSON."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    validator = Draft202012Validator({**schema, "additionalProperties": False})
+
+    def read(arguments: dict[str, Any]) -> tuple[str, str]:
+        try:
+            error = best_match(validator.iter_errors(arguments))
+            text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        except RecursionError:
+            raise ValueError("the arguments are nested too deep") from None
+        if error is not None:
+            place = ".".join(map(str, error.absolute_path))
+            message = f'"{place}": {error.message}' if place else error.message
+            raise ValueError(message if len(message) <= MAX_DETAIL else f"{message[:MAX_DETAIL]}...")
+        if lone_surrogate(text):
+            raise ValueError("an argument holds half a surrogate pair")
+        return text, ""
+
+    return read

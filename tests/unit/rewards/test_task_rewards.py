@@ -1,0 +1,130 @@
+"""Rewards of a job: comparisons, checkers and tests, and what counts as a fault of the checker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.tasks import RewardSpec
+from rstar2_train.judge.types import CallResult
+from rstar2_train.rewards.task_rewards import Grade, Response, TaskRewards
+
+
+class FakeJudge:
+    """Returns the given results in order, the last one again and again; records the inputs."""
+
+    def __init__(self, *results: CallResult) -> None:
+        self.results = list(results)
+        self.inputs: list[str] = []
+
+    async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
+        self.inputs.append(stdin)
+        return self.results.pop(0) if len(self.results) > 1 else self.results[0]
+
+
+def scored(score: object, reason: str = "") -> CallResult:
+    return CallResult("ok", stdout=json.dumps({"score": score, "reason": reason}))
+
+
+async def grade(spec: RewardSpec, text: str, judge: FakeJudge | None = None, **row: Any) -> Grade:
+    response = Response(model_text=text, last_turn=text, row={"id": "p", "answer": "", **row})
+    return await TaskRewards([spec]).grade(response, "", judge=judge or FakeJudge(CallResult("internal")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "gold", "correct"),
+    [
+        ("Exact", r"\boxed{new  york}", "new york", True),
+        ("Exact", "new york", "new york", True),
+        ("Exact", r"\boxed{New York}", "new york", False),
+        ("Choice", r"\boxed{\text{(B)}}", "B", True),
+        ("Choice", r"\boxed{b. Paris}", "B", True),
+        ("Choice", r"\boxed{Bern}", "B", False),
+        ("Numeric", r"\boxed{1.0\text{ km}}", "1000 m", True),
+        ("Numeric", r"\boxed{a lot}", "1000 m", False),
+    ],
+)
+async def test_grade_compares_by_type(kind: Any, answer: str, gold: str, correct: bool) -> None:
+    """The type of the reward decides which answers are equal."""
+    result = await grade(RewardSpec(name="r", type=kind), f"<answer>{answer}</answer>", answer=gold)
+    assert (result.verdict, result.score) == (("correct", 1.0) if correct else ("wrong", 0.0))
+
+
+async def test_grade_without_answer_block_has_no_answer() -> None:
+    """A response without an answer block is not compared."""
+    result = await grade(RewardSpec(name="r", type="Exact"), "new york", answer="new york")
+    assert (result.verdict, result.score, result.answer) == ("no_answer", 0.0, None)
+
+
+@pytest.fixture
+def checker(tmp_path: Path) -> RewardSpec:
+    """Return a reward of type Program whose responses are correct from 0.5."""
+    (tmp_path / "checker.py").write_text("def score(row, answer, transcript):\n    return 1.0\n")
+    return RewardSpec(name="sql", type="Program", source=str(tmp_path / "checker.py"), correct_from=0.5)
+
+
+@pytest.mark.parametrize(("score", "verdict"), [(0.5, "correct"), (1, "correct"), (0.4, "wrong"), (0, "wrong")])
+async def test_grade_checker_score_and_threshold(checker: RewardSpec, score: float, verdict: str) -> None:
+    """The checker gets row, answer and transcript; its score is the reward, the threshold decides the verdict."""
+    judge = FakeJudge(scored(score, "because"))
+    result = await grade(checker, "<answer>x</answer>", judge, answer="gold", data={"hidden": 1})
+    assert (result.verdict, result.score, result.correct_from, result.reason) == (verdict, score, 0.5, "because")
+    arguments = json.loads(judge.inputs[0])["arguments"]
+    assert (arguments["row"]["answer"], arguments["row"]["data"], arguments["answer"]) == ("gold", {"hidden": 1}, "x")
+    assert arguments["transcript"] == {"text": "<answer>x</answer>", "calls": []}
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (CallResult("error", stderr="KeyError: 'x'\n"), "status error: KeyError: 'x'"),
+        (CallResult("timeout"), "status timeout"),
+        (CallResult("memory"), "status memory"),
+        (CallResult("ok", stdout="nothing"), "printed no score"),
+        (CallResult("ok", stdout="[1]"), "printed no score"),
+        (scored(1.5), "a score must be in [0, 1]"),
+        (CallResult("ok", stdout='{"score": NaN, "reason": ""}'), "a score must be in [0, 1]"),
+    ],
+)
+async def test_grade_faulty_checker_is_excluded(checker: RewardSpec, result: CallResult, reason: str) -> None:
+    """A checker that crashes, exceeds a limit or returns no score is tried twice, and is never a wrong answer."""
+    judge = FakeJudge(result)
+    graded = await grade(checker, "<answer>x</answer>", judge)
+    assert (graded.verdict, len(judge.inputs)) == ("internal", 2) and reason in graded.reason
+    assert (await grade(checker, "<answer>x</answer>", FakeJudge(result, scored(1)))).verdict == "correct"
+
+
+async def test_grade_tests_compares_outputs_outside() -> None:
+    """The score is the share of passed tests. The program's own exit status and claims play no part."""
+    tests = [{"input": "2", "output": "4\n"}, {"input": "3", "output": "9"}]
+    spec = RewardSpec(name="code", type="Tests", correct_from=1.0)
+    text = "<answer>\n```python\nprint(int(input())**2)\n```\n</answer>"
+    judge = FakeJudge(CallResult("ok", stdout="4\n"), CallResult("ok", stdout="all tests passed"))
+    half = await grade(spec, text, judge, data={"tests": tests})
+    assert (half.verdict, half.score, half.reason) == ("wrong", 0.5, "test 2: another output")
+    assert judge.inputs == ["2", "3"]
+    timeout = await grade(spec, text, FakeJudge(CallResult("timeout")), data={"tests": tests})
+    assert (timeout.verdict, timeout.score) == ("wrong", 0.0)
+
+
+def test_check_row_rejects_rows_that_cannot_be_graded() -> None:
+    """A row with an unknown reward, or with an answer that its reward cannot read, is an error of the data."""
+    rewards = TaskRewards(
+        [RewardSpec(name=kind.lower(), type=kind) for kind in ("Exact", "Numeric", "Choice", "Tests")]
+    )
+    rewards.check_row("", "x", "")
+    rewards.check_row("tests", "-", '{"tests": [{"input": "", "output": "1"}]}')
+    for reward, answer, data, message in (
+        ("other", "x", "", "unknown reward 'other'; the job has exact, numeric"),
+        ("numeric", "many", "", "not a number"),
+        ("numeric", "5 gronk", "", "unknown unit"),
+        ("choice", "12", "", "must be a letter"),
+        ("tests", "x", "", "must be a list of {input, output}"),
+        ("tests", "x", '{"tests": []}', "must be a list of {input, output}"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("{", r"\{")):
+            rewards.check_row(reward, answer, data)
