@@ -25,6 +25,7 @@ def full() -> Trajectory:
         answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0, p_err=0.5,
         p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0, error="e",
         lost_to="judge",
+        correct_from=0.5, reason="r",
     )  # fmt: skip
 
 
