@@ -129,8 +129,10 @@ class StatusWriter:
             since, hold = self._worse_since.setdefault(key, now), SETTLE_SECONDS
         else:
             self._worse_since.pop(key, None)
-            since = self._written.get(key, -math.inf)
-            hold = HOLD_SECONDS if is_more_than_counts(old, new) else COUNTS_SECONDS
+            if is_more_than_counts(old, new):
+                since, hold = self._written.get(key, -math.inf), HOLD_SECONDS
+            else:  # a new leader does not know the last write
+                since, hold = self._written.setdefault(key, now), COUNTS_SECONDS
         if as_json(old) == as_json(new):
             return None
         return 0.0 if is_urgent(old, new) else max(0.0, since + hold - now)

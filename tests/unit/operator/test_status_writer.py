@@ -146,6 +146,14 @@ async def test_writer_pods_with_a_node_wait_as_counts_do(job: Job) -> None:
     assert await job.write(WELL, {**scheduled, "status": "False", "reason": "NoPods"}) == HOLD_SECONDS
 
 
+async def test_writer_new_leader_does_not_write_counts_first(job: Job) -> None:
+    """A new leader does not know the last write, so pod counts wait from its first round."""
+    await job.write(WELL)
+    job.writer.forget(KEY)
+    assert await job.write(WELL, roles=[{"name": "rollout", "ready": 1}]) == COUNTS_SECONDS
+    assert await job.write(WELL, step=1) == HOLD_SECONDS
+
+
 async def test_writer_event_note_is_cut_to_1024_bytes(job: Job) -> None:
     """The API server counts bytes, not characters."""
     await job.write(WELL, phase="Failed", message="x" + "é" * 1000)
