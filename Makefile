@@ -51,7 +51,7 @@ unit: setup ## Run the tests of the pure code, in parallel; one folder: .venv/bi
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails
 	@$(BIN)/python tests/parts.py check docs integration chart --parallel e2e --needs-gb 12
 
-integration: setup ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray: 10 to 20 minutes
+integration: setup ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray: about 20 minutes
 	@$(BIN)/pytest tests/integration
 
 chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm and promtool the first time
