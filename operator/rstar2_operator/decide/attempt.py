@@ -7,21 +7,26 @@ from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import WAITING_FOR_PODS, Plan, StageAttempt, Verdict
 from rstar2_operator.decide.restarts import RestartCounters
 from rstar2_operator.observed import condition, is_true, ready_of
+from rstar2_train.api.stages import Stage
 
 
 def running_attempt(facts: Facts) -> Verdict:
     """Keep an attempt whose Job runs."""
     if facts.stage is None or facts.running_job is None:
         return None
-    restarts = facts.restarts
-    attempt = StageAttempt(facts.stage.name, facts.attempt, restarts.restarts, restarts.counted)
     reason, message = "Running", f"Attempt {facts.attempt} of stage {facts.stage.name}."
     if is_true(facts.running_job, "FailureTarget"):
         # The Job fails when its last pod has terminated, which takes up to the grace period.
         detail = (condition(facts.running_job, "FailureTarget") or {}).get("message", "")
         message = f"{message} It has failed; waiting for its pods to terminate. {detail}".strip()
         reason = WAITING_FOR_PODS
-    return facts.plan(phase="Running", reason=reason, message=message, serving=facts.needs_engines, attempt=attempt)
+    return facts.plan(phase="Running", reason=reason, message=message, serving=facts.needs_engines,
+                      attempt=current(facts.stage, facts))  # fmt: skip
+
+
+def current(stage: Stage, facts: Facts) -> StageAttempt:
+    """Return the running attempt of the current stage."""
+    return StageAttempt(stage.name, facts.attempt, facts.restarts.restarts, facts.restarts.counted)
 
 
 def next_attempt(facts: Facts) -> Verdict:

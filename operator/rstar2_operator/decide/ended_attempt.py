@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
-from rstar2_operator.decide.attempt import start
+from rstar2_operator.decide.attempt import current, start
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import fail
-from rstar2_operator.decide.plan import AttemptEnd, Plan, StageAttempt, Verdict
+from rstar2_operator.decide.plan import AttemptEnd, Plan, Verdict
 from rstar2_train.api.failure_policy import exhausted
 
 
@@ -33,7 +32,7 @@ def end_attempt(
     action: Literal["FailJob", "RestartStage"] = "FailJob" if fails else "RestartStage"
     ended = AttemptEnd(stage=facts.stage.name, attempt=facts.attempt, action=action, reason=reason, message=message,
                          disruptions=disruptions)  # fmt: skip
-    attempt = StageAttempt(facts.stage.name, facts.attempt, restarts.restarts, restarts.counted)
+    attempt = current(facts.stage, facts)
     if not fails:
         restarts = restarts.after(facts.now, policy, counts=counts)
     return facts.plan(restarts=restarts, phase="Pending", reason=reason, message=message, serving=facts.needs_engines,
@@ -49,7 +48,6 @@ def ended_attempt(facts: Facts) -> Verdict:
     if record.get("action") == "FailJob":
         return fail(facts, "StageFailed", f"Stage {facts.stage_name} failed. {message}")
     if facts.running_job is not None or stage_progress.running_attempts(observed):
-        engines = observed.child("Deployment", names.rollout(observed.name)) is not None
         return facts.plan(phase="Pending", reason=record.get("reason", ""), message=message,
-                          serving=engines and facts.needs_engines)  # fmt: skip
+                          serving=facts.has_engines and facts.needs_engines)  # fmt: skip
     return start(facts, facts.restarts, failure=message, disruptions=int(record.get("disruptions", 0)))

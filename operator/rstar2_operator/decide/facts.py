@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
+from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.restarts import RestartCounters, counters
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at
@@ -37,6 +39,16 @@ class Facts:
     def needs_engines(self) -> bool:
         """Whether the current stage needs Redis, judge, executors and engines."""
         return self.stage is not None and self.stage.needs_engines
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether the Deployment of the engines exists. A checkpoint may need it."""
+        return self.observed.child("Deployment", names.rollout(self.observed.name)) is not None
+
+    @cached_property
+    def problems(self) -> list[Diagnosis]:
+        """Problems of the job's objects."""
+        return diagnoses(self.observed, now=self.now)
 
     @cached_property
     def attempt(self) -> int:

@@ -34,8 +34,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
     attempts = stage_progress.running_attempts(observed)
     if attempts:
         waiting = f"{message} Waiting for the pods of stage {attempts[0][0]} to terminate."
-        # A checkpoint may need the engines.
-        serving = ending == "failed" and observed.child("Deployment", names.rollout(observed.name)) is not None
+        serving = ending == "failed" and facts.has_engines
         return facts.plan(phase="Finalizing", reason=reason, message=waiting, ending=ending, serving=serving,
                           wake_at=exit_deadline(observed))  # fmt: skip
     report = observed.child("Job", names.report(observed.name))

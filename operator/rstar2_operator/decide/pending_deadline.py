@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 from rstar2_operator.decide.attempt import has_started
-from rstar2_operator.decide.diagnostics import OF_STARTING_PODS, diagnoses
+from rstar2_operator.decide.diagnostics import OF_STARTING_PODS
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import SCHEDULING_TIMEOUT, Defer, Plan, Verdict, listed
 from rstar2_operator.names import prepare
@@ -61,14 +61,13 @@ def pending_deadline(facts: Facts) -> Verdict:
         f"Not all pods could be scheduled and started within {limit} s (pending: {listed(names)}). Released all pods; "
         f"retrying at {timestamp(retry)}."
     )
-    message += "".join(f"\n{problem}" for problem in diagnoses(facts.observed, now=facts.now)[:MAX_CAUSES])
+    message += "".join(f"\n{problem}" for problem in facts.problems[:MAX_CAUSES])
     return _released(facts, message, retry)
 
 
 def _waiting(facts: Facts) -> list[str]:
     """Pending pods, and pods whose containers cannot start: image, mount, sandbox, or a crash at start."""
-    problems = diagnoses(facts.observed, now=facts.now)
-    blocked = {each.subject.removeprefix("Pod/") for each in problems if each.reason in OF_STARTING_PODS}
+    blocked = {each.subject.removeprefix("Pod/") for each in facts.problems if each.reason in OF_STARTING_PODS}
     return list(dict.fromkeys([*pending_pods(facts.observed), *sorted(blocked)]))
 
 

@@ -22,14 +22,13 @@ def pod_termination(facts: Facts) -> Verdict:
         return None
     name, number = attempts[0]
     succeeded = all(stage_progress.succeeded(each, observed) for each, _ in attempts)
-    engines = observed.child("Deployment", names.rollout(observed.name)) is not None
     return facts.plan(
         # After a success the job is not pending: its stage is the old one for some seconds more.
         phase="Running" if succeeded else "Pending",
         reason=WAITING_FOR_PODS,
         message=f"Waiting for the pods of attempt {number} of stage {name} to terminate.",
         stage=name if succeeded and observed.stage_status(name) else facts.stage_name,
-        serving=engines and (not succeeded or facts.needs_engines),
+        serving=facts.has_engines and (not succeeded or facts.needs_engines),
         wake_at=exit_deadline(observed),
     )
 
