@@ -57,7 +57,7 @@ def phase(cluster: Cluster, namespace: str, name: str) -> str:
 
 
 def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
-    """Wait until the pods of earlier jobs are gone: a lack of capacity would be an extra write of the status."""
+    """Wait until the pods of earlier jobs are gone: they take capacity and cause writes."""
     deadline = time.monotonic() + seconds
     while pods := cluster.get("pods", "-A", "-l", "rstar2.dev/job")["items"]:
         assert time.monotonic() < deadline, [pod["metadata"]["name"] for pod in pods]

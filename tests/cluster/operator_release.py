@@ -49,7 +49,7 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
     """Return the operator's write requests as (verb, namespace/resource/name[/subresource])."""
     requests = []
     for event in cluster.audit_events():
-        received = datetime.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        received = _received(event)
         if event["user"].get("username") != ACCOUNT or event["verb"] in ("get", "list", "watch"):
             continue
         if since <= received < (until or math.inf):
@@ -64,10 +64,14 @@ def writes(cluster: Cluster, *, since: float, until: float | None = None) -> lis
     return requests
 
 
-def statuses(cluster: Cluster, namespace: str) -> list[Object]:
-    """Return every status that was written to the jobs of a namespace, oldest first."""
+def _received(event: Object) -> float:
+    return datetime.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+
+
+def statuses(cluster: Cluster, namespace: str) -> list[tuple[float, Object]]:
+    """Return (time, status) of every status that was written to the jobs of a namespace, oldest first."""
     return [
-        event["requestObject"]["status"]
+        (_received(event), event["requestObject"]["status"])
         for event in cluster.audit_events()
         if event["objectRef"].get("namespace") == namespace and "requestObject" in event
     ]

@@ -13,6 +13,7 @@ SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "60"))
 
 def test_idle_operator_writes_only_its_lease(operated: Cluster, namespace: str) -> None:
     """With a suspended job, the operator sends no write request but the renewals of its Lease."""
+    jobs.wait_until_alone(operated)
     operated.apply([jobs.example_job(operated, namespace, "smoke.yaml", suspend=True)])
     deadline = time.monotonic() + 60
     while jobs.phase(operated, namespace, "smoke") != "Suspended":
