@@ -37,10 +37,9 @@ WITHOUT_PODS = frozenset(
     }
 )
 """Members of the spec that change no pod."""
-NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
-
 WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
 """Kinds that create pods."""
+NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
 
 def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, Any]:

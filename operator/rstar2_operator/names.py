@@ -11,6 +11,7 @@ from rstar2_train.api.base import API_VERSION
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "agenticrljobs"
+KUEUE_API: Final = "kueue.x-k8s.io/v1beta2"
 FIELD_MANAGER: Final = "rstar2-operator"
 SERVE_MANAGER: Final = "rstar2-serve"
 """managed-by label of objects that a person applies and the operator ignores (serving_manifests.py)."""

@@ -14,7 +14,6 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_operator.decide.kueue import Placement, request
 from rstar2_train.api.stages import Stage
 
-API_VERSION = "kueue.x-k8s.io/v1beta2"
 _OF_POD = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "restartPolicy")
 """Fields of a pod, besides its containers' resources, that Kueue reads."""
 
@@ -31,7 +30,7 @@ def workload(context: BuildContext, name: str, stage: Stage, bodies: Iterable[Ma
             "name": context.job.spec.priority_class_name,
         }
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": names.KUEUE_API,
         "kind": "Workload",
         "metadata": {
             "name": name,

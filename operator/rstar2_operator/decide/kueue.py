@@ -108,10 +108,9 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
 
 def placements(observed: ObservedJob) -> dict[str, Placement]:
     """Return role -> where and how many pods may run, of the Workload that holds quota; empty without one."""
-    workload = current_workload(observed)
-    status = {} if workload is None else workload.get("status") or {}
+    status = _status(observed)
     result = {}
-    for assigned in (status.get("admission") or {}).get("podSetAssignments") or ():
+    for assigned in _assignments(status):
         selector: dict[str, str] = {}
         tolerations: list[Object] = []
         for flavor in sorted(set((assigned.get("flavors") or {}).values())):
@@ -130,10 +129,18 @@ def placements(observed: ObservedJob) -> dict[str, Placement]:
 
 def flavors_of(observed: ObservedJob) -> set[str]:
     """Return the names of the ResourceFlavors that Kueue has assigned to the job."""
-    workload = current_workload(observed)
-    status = {} if workload is None else workload.get("status") or {}
-    assignments = (status.get("admission") or {}).get("podSetAssignments") or ()
+    assignments = _assignments(_status(observed))
     return {flavor for assigned in assignments for flavor in (assigned.get("flavors") or {}).values()}
+
+
+def _status(observed: ObservedJob) -> Object:
+    """Return the status of the job's Workload; empty without one."""
+    workload = current_workload(observed)
+    return {} if workload is None else workload.get("status") or {}
+
+
+def _assignments(status: Object) -> Sequence[Object]:
+    return (status.get("admission") or {}).get("podSetAssignments") or ()
 
 
 def _fits(workload: Object, facts: Facts) -> bool:
