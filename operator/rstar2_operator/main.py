@@ -92,7 +92,7 @@ class Operator:
             watch.run(self._settings, cache=self._cache, queue=self._queue, stop=self._stop, ready=ready)
         )
         try:
-            await _first(asyncio.create_task(_set(ready)), jobs)
+            await _first(asyncio.create_task(ready.wait()), jobs)
             self.handle_signals()  # kopf has replaced the handlers, and would stop only itself
             await jobs
         finally:
@@ -143,7 +143,7 @@ async def lead_while_held(
     return code
 
 
-async def _first(task: asyncio.Task[None], *others: asyncio.Task[Any]) -> bool:
+async def _first(task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> bool:
     """Whether `task` finishes before the others; otherwise it is cancelled."""
     await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -151,10 +151,6 @@ async def _first(task: asyncio.Task[None], *others: asyncio.Task[Any]) -> bool:
         return True
     await _cancelled(task)
     return False
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 def _log_error(task: asyncio.Task[None]) -> bool:
