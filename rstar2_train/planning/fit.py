@@ -14,7 +14,7 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.planning.hardware_profile import HardwareProfile, largest_device
-from rstar2_train.planning.layout import DEFAULT_TOKENS, Machine, choose_layout
+from rstar2_train.planning.layout import DEFAULT_TOKENS, Machine, choose_layout, step_of
 from rstar2_train.planning.memory import (
     EngineMemory,
     TrainerMemory,
@@ -109,14 +109,8 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         offload=trainer.offload,
         longest=sequence_tokens(job, stage),
     )
-    return dataclasses.replace(
-        step,
-        ranks=layout.shards,
-        tokens=max(layout.tokens, sequence_tokens(job, stage)),
-        checkpointed_layers=shape.layers - layout.unchecked,
-        reduce_once=layout.reduce_once,
-        offload=layout.offload,
-    )
+    largest = dataclasses.replace(layout, tokens=max(layout.tokens, sequence_tokens(job, stage)))
+    return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk)
 
 
 def cpu_kv_bytes(per_token: int, *, longest: int) -> int:

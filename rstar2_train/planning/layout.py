@@ -57,7 +57,12 @@ class Machine:
 
 def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) -> float:
     """Return the bytes of one rank's device at the peak of a step."""
-    step = TrainerStep(
+    return trainer_memory(shape, step_of(shape, layout, value_bytes=value_bytes, chunk=chunk)).total
+
+
+def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) -> TrainerStep:
+    """Return the settings of a step with a layout. Its `ranks` are those of one copy of the weights."""
+    return TrainerStep(
         ranks=layout.shards,
         tokens=layout.tokens,
         chunk=chunk,
@@ -66,7 +71,6 @@ def layout_bytes(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: 
         reduce_once=layout.reduce_once,
         offload=layout.offload,
     )
-    return trainer_memory(shape, step).total
 
 
 def choose_layout(
