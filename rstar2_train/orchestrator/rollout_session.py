@@ -200,10 +200,7 @@ class RolloutSession:
         Raises SuspendRequested on a stop request, StageFailed when too many samples are lost, and OSError when the disk
         is full; finished samples stay saved.
         """
-        prompts = {
-            problem.id: self._chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
-            for problem in problems
-        }
+        prompts = {problem.id: self._chat_format.problem_ids(problem) for problem in problems}
         request = SampleRequest(problems=problems, prompts=prompts, samples=samples)
         saved = await asyncio.to_thread(store.load, request)
         count = self._progress_counter(len(saved), len(problems) * samples, every=samples)

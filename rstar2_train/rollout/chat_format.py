@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource
+from rstar2_train.data.problems import Problem
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ class ChatFormat:
     def prompt_ids(self, problem: str, *, as_is: bool = False, tools: Iterable[str] | None = None) -> list[int]:
         """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
         return self.encode(self._render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
+
+    def problem_ids(self, problem: Problem) -> list[int]:
+        """Return the token ids of a row's prompt, up to the start of the model's first turn."""
+        return self.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.

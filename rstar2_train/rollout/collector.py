@@ -54,10 +54,7 @@ async def collect_groups(
     chat_format = context.agent.chat_format
 
     def encode() -> dict[str, list[int]]:
-        return {
-            problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
-            for problem in problems
-        }
+        return {problem.id: chat_format.problem_ids(problem) for problem in problems}
 
     await collect_trajectories(
         [(problem, sample) for problem in problems for sample in range(samples)],

@@ -140,10 +140,7 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
     """Decide everything. Raises PreflightError with the cause: the model, the endpoint or a setting."""
     model = resolve_model(request.model, request.external, tokenizer=request.tokenizer, rollout=base.spec.rollout)
     chat_format = _chat_format(model.tokenizer, base)
-    prompts = {
-        problem.id: chat_format.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
-        for problem in task.problems
-    }
+    prompts = {problem.id: chat_format.problem_ids(problem) for problem in task.problems}
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
     sampling, note = fit(task.sampling, prompt=prompt, problem=longest, context=model.context)

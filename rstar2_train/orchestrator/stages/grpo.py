@@ -144,11 +144,7 @@ def usable_problems(ctx: StageContext, settings: GRPOSettings, chat_format: Chat
     """Return the stage's problems whose prompt fits maxPromptTokens. Raises StageFailed if there is none."""
     file = ctx.state.stage(settings.data_from).kept_file if settings.data_from else Path(settings.data or "")
     problems = load_problems(str(file))
-    usable = [
-        p
-        for p in problems
-        if len(chat_format.prompt_ids(p.problem, as_is=p.as_is, tools=p.tools)) <= settings.max_prompt_tokens
-    ]
+    usable = [p for p in problems if len(chat_format.problem_ids(p)) <= settings.max_prompt_tokens]
     if len(usable) < len(problems):
         log.warning("skipped %d of %d prompts: longer than maxPromptTokens", len(problems) - len(usable), len(problems))
     if not usable:
