@@ -5,7 +5,6 @@ All other modules of the package are the same on a CPU and on AMD or NVIDIA acce
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from rstar2_train.planning.layout import DEFAULT_TOKENS, DEVICE_SHARE, Layout, Machine, choose_layout
 from rstar2_train.planning.model_shape import shape_of
 from rstar2_train.trainer.types import TrainConfig
+from rstar2_train.weights.model_config import model_config
 
 if TYPE_CHECKING:
     from rstar2_train.api.roles import Vendor
@@ -79,7 +79,7 @@ def layout_of(
         value_bytes=compute.dtype.itemsize,
     )
     try:
-        shape = shape_of(json.loads((model_dir / "config.json").read_text(encoding="utf-8")), name=model_dir.name)
+        shape = shape_of(model_config(model_dir), name=model_dir.name)
     except ValueError:
         return Layout(
             ranks=ranks,
