@@ -232,7 +232,7 @@ def assert_few_writes_at_start(run: JobRun, *, since: float) -> None:
 
 
 def news(status: dict[str, Any]) -> list[object]:
-    """Return what is written immediately when it changes."""
+    """Return the fields whose change is written immediately."""
     degraded = [(each["status"], each["reason"]) for each in status["conditions"] if each["type"] == "Degraded"]
     return [*(status.get(field) for field in ("phase", "stage", "restarts")), degraded]
 
