@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rstar2_train.api.job import AgenticRLJob
@@ -14,6 +15,8 @@ from rstar2_train.planning.model_shape import ModelShape
 
 SIMULATED_ENGINES = 2
 """Engines of the simulations of the search."""
+STALE_ENGINES = 1
+"""As SIMULATED_ENGINES, for the longer simulations with maxStaleness 1."""
 MOST_SPLITS = 12
 """Divisions that are compared, evenly spaced."""
 
@@ -27,7 +30,7 @@ class Split:
     synchronous: float
     """Seconds of a step with maxStaleness 0."""
     stale: float
-    """Seconds of a step with maxStaleness 1: the longer of rollouts and update, and the transfer of weights."""
+    """Seconds of a step with maxStaleness 1; only their least for a split that cannot be the best one."""
 
 
 def total_gpus(job: AgenticRLJob) -> int:
@@ -78,8 +81,19 @@ def compare_splits(
         if any(not issue.warning for issue in misfits(changed, shape, profile)):
             continue
         hardware = engine_hardware(changed, shape, profile)
-        rollouts, _, _ = rollout_seconds(changed, stage, hardware, lengths, engines=engines, largest=SIMULATED_ENGINES)
         update = update_time(changed, stage, shape, profile, trained).seconds
         transfer = transfer_time(changed, stage, shape, profile, engines=engines).seconds
-        splits.append(Split(replicas, engines, rollouts + update + transfer, max(rollouts, update) + transfer))
+        rollouts, _, tail = rollout_seconds(
+            changed, stage, hardware, lengths, engines=engines, largest=SIMULATED_ENGINES
+        )
+        synchronous, stale = rollouts + update + transfer, max(rollouts - tail, update + transfer)
+        if stale < min((split.stale for split in splits), default=math.inf):  # otherwise it cannot be the best one
+            stale, _, _ = rollout_seconds(
+                *(changed, stage, hardware, lengths),
+                engines=engines,
+                max_staleness=1,
+                update_seconds=update + transfer,
+                largest=STALE_ENGINES,
+            )
+        splits.append(Split(replicas, engines, synchronous, stale))
     return splits
