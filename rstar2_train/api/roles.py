@@ -103,7 +103,9 @@ class RDMASpec(ApiModel):
     """RDMA devices of the trainer pods."""
 
     resource: Annotated[str, StringConstraints(pattern=DEVICE, max_length=317)]
-    """Extended resource that the RDMA device plugin offers; one per trainer pod."""
+    """Extended resource that the RDMA device plugin offers."""
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    """Devices per trainer pod."""
 
 
 class AcceleratorSpec(ApiModel):

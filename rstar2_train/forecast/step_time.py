@@ -99,8 +99,7 @@ def link_rate(job: AgenticRLJob, profile: HardwareProfile, *, nodes: int) -> tup
     rdma = job.spec.accelerator.rdma
     if rdma is None:
         return profile.network, "network of a node, without RDMA"
-    count = getattr(rdma, "count", 1)
-    return count * profile.rdma_device, f"{count} RDMA device{'s' * (count > 1)} per pod"
+    return rdma.count * profile.rdma_device, f"{rdma.count} RDMA device{'s' * (rdma.count > 1)} per pod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,9 @@ def devices(context: BuildContext, count: int) -> Manifest:
 
 
 def rdma(context: BuildContext) -> Manifest:
-    """Return the RDMA device of a trainer pod, whose ranks communicate with other pods; engines have none."""
+    """Return the RDMA devices of a trainer pod, whose ranks communicate with other pods; engines have none."""
     spec = context.job.spec.accelerator.rdma
-    return {} if spec is None else _extended(spec.resource, 1)
+    return {} if spec is None else _extended(spec.resource, spec.count)
 
 
 def _extended(resource: str, count: int) -> Manifest:
