@@ -51,6 +51,9 @@ JOB_FILE: Final = "/etc/rstar2/job.json"
 WORKER_KEYS: Final = "/etc/rstar2/worker"
 STORAGE_MOUNT: Final = "/state"
 CLAIM_MOUNT: Final = "/pvc"
+CA_MOUNT: Final = "/etc/rstar2-ca"
+CA_VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+"""Variables by which OpenSSL, requests, curl and git find a bundle of certificates."""
 
 
 def state_folder(job: str) -> str:

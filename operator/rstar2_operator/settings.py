@@ -30,6 +30,8 @@ class OperatorSettings:
     """Tracking URI of jobs that set none; empty: a file in the job's storage."""
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces to watch, comma-separated; empty: all."""
+    pod_user: int = 65532
+    """User and group of all pods of jobs, and group of their volumes; 0: the platform chooses them (OpenShift)."""
     gpu_groups: tuple[int, ...] = (44, 109, 992)
     """Group ids of video and render on AMD GPU nodes, comma-separated; non-root pods need them."""
     kueue: bool = False

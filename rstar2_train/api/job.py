@@ -123,7 +123,7 @@ class SecretRefs(ApiModel):
     proxy: LocalReference | None = None
     """Secret with HTTPS_PROXY, HTTP_PROXY, NO_PROXY."""
     ca: LocalReference | None = None
-    """Secret with ca.crt. Not supported yet: a job that sets it is rejected."""
+    """Secret with ca.crt, the bundle of all authorities that trainer pods trust. Default: the image's."""
 
 
 class JobSpec(ApiModel):

@@ -20,6 +20,7 @@ from rstar2_train.api.base import (
     RELATIVE,
     VARIABLE,
     ApiModel,
+    LocalReference,
     Name,
     ObjectName,
     Quantity,
@@ -31,6 +32,13 @@ Key = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=16), keys(LABEL_KEY)]
 """Label key -> value."""
+
+Annotations = Annotated[
+    dict[str, Annotated[str, StringConstraints(max_length=4096)]],
+    Field(max_length=16, json_schema_extra=ATOMIC_MAP),
+    keys(LABEL_KEY),
+]
+"""Annotation key -> value."""
 
 
 class EnvVar(ApiModel):
@@ -113,6 +121,48 @@ class VolumeMount(ApiModel):
     """File or directory in the volume. Default: the whole volume."""
     read_only: bool = False
     """Whether the mount is read-only."""
+
+
+class EnvSource(ApiModel):
+    """A Secret or ConfigMap whose keys become environment variables: exactly one of both."""
+
+    secret_ref: LocalReference | None = None
+    """Secret of the job's namespace."""
+    config_map_ref: LocalReference | None = None
+    """ConfigMap of the job's namespace."""
+
+
+class SchedulingGate(ApiModel):
+    """A gate that holds a pod back from the scheduler."""
+
+    name: Key
+    """Name, such as example.org/budget."""
+
+
+class TopologySpread(ApiModel):
+    """Spread of the pods of a role over topology domains. The CRD has no schema for it, to stay small."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
+
+    topology_key: Key
+    """Node label whose value defines the topology domain."""
+    max_skew: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Maximum difference between the numbers of pods in two domains."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = "ScheduleAnyway"
+    """Whether a pod waits if no domain fits."""
+
+
+class PodClaim(ApiModel):
+    """A device of dynamic resource allocation: exactly one of both sources. The CRD has no schema for it."""
+
+    model_config = ApiModel.model_config | {"json_schema_extra": FREE_FORM}
+
+    name: Name
+    """Name of the claim in the pod; unique in the patch."""
+    resource_claim_name: ObjectName | None = None
+    """ResourceClaim that all pods share."""
+    resource_claim_template_name: ObjectName | None = None
+    """ResourceClaimTemplate of a claim per pod."""
 
 
 class Toleration(ApiModel):

@@ -54,6 +54,10 @@ _RULES = (
 )
 
 
+COMPACT_LENGTH = 300
+"""Characters of a mapping up to which `dump_yaml` writes it without one line per entry."""
+
+
 class _Dumper(yaml.SafeDumper):
     """SafeDumper for both readers: multi-line strings as blocks, no anchors, which API servers reject."""
 
@@ -108,15 +112,23 @@ def parse_yaml(text: str, *, source: str = "manifest") -> Any:
     return documents[0]
 
 
+class _CompactDumper(_Dumper):
+    """Writes short mappings in braces."""
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        short = len(str(mapping)) <= COMPACT_LENGTH
+        return super().represent_mapping(tag, mapping, flow_style or short or None)
+
+
 def dump_yaml(documents: Iterable[Any], *, block: bool = True) -> str:
     """Return the documents as YAML that kubectl and PyYAML read back unchanged.
 
-    `block` False writes lists and mappings of scalars on one line.
+    `block` False writes short lists and mappings in braces.
     """
     as_list = list(documents)
     return yaml.dump_all(
         as_list,
-        Dumper=_Dumper,
+        Dumper=_Dumper if block else _CompactDumper,
         explicit_start=len(as_list) > 1,
         sort_keys=False,
         default_flow_style=False if block else None,

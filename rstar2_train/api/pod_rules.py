@@ -15,7 +15,9 @@ from rstar2_train.api.roles import (
     EXECUTOR_PATCH_FIELDS,
     GPU_RESOURCES,
     REDIS_DATA,
+    RESERVED_DOMAINS,
     RESERVED_FOLDERS,
+    RESERVED_LABELS,
     RESERVED_PREFIXES,
     RESERVED_VARIABLES,
     Resources,
@@ -44,9 +46,33 @@ def patches(job: AgenticRLJob) -> Iterator[Issue]:
         for number, variable in enumerate(patch.env):
             if variable.name in RESERVED_VARIABLES or variable.name.startswith(RESERVED_PREFIXES):
                 yield Issue(f"{at}.env[{number}].name", "is reserved for the operator", variable.name)
+        yield from _metadata(patch, at)
+        yield from _sources(patch, at)
         yield from _volumes(patch, at)
         yield from _devices(job, patch, at)
     yield from _contradictions(job.spec.runtime_patches)
+
+
+def _metadata(patch: RuntimePatch, at: str) -> Iterator[Issue]:
+    for field, entries in (("labels", patch.labels), ("annotations", patch.annotations)):
+        for key in entries:
+            domain, _, name = key.rpartition("/")
+            if domain in RESERVED_DOMAINS or (field == "labels" and name in RESERVED_LABELS):
+                yield Issue(f"{at}.{field}.{key}", "is reserved for the operator and the cluster's controllers")
+
+
+def _sources(patch: RuntimePatch, at: str) -> Iterator[Issue]:
+    for number, source in enumerate(patch.env_from):
+        if (source.secret_ref is None) == (source.config_map_ref is None):
+            yield Issue(f"{at}.envFrom[{number}]", "must set exactly one of secretRef, configMapRef")
+    seen: set[str] = set()
+    for number, claim in enumerate(patch.resource_claims):
+        field = f"{at}.resourceClaims[{number}]"
+        if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
+            yield Issue(field, "must set exactly one of resourceClaimName, resourceClaimTemplateName")
+        if claim.name in seen:
+            yield Issue(f"{field}.name", "duplicate", claim.name)
+        seen.add(claim.name)
 
 
 def _volumes(patch: RuntimePatch, at: str) -> Iterator[Issue]:
@@ -153,10 +179,19 @@ def _single_valued(patch: RuntimePatch) -> Iterator[tuple[str, str, object]]:
         yield f"env[{number}].name", f"the variable {variable.name}", variable.value
     for number, mount in enumerate(patch.volume_mounts):
         yield f"volumeMounts[{number}].mountPath", f"the mount at {mount.mount_path}", None
-    for label, value in patch.node_selector.items():
-        yield f"nodeSelector.{label}", f"the node label {label}", value
-    if patch.affinity is not None:
-        yield "affinity", "the affinity", patch.affinity
+    for label, wanted in patch.node_selector.items():
+        yield f"nodeSelector.{label}", f"the node label {label}", wanted
+    for kind, entries in (("label", patch.labels), ("annotation", patch.annotations)):
+        for key, text in entries.items():
+            yield f"{kind}s.{key}", f"the {kind} {key}", text
+    settings: list[tuple[str, str, object]] = [
+        ("affinity", "the affinity", patch.affinity),
+        ("schedulerName", "the scheduler", patch.scheduler_name),
+        ("serviceAccountName", "the ServiceAccount", patch.service_account_name),
+    ]
+    yield from (setting for setting in settings if setting[2] is not None)
+    for number, claim in enumerate(patch.resource_claims):
+        yield f"resourceClaims[{number}].name", f"the claim {claim.name}", None
     resources = patch.resources
     for kind, amounts in (("requests", resources.requests), ("limits", resources.limits)) if resources else ():
         for name, size in amounts.items():

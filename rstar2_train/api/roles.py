@@ -26,7 +26,19 @@ from rstar2_train.api.base import (
     Text,
     keys,
 )
-from rstar2_train.api.kube import Affinity, EnvVar, Labels, Toleration, Volume, VolumeMount
+from rstar2_train.api.kube import (
+    Affinity,
+    Annotations,
+    EnvSource,
+    EnvVar,
+    Labels,
+    PodClaim,
+    SchedulingGate,
+    Toleration,
+    TopologySpread,
+    Volume,
+    VolumeMount,
+)
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 Sharding = Literal["Auto", "Full", "PerHost"]
@@ -51,7 +63,14 @@ RESERVED_VARIABLES = ("HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "REDIS_PASSWOR
 """Further environment variables that a runtimePatch must not set."""
 REDIS_DATA = "/data"
 """Mount path of Redis' volume."""
-EXECUTOR_PATCH_FIELDS = ("nodeSelector", "tolerations", "imagePullSecrets")
+RESERVED_DOMAINS = ("rstar2.dev", "app.kubernetes.io", "batch.kubernetes.io", "kueue.x-k8s.io")
+"""Domains of labels and annotations that a runtimePatch must not set: the operator and Kueue select pods by them."""
+RESERVED_LABELS = ("controller-uid", "job-name", "pod-template-hash", "controller-revision-hash")
+"""Labels without a reserved domain that controllers of the cluster set."""
+EXECUTOR_PATCH_FIELDS = (
+    *("nodeSelector", "tolerations", "imagePullSecrets", "labels"),
+    *("schedulerName", "schedulingGates", "topologySpreadConstraints"),
+)
 """Fields of a runtimePatch that apply to executors; no other field may weaken the sandbox."""
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16), keys(COMPUTE)]
 """Resource name -> amount."""
@@ -285,7 +304,7 @@ class TrackingSpec(ApiModel):
 
 
 class RuntimePatch(ApiModel):
-    """A bounded change to the pods of some roles. It never changes labels, isolation, security, accounts or devices.
+    """A bounded change to the pods of some roles. It never changes the operator's labels, isolation or security.
 
     Patches of one role add up. Two patches that set one field to different values are rejected.
     """
@@ -293,9 +312,17 @@ class RuntimePatch(ApiModel):
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     """Author of the patch; unique in the job."""
     roles: Annotated[list[Role], Field(min_length=1, max_length=5), SET]
-    """Roles to patch. Executors accept only nodeSelector, tolerations and imagePullSecrets."""
+    """Roles to patch. Executors accept only fields about placement, labels and imagePullSecrets."""
+    labels: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}
+    """Further labels of the pods, such as the queue of a scheduler."""
+    annotations: Annotations = {}
+    """Annotations of the pods, such as the networks of Multus."""
+    service_account_name: ObjectName | None = None
+    """ServiceAccount of the pods, for identities of a cloud. Its token is mounted only where the operator needs it."""
     env: Annotated[list[EnvVar], Field(max_length=64), BY_NAME] = []
     """Environment variables of every container. They override the operator's tuning variables (NCCL_*, HSA_*)."""
+    env_from: Annotated[list[EnvSource], Field(max_length=16), ATOMIC] = []
+    """Secrets and ConfigMaps whose keys become environment variables; the operator's own variables win."""
     volumes: Annotated[list[Volume], Field(max_length=16), BY_NAME] = []
     """Pod volumes."""
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=16), ListType("map", "mountPath")] = []
@@ -306,6 +333,14 @@ class RuntimePatch(ApiModel):
     """Pod tolerations."""
     affinity: Affinity | None = None
     """Affinity as in a pod: matchExpressions of nodes, matchLabels of pods. The API server does not check it."""
+    topology_spread_constraints: Annotated[list[TopologySpread], Field(max_length=4), ATOMIC] = []
+    """Spread of the pods of a role: topologyKey, maxSkew, whenUnsatisfiable. The API server does not check it."""
+    scheduler_name: ObjectName | None = None
+    """Scheduler of the pods. Default: the cluster's."""
+    scheduling_gates: Annotated[list[SchedulingGate], Field(max_length=8), BY_NAME] = []
+    """Gates that a controller of the site removes before the pods are scheduled."""
+    resource_claims: Annotated[list[PodClaim], Field(max_length=8), ATOMIC] = []
+    """Devices of dynamic resource allocation: name, and resourceClaimName or resourceClaimTemplateName."""
     image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), BY_NAME] = []
     """Registry credentials."""
     resources: Resources | None = None

@@ -231,13 +231,6 @@ def _failure_rules(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"spec.failurePolicy.rules[{index}]", message)
 
 
-def _unsupported(job: AgenticRLJob) -> Iterator[Issue]:
-    """Fields of the API that no version supports yet: rejected, not ignored."""
-    if job.spec.secret_refs.ca is not None:
-        message = "is not supported yet: add the certificate to the image, or mount it by runtimePatches"
-        yield Issue("spec.secretRefs.ca", message)
-
-
 def _evaluation(job: AgenticRLJob) -> Iterator[Issue]:
     if job.spec.validation is None and not any(stage.type == "Evaluate" for stage in job.spec.stages):
         message = "is not set and there is no Evaluate stage, so nothing measures the model; add one of them"
@@ -270,7 +263,6 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _tools,
     _rewards,
     _failure_rules,
-    _unsupported,
     patches,
     device_counts,
     amounts,

@@ -72,7 +72,7 @@ def compare_splits(
     if not per_replica or (stage.trainer is not None and stage.trainer.replicas):
         return []
     most = (total_gpus(job) - parallel) // per_replica
-    splits = []
+    splits: list[Split] = []
     for replicas in sorted(
         {round(1 + at * (most - 1) / (MOST_SPLITS - 1)) for at in range(MOST_SPLITS)} if most else []
     ):

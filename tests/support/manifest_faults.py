@@ -32,12 +32,23 @@ AFFINITY = {
         ]
     },
 }
+SITE: dict[str, object] = {
+    "labels": {"kai.scheduler/queue": "research"},
+    "annotations": {"k8s.v1.cni.cncf.io/networks": "roce-0,roce-1"},
+    "serviceAccountName": "cloud-identity",
+    "envFrom": [{"secretRef": {"name": "bucket"}}, {"configMapRef": {"name": "site.env"}}],
+    "topologySpreadConstraints": [{"topologyKey": "topology.kubernetes.io/block", "maxSkew": 2}],
+    "schedulerName": "kai-scheduler",
+    "schedulingGates": [{"name": "example.org/budget"}],
+    "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-nic"}],
+}
+"""Every field of a patch about schedulers, networks and accounts of a site."""
 PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
     (
         "spec.runtimePatches",
         [{"manager": "m", "roles": ["executor"], "env": [{"name": "A"}]}],
         "executors accept only",
-        "executors accept only nodeSelector, tolerations, imagePullSecrets",
+        "executors accept only nodeSelector, tolerations, imagePullSecrets, labels",
     ),
     ("spec.runtimePatches", patch(env=[{"name": "1A"}]), "letters, digits and '_'", "env[0].name in body should match"),
     (
@@ -118,6 +129,8 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
             ),
             ({"nodeSelector": {"p": "1"}}, {"nodeSelector": {"p": "2"}}, "nodeSelector.p", "the node label p"),
             ({"affinity": AFFINITY}, {"affinity": {}}, "affinity", "the affinity"),
+            ({"schedulerName": "volcano"}, {"schedulerName": "kai"}, "schedulerName", "the scheduler"),
+            ({"labels": {"queue": "a"}}, {"labels": {"queue": "b"}}, "labels.queue", "the label queue"),
             (
                 {"resources": {"limits": {"memory": "1Gi"}}},
                 {"resources": {"limits": {"memory": "2Gi"}}},
@@ -168,6 +181,36 @@ PATCH_FAULTS: list[tuple[str, object, str, str | None]] = [
         patch(volumes=[{**CACHE, "emptyDir": {}}]),
         "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
         "must set exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+    ),
+    (
+        "spec.runtimePatches",
+        patch(labels={"rstar2.dev/job": "other"}),
+        "labels.rstar2.dev/job: is reserved for the operator and the cluster's controllers",
+        None,
+    ),
+    (
+        "spec.runtimePatches",
+        patch(labels={"job-name": "other"}),
+        "labels.job-name: is reserved for the operator and the cluster's controllers",
+        None,
+    ),
+    (
+        "spec.runtimePatches",
+        patch(envFrom=[{"secretRef": {"name": "a"}, "configMapRef": {"name": "a"}}]),
+        "envFrom[0]: must set exactly one of secretRef, configMapRef",
+        None,
+    ),
+    (
+        "spec.runtimePatches",
+        patch(resourceClaims=[{"name": "nic"}]),
+        "resourceClaims[0]: must set exactly one of resourceClaimName, resourceClaimTemplateName",
+        None,
+    ),
+    (
+        "spec.runtimePatches",
+        [{"manager": "m", "roles": ["executor"], "annotations": {"dev.gvisor.flag.network": "host"}}],
+        "executors accept only",
+        "executors accept only",
     ),
     (
         "spec.runtimePatches",

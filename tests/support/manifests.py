@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, patch, two_patches
+from tests.support.manifest_faults import AFFINITY, CACHE, PATCH_FAULTS, SITE, patch, two_patches
 
 GOOD: dict[str, Any] = {
     "apiVersion": "rstar2.dev/v1alpha1",
@@ -42,10 +42,10 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 FINE: list[tuple[str, object]] = [
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
-    ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca"}}),
+    ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca", "count": 8}}),
     ("spec.judge", {"limits": {"wallSeconds": 600, "memory": "1Ti", "output": 256}}),
     ("spec.executor", {"cpu": "500m", "isolation": "None"}),
-    ("spec.secretRefs", {"hubToken": {"name": "hub"}, "proxy": {"name": "proxy"}}),
+    ("spec.secretRefs", {"hubToken": {"name": "hub"}, "proxy": {"name": "proxy"}, "ca": {"name": "site"}}),
     (
         "spec.failurePolicy",
         {"rules": [{"onReasons": ["RanksLost"], "action": "RestartStage", "countsTowardsMax": False}]},
@@ -80,6 +80,7 @@ FINE: list[tuple[str, object]] = [
         ),
     ),
     ("spec.runtimePatches", [{"manager": "m", "roles": ["executor"], "nodeSelector": {"gvisor": "yes"}}]),
+    ("spec.runtimePatches", patch(**SITE)),
     ("spec.runtimePatches", two_patches({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1", "b": "2"}})),
     ("spec.trainer", {"resources": {"limits": {"amd.com/gpu": "8"}}}),
     (
@@ -166,7 +167,6 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.stages[1].evaluate.benchmarks[1].name is 'b': duplicate",
         'spec.stages[1].evaluate.benchmarks[1]: Duplicate value: {"name":"b"}',
     ),
-    ("spec.secretRefs", {"ca": {"name": "site"}}, "spec.secretRefs.ca: is not supported yet", None),
     ("spec.stages.1.type", "PPO", "allowed: 'SFT', 'GRPO', 'Filter' or 'Evaluate'", 'Unsupported value: "PPO"'),
     (
         "spec.stages.1.name",

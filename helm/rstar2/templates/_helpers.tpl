@@ -71,9 +71,11 @@ A tag of digits alone arrives as a number, which is not printed as it was writte
 {{/* What the restricted Pod Security level asks of every pod and container. */}}
 {{- define "rstar2.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
+{{- with .Values.podUser }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+fsGroup: {{ int64 . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}

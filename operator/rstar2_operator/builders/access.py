@@ -37,9 +37,15 @@ def access(context: BuildContext) -> list[Manifest]:
             "kind": "RoleBinding",
             "metadata": {"name": trainer, "labels": labels},
             "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": trainer},
-            "subjects": [{"kind": "ServiceAccount", "name": trainer}],
+            "subjects": [{"kind": "ServiceAccount", "name": account} for account in (trainer, *_patched(context))],
         },
     ]
+
+
+def _patched(context: BuildContext) -> list[str]:
+    """Return the ServiceAccounts that runtimePatches give to trainer pods."""
+    patches = (patch for patch in context.job.spec.runtime_patches if "trainer" in patch.roles)
+    return sorted({patch.service_account_name for patch in patches if patch.service_account_name})
 
 
 def pods_account(context: BuildContext) -> Manifest:

@@ -18,9 +18,6 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.pod_rules import devices
 from rstar2_train.api.roles import Resources, Role, RuntimePatch
 
-USER = 65532
-"""User and group of every pod, and group of every volume: the non-root user of distroless images."""
-
 Manifest = dict[str, Any]
 HEADLESS: Manifest = {"clusterIP": "None"}
 """Spec of a Service whose DNS name resolves to every pod."""
@@ -99,16 +96,14 @@ class PodTemplate:
 
 def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     """Return the pod template of a role, with patches."""
-    job = context.job
+    job, user = context.job, context.settings.pod_user
     spec: Manifest = {
         "serviceAccountName": pod.account or names.pods_account(context.name),
         "automountServiceAccountToken": bool(pod.account),
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
+            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup") if user else (), user),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
             **({"supplementalGroups": list(pod.groups)} if pod.groups else {}),
@@ -119,22 +114,29 @@ def template(pod: PodTemplate, context: BuildContext) -> Manifest:
     }
     if job.spec.priority_class_name:
         spec["priorityClassName"] = job.spec.priority_class_name
+    role = pod.patched_as or pod.role
+    if job.spec.secret_refs.ca is not None and role == "trainer":
+        _trust(spec, job.spec.secret_refs.ca.name)
+    own = {**context.labels(pod.role), **pod.labels}
+    metadata: Manifest = {"labels": own}
     for number, patch in enumerate(job.spec.runtime_patches):
-        if (role := pod.patched_as or pod.role) in patch.roles:
-            patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job))
+        if role in patch.roles:
+            patch_metadata(metadata, patch)
+            patch_pod(spec, patch, role=role, prefix=f"site-{number}-", fixed=devices(job), labels=own)
     if (placement := context.placements.get(pod.labels.get(names.ROLE_LABEL, pod.role))) is not None:
         spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **placement.node_selector}
         spec["tolerations"] = [*spec.get("tolerations", []), *placement.tolerations]
     for body, container in zip(spec["containers"], pod.containers, strict=True):
         tuning = [{"name": name, "value": value} for name, value in container.tuning.items()]
         body["env"] += missing(tuning, body["env"], "name")
-    labels = {**context.labels(pod.role), **pod.labels}
-    return {"metadata": {"labels": labels}, "spec": spec}
+    return {"metadata": metadata, "spec": spec}
 
 
 def _container(container: Container, context: BuildContext) -> Manifest:
     secret = names.secrets(context.name)
     env: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
+    if not context.settings.pod_user:
+        env.append({"name": "USER", "value": "rstar2"})  # libraries fail if a user has no name
     env += [{"name": name, "value": value} for name, value in container.env.items()]
     env += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
@@ -164,12 +166,37 @@ def _container(container: Container, context: BuildContext) -> Manifest:
     return body
 
 
-def patch_pod(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, fixed: Collection[str] = ()) -> None:
-    """Apply a runtime patch to a pod spec, in place. It never replaces a value of the builder.
+def _trust(spec: Manifest, secret: str) -> None:
+    """Replace the certificate authorities of a pod's containers by those of a Secret, in place."""
+    items = [{"key": "ca.crt", "path": "ca.crt"}]
+    spec["volumes"].append({"name": "ca", "secret": {"secretName": secret, "items": items}})
+    for container in spec["containers"]:
+        container["env"] += [{"name": name, "value": f"{names.CA_MOUNT}/ca.crt"} for name in names.CA_VARIABLES]
+        container["volumeMounts"].append({"name": "ca", "mountPath": names.CA_MOUNT, "readOnly": True})
+
+
+def patch_metadata(metadata: Manifest, patch: RuntimePatch) -> None:
+    """Add the labels and annotations of a runtime patch, in place; those of the builder win."""
+    metadata["labels"] = {**patch.labels, **metadata["labels"]}
+    if patch.annotations:
+        metadata["annotations"] = {**patch.annotations, **metadata.get("annotations", {})}
+
+
+def patch_pod(
+    spec: Manifest,
+    patch: RuntimePatch,
+    *,
+    role: Role,
+    prefix: str,
+    fixed: Collection[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Apply a runtime patch to a pod spec, in place. It replaces no value of the builder but the ServiceAccount.
 
     `prefix`: of the patch's volume names, which keeps them distinct from those of the builder and of other patches;
-    `fixed`: resources that the patch cannot change. Executors accept only placement and pull secrets. api/pod_rules.py
-    has rejected every other field for them, and contradictions between patches.
+    `fixed`: resources that the patch cannot change; `labels`: of the role's pods. Executors accept only placement,
+    labels and pull secrets. api/pod_rules.py has rejected every other field for them, and contradictions between
+    patches.
     """
     values = patch.model_dump(mode="json", exclude_none=True)
     if patch.node_selector:
@@ -179,15 +206,30 @@ def patch_pod(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, f
     if patch.image_pull_secrets:
         before = spec.get("imagePullSecrets", [])
         spec["imagePullSecrets"] = [*before, *missing(values["imagePullSecrets"], before, "name")]
+    if patch.topology_spread_constraints:
+        same = {"labelSelector": {"matchLabels": dict(labels or {})}}
+        spread = [{**each, **same} for each in values["topologySpreadConstraints"]]
+        spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", []), *spread]
+    if patch.scheduler_name:
+        spec["schedulerName"] = patch.scheduler_name
+    if patch.scheduling_gates:
+        before = spec.get("schedulingGates", [])
+        spec["schedulingGates"] = [*before, *missing(values["schedulingGates"], before, "name")]
     if role == "executor":
         return
     if patch.affinity is not None:
         spec["affinity"] = values["affinity"]
+    if patch.service_account_name:
+        spec["serviceAccountName"] = patch.service_account_name
+    if patch.resource_claims:
+        spec["resourceClaims"] = [*spec.get("resourceClaims", []), *values["resourceClaims"]]
     for named in (*values["volumes"], *values["volumeMounts"]):
         named["name"] = prefix + named["name"]
     spec["volumes"] += values["volumes"]
     for container in spec["containers"]:
         container["env"] += missing(values["env"], container["env"], "name")
+        if patch.env_from:
+            container["envFrom"] = [*container.get("envFrom", []), *values["envFrom"]]
         container["volumeMounts"] += missing(values["volumeMounts"], container["volumeMounts"], "mountPath")
         if patch.resources is not None:
             overlay = {
@@ -195,6 +237,10 @@ def patch_pod(spec: Manifest, patch: RuntimePatch, *, role: Role, prefix: str, f
                 for kind, amounts in resources(patch.resources).items()
             }
             container["resources"] = merge(container.get("resources", {}), overlay)
+        if patch.resource_claims:
+            claims = [{"name": claim.name} for claim in patch.resource_claims]
+            before = container.get("resources", {})
+            container["resources"] = {**before, "claims": [*before.get("claims", []), *claims]}
 
 
 def missing(entries: Sequence[Manifest], existing: Sequence[Manifest], key: str) -> list[Manifest]:
@@ -225,7 +271,7 @@ def merge(base: Manifest, overlay: Manifest) -> Manifest:
                 limits[name] = requests[name]
             else:
                 requests[name] = limits[name]
-    return merged
+    return {**base, **merged}
 
 
 def image(own: str | None, default: str, context: BuildContext) -> str:

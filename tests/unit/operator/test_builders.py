@@ -21,6 +21,7 @@ from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import dump_yaml, read_manifest
 from rstar2_train.api.validation import check
+from tests.support.manifest_faults import SITE
 from tests.support.simulated_cluster import manifest
 
 ROOT = Path(__file__).parents[3]
@@ -159,6 +160,28 @@ def test_builders_job_file_omits_defaults() -> None:
     assert wanted.spec.executor.isolation == "GVisor" and wanted.spec.accelerator.vendor == "AMD"
 
 
+def test_builders_platform_chooses_the_user() -> None:
+    """With pod_user 0 no pod names a user or group, and every pod stays restricted."""
+    job, problems = check(manifest("g"))
+    assert job is not None, problems
+    plan = Plan(phase="Running", stage="g0", serving=True, attempt=StageAttempt("g0", 1))
+    context = build_context(job, OperatorSettings(pod_user=0))
+    for name, template in templates(objects(context, plan, has_secret=True)):
+        security = template["spec"]["securityContext"]
+        assert security["runAsNonRoot"] and not {"runAsUser", "runAsGroup", "fsGroup"} & set(security), name
+
+
+def test_builders_ca_replaces_the_trusted_authorities() -> None:
+    """With secretRefs.ca, pods that reach the hub and MLflow trust its bundle; engines and executors do not have it."""
+    pods = dict(templates(all_objects(manifest("g", secretRefs={"ca": {"name": "site-ca"}}), "g0")))
+    for name in ("demo-g0-1", "demo-prepare", "demo-report"):
+        (container,) = pods[name]["spec"]["containers"]
+        assert {"name": "SSL_CERT_FILE", "value": "/etc/rstar2-ca/ca.crt"} in container["env"], name
+        mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "ca"]
+        assert mounts == ["/etc/rstar2-ca"], name
+    assert "site-ca" not in yaml.safe_dump([pods["demo-rollout"], pods["demo-executor"]])
+
+
 PATCH = {
     "manager": "site",
     "roles": ["trainer", "rollout", "judge", "redis"],
@@ -186,6 +209,34 @@ def test_patch_resources_override_defaults(roles: list[str], given: dict, pod: s
     pods = dict(templates(all_objects(manifest("g", runtimePatches=[patch]), "g0")))
     resources = pods[pod]["spec"]["containers"][0]["resources"]
     assert (resources["requests"]["memory"], resources["limits"]["memory"]) == memory
+
+
+def test_patch_site_fields_reach_the_pods() -> None:
+    """A patch gives pods a scheduler, gates, networks, variables, claims and an account; selectors stay as they are."""
+    patch = {"manager": "site", "roles": ["trainer", "rollout"], **SITE}
+    bodies = all_objects(manifest("g", runtimePatches=[patch]), "g0")
+    pods = dict(templates(bodies))
+    for name in ("demo-g0-1", "demo-rollout"):
+        meta, spec = pods[name]["metadata"], pods[name]["spec"]
+        assert meta["labels"]["kai.scheduler/queue"] == "research" and names.ROLE_LABEL in meta["labels"]
+        assert meta["annotations"] == SITE["annotations"]
+        assert spec["serviceAccountName"] == "cloud-identity"
+        assert spec["schedulerName"] == "kai-scheduler" and spec["schedulingGates"] == SITE["schedulingGates"]
+        (spread,) = spec["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"][names.ROLE_LABEL] == meta["labels"][names.ROLE_LABEL]
+        assert "kai.scheduler/queue" not in spread["labelSelector"]["matchLabels"]
+        (container,) = spec["containers"]
+        assert container["envFrom"][-2:] == SITE["envFrom"]
+        assert spec["resourceClaims"] == SITE["resourceClaims"] and container["resources"]["claims"] == [
+            {"name": "nic"}
+        ]
+    deployment = next(
+        body for body in bodies if body["kind"] == "Deployment" and body["metadata"]["name"] == "demo-rollout"
+    )
+    assert "kai.scheduler/queue" not in deployment["spec"]["selector"]["matchLabels"]
+    binding = next(body for body in bodies if body["kind"] == "RoleBinding")
+    assert {"kind": "ServiceAccount", "name": "cloud-identity"} in binding["subjects"]
+    assert "cloud-identity" not in yaml.safe_dump(pods["demo-executor"])
 
 
 def test_patch_never_replaces_values_of_the_builder() -> None:
