@@ -28,6 +28,7 @@ KINDS = {
     "Deployment": ("apis/apps/v1", "deployments"),
     "StatefulSet": ("apis/apps/v1", "statefulsets"),
     "Job": ("apis/batch/v1", "jobs"),
+    "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),

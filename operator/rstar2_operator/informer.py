@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 CHILDREN = (
     *("Pod", "ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job"),
-    *("NetworkPolicy", "Role", "RoleBinding"),
+    *("NetworkPolicy", "Role", "RoleBinding", "PodDisruptionBudget"),
 )
 """Watched kinds; a label selector limits them to the operator's own objects."""
 QUOTA = ("Workload",)

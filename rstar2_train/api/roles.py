@@ -172,6 +172,8 @@ class TrainerSpec(ApiModel):
     """Requests and limits per pod."""
     termination_grace_period_seconds: Annotated[int, Field(ge=10, le=7200)] = 120
     """Seconds between SIGTERM and SIGKILL: time to finish the update and write a checkpoint."""
+    pod_disruption_budget: bool = False
+    """Whether a PodDisruptionBudget refuses every eviction of a trainer pod, so that `kubectl drain` waits."""
 
     @property
     def ranks_per_replica(self) -> int:

@@ -11,7 +11,7 @@ from rstar2_operator.builders.pod import BuildContext, Manifest
 from rstar2_operator.builders.redis import redis
 from rstar2_operator.builders.rollout import rollout
 from rstar2_operator.builders.storage import storage
-from rstar2_operator.builders.trainer import attempt, pod_names, prepare, report
+from rstar2_operator.builders.trainer import attempt, disruption_budget, pod_names, prepare, report
 from rstar2_operator.builders.workload import capped, workload
 from rstar2_operator.decide.plan import FINAL, Plan, StageAttempt
 from rstar2_operator.settings import OperatorSettings
@@ -46,6 +46,8 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
     if plan.serving:
         result += [capped(body, context.placements) for body in _serving(context)]
     if plan.attempt is not None:
+        if context.job.spec.trainer.pod_disruption_budget:
+            result.append(disruption_budget(context))
         result.append(attempt(context, plan.attempt))
     if plan.report and plan.ending is not None:
         result.append(report(context, plan.ending))

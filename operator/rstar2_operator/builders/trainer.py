@@ -41,6 +41,21 @@ def pod_names(context: BuildContext) -> Manifest:
     return service(name, labels, "ray", ports.RAY, **HEADLESS, publishNotReadyAddresses=True)
 
 
+def disruption_budget(context: BuildContext) -> Manifest:
+    """Return the PodDisruptionBudget that refuses every eviction of a trainer pod.
+
+    A budget of a Job's pods must be a number of pods: all of an attempt.
+    """
+    labels = context.labels("trainer")
+    replicas = max(context.job.replicas(stage) for stage in context.job.spec.stages)
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": names.trainer(context.name), "labels": labels},
+        "spec": {"minAvailable": replicas, "selector": {"matchLabels": labels}},
+    }
+
+
 def attempt(context: BuildContext, planned: StageAttempt) -> Manifest:
     """Return the Job of one attempt of a stage."""
     stage = context.job.stage(planned.stage)

@@ -11,7 +11,7 @@ from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
 
-PRUNED = frozenset({"Deployment", "StatefulSet", "Service"})
+PRUNED = frozenset({"Deployment", "StatefulSet", "Service", "PodDisruptionBudget"})
 KEPT_ATTEMPTS = 3
 """Finished attempts per stage whose Job, and therefore log, is kept."""
 

@@ -160,6 +160,21 @@ def test_builders_job_file_omits_defaults() -> None:
     assert wanted.spec.executor.isolation == "GVisor" and wanted.spec.accelerator.vendor == "AMD"
 
 
+def test_builders_disruption_budget_covers_the_largest_stage() -> None:
+    """The budget requires all pods of the largest stage, and selects neither prepare nor report pods."""
+    trainer = {"replicas": 3, "gpusPerReplica": 0, "podDisruptionBudget": True}
+    bodies = all_objects(manifest("gf", trainer=trainer), "f1")
+    (budget,) = [body["spec"] for body in bodies if body["kind"] == "PodDisruptionBudget"]
+    assert budget["minAvailable"] == 3
+    selected = {
+        name
+        for name, template in templates(bodies)
+        if budget["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    }
+    assert selected == {"demo-f1-1"}
+    assert not [body for body in all_objects(manifest("gf"), "f1") if body["kind"] == "PodDisruptionBudget"]
+
+
 def test_builders_platform_chooses_the_user() -> None:
     """With pod_user 0 no pod names a user or group, and every pod stays restricted."""
     job, problems = check(manifest("g"))
