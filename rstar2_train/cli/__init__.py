@@ -1,8 +1,8 @@
 """The `rstar2` command: one file per subcommand, each with `add_arguments(commands)` and `main(args) -> exit code`.
 
-    main.py -> validate  run  report  track  analyse  eval  filter  serve  chat  data  judge
-                  |        |     |      |       |        `--+--'      `-+-'     |     |
-                  api  launch evaluation tracking analysis launch     serving  data  judge
+    main.py -> validate  run  report  track  analyse  eval  filter  env  serve  chat  data  judge
+                  |        |     |      |       |        `--+-----+---'   `-+-'    |     |     |
+                  api  launch evaluation tracking analysis launch           serving data  judge
 
 - `main`: assembles the parser and calls the subcommand.
 - `common`: what all subcommands share: parsers, error messages, tables.

@@ -10,8 +10,10 @@ from rstar2_train.cli import (
     analyse,
     chat,
     data,
+    env,
     eval,
     filter,
+    init,
     judge,
     plan,
     report,
@@ -25,7 +27,7 @@ from rstar2_train.cli.common import HelpFormatter
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.terminal import ignore_closed_terminal
 
-COMMANDS = (validate, plan, run, report, track, analyse, eval, filter, serve, chat, data, judge, simulate)
+COMMANDS = (validate, plan, run, report, track, analyse, eval, filter, serve, chat, data, env, init, judge, simulate)
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 EPILOG = """examples:
@@ -39,6 +41,8 @@ EPILOG = """examples:
   rstar2 chat --model tiny               chat with the trained model, which uses its tool
   rstar2 serve tiny                      serve it behind an OpenAI-compatible endpoint
   rstar2 data prepare --help             convert public datasets into the files that a manifest names
+  rstar2 init --template sql DIR         make a working folder: manifest, rows, tool, checker
+  rstar2 env check FILE                  run one row through tools and reward; print trained and masked tokens
   rstar2 judge serve                     run the Code Judge alone, for any client
   rstar2 simulate --help                 compare scheduling policies on simulated engines
 """

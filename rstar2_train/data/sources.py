@@ -62,7 +62,7 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
     Reads every row, so that invalid data of the last stage fails the job before the first stage starts.
     """
     errors = {}
-    check_row = _row_check(job)
+    check_row = row_check(job)
     for source in sources(job):
         path = Path(source.value)
         try:
@@ -81,8 +81,11 @@ def find_invalid_files(job: AgenticRLJob) -> dict[str, str]:
     return errors
 
 
-def _row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
-    """Return a function that raises DataError for a row whose tools or reward the job does not have."""
+def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
+    """Return a function that raises DataError for a row whose tools or reward the job does not have.
+
+    The sources of the job's checkers must be paths.
+    """
     names = [tool.name for tool in job.spec.tools] or [job.spec.rollout.tool]
     try:
         rewards = TaskRewards(job.spec.rewards)

@@ -24,6 +24,7 @@ from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.rewards.task_rewards import TaskRewards
@@ -31,6 +32,7 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -67,6 +69,8 @@ class RolloutSession:
             self._rewards = TaskRewards(spec.rewards)
         except SourceError as error:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+        self._checked = False
+        """Whether the sandbox has imported the job's functions."""
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
         self._judge = JudgeClient(
@@ -182,6 +186,7 @@ class RolloutSession:
                 on_group(sorted(unfinished.pop(trajectory.prompt_id), key=lambda member: member.sample))
             count()
 
+        await self._check_sandbox()
         groups = await self._unless_stopped(collect_groups(problems, samples=samples, context=context, on_done=on_done))
         _check_lost([trajectory for group in groups for trajectory in group])
         return groups
@@ -210,11 +215,24 @@ class RolloutSession:
             count()
 
         context = self._rollout_context(sampling, seed)
+        await self._check_sandbox()
         results = await self._unless_stopped(
             sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)
         )
         _check_lost(results)
         return results
+
+    async def _check_sandbox(self) -> None:
+        """Before the first rollout, raise StageFailed if the sandbox cannot import a function of the job."""
+        if self._checked:
+            return
+        try:
+            await self._unless_stopped(check_imports(self._chat_format.tools, self._rewards, judge=self._judge))
+        except SourceError as error:
+            raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+        except JudgeUnavailable as error:
+            raise StageFailed("JudgeUnavailable", str(error), retryable=True) from error
+        self._checked = True
 
     def _rollout_context(
         self, sampling: Sampling, seed: tuple[int | str, ...], *, later_versions: bool = False

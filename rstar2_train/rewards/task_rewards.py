@@ -78,7 +78,7 @@ class TaskRewards:
         """
         self._rules = {spec.name: spec for spec in specs}
         self._default = specs[0] if specs else RewardSpec(name="math")
-        self._programs = {spec.name: _checker_program(Path(spec.source)) for spec in specs if spec.source}
+        self.programs = {spec.name: _checker_program(Path(spec.source)) for spec in specs if spec.source}
 
     def rule(self, name: str) -> RewardSpec:
         """Return the reward of a row that gives this name; empty: the first. Raises ValueError for an unknown name."""
@@ -128,7 +128,7 @@ class TaskRewards:
         limits = JudgeLimits(wall_seconds=rule.wall_seconds)
         fault = ""
         for _ in range(2):
-            result = await judge.run(self._programs[rule.name], stdin, limits=limits)
+            result = await judge.run(self.programs[rule.name], stdin, limits=limits)
             value = _checker_value(result)
             if not isinstance(value, str):
                 score, reason = value

@@ -23,8 +23,9 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from rstar2_train.serving.text import Kind, StreamSplitter, TextPiece, printable
+from rstar2_train.serving.text import Kind, StreamSplitter, TextPiece
 from rstar2_train.utils.supervisor import die_with_parent
+from rstar2_train.utils.text import printable
 
 LOG_LINES = 20
 """Last lines of a server's log that are shown if it does not start."""

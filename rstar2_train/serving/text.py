@@ -25,9 +25,6 @@ _TAGS: dict[str, Kind] = {
     "answer": "answer",
 }
 _TAG = re.compile(rf"<(/?)({'|'.join(_TAGS)})>")
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
-    code: 0xFFFD for code in range(0x7F, 0xA0)
-}
 _LONGEST_TAG = len("</tool_response>")
 
 
@@ -103,11 +100,6 @@ class StreamSplitter:
         """Yield the rest at the end of the text."""
         yield TextPiece(self._open[-1], self._buffer, closes=True)
         self._open, self._buffer = ["text"], ""
-
-
-def printable(text: str) -> str:
-    """Return the text with visible control characters: a program's output must not control the terminal."""
-    return text.translate(_CONTROLS)
 
 
 def _partial_tag_length(text: str) -> int:

@@ -1,10 +1,13 @@
-"""Text that cannot be encoded."""
+"""Text that cannot be encoded, or that would control a terminal."""
 
 from __future__ import annotations
 
 import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+    code: 0xFFFD for code in range(0x7F, 0xA0)
+}
 
 
 def lone_surrogate(text: str) -> str | None:
@@ -16,3 +19,8 @@ def lone_surrogate(text: str) -> str | None:
 def replace_surrogates(text: str) -> str:
     """Return a text whose lone surrogates are replaced by U+FFFD, so that it can be encoded and tokenised."""
     return _SURROGATE.sub("\ufffd", text)
+
+
+def printable(text: str) -> str:
+    """Return the text with visible control characters: a program's output must not control the terminal."""
+    return text.translate(_CONTROLS)

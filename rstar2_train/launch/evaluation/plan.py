@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from rstar2_train.api.job import AgenticRLJob, Metadata
 from rstar2_train.api.roles import AcceleratorSpec, ModelSource, Vendor
+from rstar2_train.api.sources import sources
 from rstar2_train.api.stages import EvaluateStage, FilterStage, GRPODefaults, Sampling, Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.problems import DataError, Problem
@@ -111,16 +112,21 @@ def base_job(manifest: Path | None, *, otherwise: Stage) -> AgenticRLJob:
                 },
             }
         )
-    job, _ = read_job(manifest)
-    template = job.spec.model.chat_template
-    if template is None:
-        return job
-    try:
-        path = resolve(template, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
-    except DataError as error:
-        raise PreflightError(f"{manifest}: spec.model.chatTemplate: {error}") from error
-    model = job.spec.model.model_copy(update={"chat_template": str(path.resolve())})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"model": model})})
+    return read_base_job(manifest)
+
+
+def read_base_job(manifest: Path) -> AgenticRLJob:
+    """Return the job of a manifest, with the paths of its chat template, tools and checkers. Raises PreflightError."""
+    job = read_job(manifest)[0].model_copy(deep=True)
+    for source in sources(job):
+        if source.holds not in ("template", "tool", "checker"):
+            continue
+        try:
+            path = resolve(source.value, base_dir=manifest.parent, state_dir=manifest.parent, seed=job.spec.seed)
+        except DataError as error:
+            raise PreflightError(f"{manifest}: {source.field}: {error}") from error
+        source.put(str(path.resolve()))
+    return job
 
 
 def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
@@ -139,7 +145,7 @@ def adjusted(stage: Settings, given: Mapping[str, Any]) -> Settings:
 def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> SamplingPlan:
     """Decide everything. Raises PreflightError with the cause: the model, the endpoint or a setting."""
     model = resolve_model(request.model, request.external, tokenizer=request.tokenizer, rollout=base.spec.rollout)
-    chat_format = _chat_format(model.tokenizer, base)
+    chat_format = load_chat_format(model.tokenizer, base)
     prompts = {problem.id: chat_format.problem_ids(problem) for problem in task.problems}
     longest = max(prompts, key=lambda name: len(prompts[name]))
     prompt = len(prompts[longest])
@@ -165,7 +171,8 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
     )
 
 
-def _chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
+def load_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
+    """Return the chat format of a tokenizer's folder with the prompts and tools of a job. Raises PreflightError."""
     try:
         return ChatFormat.load(tokenizer, base.spec.model, tools=load_toolset(base.spec.tools, base.spec.rollout.tool))
     except (ChatFormatError, SourceError) as error:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from rstar2_train.evaluation.sample_cache import SampleCache
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleKey, SampleRequest, sample_missing, too_many_lost
 from rstar2_train.inference.openai_client import OpenAIClient
-from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.pool import Connect, EnginePool
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.launch.evaluation.plan import SamplingPlan
 from rstar2_train.launch.external import check_judge
@@ -31,6 +31,8 @@ from rstar2_train.launch.local.services import Services
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.sandbox_check import check_imports
+from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.utils.supervisor import Supervisor, gather_or_cancel, stop_leftovers
 
 VERSION = "asked"
@@ -112,50 +114,69 @@ class _SamplingRun:
     async def _sample(
         self, supervisor: Supervisor, request: SampleRequest, saved: SavedSamples
     ) -> tuple[list[SampleResult], float]:
-        plan, external, spec = self._plan, self._plan.external, self._plan.job.spec
-        devices = None if external.engine else preflight.assign_devices(plan.job, trains=False)
-        engines = 0 if external.engine else spec.rollout.replicas
-        services = Services.create(spec.executor, plan.state, engines=engines, devices=devices)
-        await self._start(services, supervisor)
-        urls, token, connect = services.engine_urls, services.engine_token, None
-        if plan.folder is None:
-            urls, token, connect = [external.engine], external.engine_token, partial(OpenAIClient, model=plan.model)
-        judge_url, judge_token = services.judge.url, services.judge_token
-        if external.judge:
-            judge_url, judge_token = external.judge, external.judge_token
-        async with (
-            EnginePool(urls, token=token, admission=spec.rollout.admission, connect=connect) as pool,
-            JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
-        ):
-            await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
+        async with sampling_context(self._plan, supervisor, notify=self._progress.notify) as context:
             started = time.monotonic()
-            agent = Agent(
-                chat_format=plan.chat_format,
-                sampling=plan.sampling,
-                rollout=spec.rollout,
-                limits=JudgeLimits.from_spec(spec.judge.limits),
-            )
-            context = RolloutContext(
-                agent=agent, pool=pool, judge=judge, rewards=TaskRewards(spec.rewards), seed=plan.seed
-            )
             rows = await sample_missing(
                 request, saved=saved, store=self._samples, context=context, on_sample=self._progress.advance
             )
             return rows, time.monotonic() - started
 
-    async def _start(self, services: Services, supervisor: Supervisor) -> None:
-        """Start the services that do not run already, and check those that do."""
-        plan, external = self._plan, self._plan.external
-        if external.judge:
-            await check_judge(external.judge, token=external.judge_token)
-        else:
-            preflight.check_machine(plan.job.spec.executor, plan.state)
-        write_model(plan.state.job_file, plan.job)
-        starts = {}
-        if plan.folder is not None:
-            starts["engine"] = services.start_engines(supervisor, plan.folder)
-        if not external.judge:
-            starts["judge"] = services.judge.start(supervisor)
-        if starts:
-            self._progress.notify(f"Starting {' and '.join(starts)} (logs: {plan.state.logs})")
-        await gather_or_cancel(*starts.values())
+
+@asynccontextmanager
+async def sampling_context(
+    plan: SamplingPlan, supervisor: Supervisor, *, notify: Callable[[str], None], connect: Connect | None = None
+) -> AsyncIterator[RolloutContext]:
+    """Start the services of a plan that do not run already; yield the rollout context with engine and judge.
+
+    `connect`: creates the client of an external engine; default: that of a vLLM server. Raises PreflightError for a
+    missing tool, an unusable external service, or a function that the sandbox cannot import.
+    """
+    external, spec = plan.external, plan.job.spec
+    devices = None if external.engine else preflight.assign_devices(plan.job, trains=False)
+    engines = 0 if external.engine else spec.rollout.replicas
+    services = Services.create(spec.executor, plan.state, engines=engines, devices=devices)
+    await _start(plan, services, supervisor, notify=notify)
+    urls, token = services.engine_urls, services.engine_token
+    if plan.folder is None:
+        urls, token = [external.engine], external.engine_token
+        connect = connect or partial(OpenAIClient, model=plan.model)
+    judge_url, judge_token = services.judge.url, services.judge_token
+    if external.judge:
+        judge_url, judge_token = external.judge, external.judge_token
+    async with (
+        EnginePool(urls, token=token, admission=spec.rollout.admission, connect=connect) as pool,
+        JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
+    ):
+        rewards = TaskRewards(spec.rewards)
+        try:
+            await check_imports(plan.chat_format.tools, rewards, judge=judge)
+        except SourceError as error:
+            raise preflight.PreflightError(str(error)) from error
+        await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
+        agent = Agent(
+            chat_format=plan.chat_format,
+            sampling=plan.sampling,
+            rollout=spec.rollout,
+            limits=JudgeLimits.from_spec(spec.judge.limits),
+        )
+        yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, seed=plan.seed)
+
+
+async def _start(
+    plan: SamplingPlan, services: Services, supervisor: Supervisor, *, notify: Callable[[str], None]
+) -> None:
+    """Start the services that do not run already, and check those that do."""
+    external = plan.external
+    if external.judge:
+        await check_judge(external.judge, token=external.judge_token)
+    else:
+        preflight.check_machine(plan.job.spec.executor, plan.state)
+    write_model(plan.state.job_file, plan.job)
+    starts = {}
+    if plan.folder is not None:
+        starts["engine"] = services.start_engines(supervisor, plan.folder)
+    if not external.judge:
+        starts["judge"] = services.judge.start(supervisor)
+    if starts:
+        notify(f"Starting {' and '.join(starts)} (logs: {plan.state.logs})")
+    await gather_or_cancel(*starts.values())

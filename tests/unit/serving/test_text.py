@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar2_train.serving.text import StreamSplitter, TextPiece, outputs_text, printable, split_turns
+from rstar2_train.serving.text import StreamSplitter, TextPiece, outputs_text, split_turns
+from rstar2_train.utils.text import printable
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN
 
 WHOLE = f"<reason>let me see</reason>\n{FIRST_TURN}{outputs_text(FIRST_REPLY)}so: {LAST_TURN}"

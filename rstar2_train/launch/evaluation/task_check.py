@@ -1,0 +1,206 @@
+"""`rstar2 env check`: one row of data through the agent loop, the tools, the sandbox and the reward of a job.
+
+    cli/env.py -> plan_check (row, prompt, turns) -> run_check (runner.sampling_context -> collector) -> check_view
+
+The model is a script (`rollout/script.py`) or a server that runs already. All other parts are those of training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.sources import CLAIM, HUB
+from rstar2_train.api.stages import Sampling, Stage
+from rstar2_train.api.state_dir import JobState
+from rstar2_train.data.problems import DataError, Problem, read_problems
+from rstar2_train.data.sources import resolve, row_check
+from rstar2_train.inference.pool import Connect
+from rstar2_train.inference.scripted_client import SCRIPT, ScriptedClient
+from rstar2_train.launch.evaluation.model import resolve_model
+from rstar2_train.launch.evaluation.plan import SamplingPlan, load_chat_format, read_base_job
+from rstar2_train.launch.evaluation.runner import sampling_context
+from rstar2_train.launch.external import ExternalServices
+from rstar2_train.launch.local.preflight import PreflightError
+from rstar2_train.rewards.task_rewards import TaskRewards
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import collect_trajectories
+from rstar2_train.rollout.script import default_script, read_script
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.utils.supervisor import Supervisor, temporary_state
+
+TINY_MODEL = "generated://tiny-smoke/base"
+"""Model whose tokenizer is used if that of the job is not on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """Options of the command line."""
+
+    manifest: Path
+    row: int
+    """Number of the row in its file, from 1."""
+    stage: str
+    """Stage whose data and limits are used; empty: the first one with problems."""
+    data: Path | None
+    """File of the row; None: that of the stage."""
+    script: Path | None
+    """File with the model's turns; None: the default script."""
+    external: ExternalServices
+    """Engine and judge that run already."""
+    model: str
+    """Name of the model that the engine serves; empty: its only one."""
+    tokenizer: Path | None
+    """Folder of the tokenizer; None: the job's model."""
+    state: Path
+    """Folder of the state of all jobs, for generated data."""
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """The row, the settings and the turns of a check."""
+
+    plan: SamplingPlan
+    problem: Problem
+    stage: str
+    data: Path
+    turns: list[str] | None
+    """Turns of the script; None: an engine samples them."""
+
+
+def plan_check(request: CheckRequest) -> CheckPlan:
+    """Decide everything before a process is started. Raises PreflightError: manifest, row, script or tokenizer."""
+    job = read_base_job(request.manifest)
+    state = JobState((request.state / job.metadata.name).resolve())
+    stage, source, sampling = _choose_stage(job, request.stage)
+    find = partial(resolve, base_dir=request.manifest.parent, state_dir=state.root, seed=job.spec.seed)
+    try:
+        data = request.data or find(source)
+        problem = _read_row(data, request.row)
+        row_check(job)(problem)
+        folder, note = _tokenizer(request, job, find)
+        if not (folder / "tokenizer.json").is_file():  # transformers would search the Hub for it
+            raise DataError(f"{folder}: no tokenizer.json: pass --tokenizer FOLDER with the tokenizer of the model")
+        chat_format = load_chat_format(folder, job)
+        prompt = chat_format.problem_ids(problem)
+        turns = None if request.external.engine else _turns(request, job, problem, chat_format)
+    except (DataError, SourceError, ValueError) as error:
+        raise PreflightError(str(error)) from error
+    except OSError as error:
+        raise PreflightError(f"{error.filename}: {error.strerror}") from error
+    model = (
+        SCRIPT
+        if turns is not None
+        else resolve_model(request.model, request.external, tokenizer=folder, rollout=job.spec.rollout).name
+    )
+    external = request.external
+    if turns is not None:
+        external = ExternalServices(engine=SCRIPT, judge=external.judge, judge_token=external.judge_token)
+    plan = SamplingPlan(
+        job=job,
+        model=model,
+        folder=None,
+        external=external,
+        problems=[problem],
+        samples=1,
+        sampling=sampling,
+        seed=(job.spec.seed, "check"),
+        chat_format=chat_format,
+        prompts={problem.id: prompt},
+        settings={},
+        state=state,
+        note=note,
+    )
+    return CheckPlan(plan, problem, stage, data, turns)
+
+
+def run_check(check: CheckPlan, *, notify: Callable[[str], None]) -> Trajectory:
+    """Run the row; return its trajectory, scored or lost.
+
+    Raises PreflightError, ChildFailed, EngineUnavailable, EngineRejected (also for a script that is too short),
+    PromptTooLong or StopRequested.
+    """
+    with temporary_state("rstar2-check-") as folder:
+        plan = SamplingPlan(**{**vars(check.plan), "state": JobState(folder)})
+        return asyncio.run(_run(plan, _script_client(check), notify))
+
+
+async def _run(plan: SamplingPlan, connect: Connect | None, notify: Callable[[str], None]) -> Trajectory:
+    done: list[Trajectory] = []
+
+    async def sample(supervisor: Supervisor) -> None:
+        async with sampling_context(plan, supervisor, notify=notify, connect=connect) as context:
+            await collect_trajectories(
+                [(plan.problems[0], 0)], prompts=plan.prompts, context=context, on_done=done.append
+            )
+
+    logs, register = plan.state.logs, plan.state.children_file
+    async with Supervisor(logs=logs, register=register, notify=notify) as supervisor:
+        await supervisor.run_until_stopped(sample(supervisor))
+    return done[0]
+
+
+def _script_client(check: CheckPlan) -> Connect | None:
+    if check.turns is None:
+        return None
+    chat_format = check.plan.chat_format
+    turns = [[*chat_format.encode(turn), chat_format.end_of_turn_id] for turn in check.turns]
+    return partial(ScriptedClient, turns=turns)
+
+
+def _stages(job: AgenticRLJob) -> Iterator[tuple[Stage, str, Sampling]]:
+    """Yield each stage that samples from a data file, the file, and its sampling settings."""
+    for stage in job.spec.stages:
+        if stage.grpo is not None:
+            settings = job.grpo_settings(stage)
+            if settings.data:
+                yield stage, settings.data, settings.sampling
+        if stage.filter is not None:
+            yield stage, stage.filter.data, stage.filter.sampling
+        if stage.evaluate is not None:
+            yield stage, stage.evaluate.benchmarks[0].data, stage.evaluate.sampling
+
+
+def _choose_stage(job: AgenticRLJob, name: str) -> tuple[str, str, Sampling]:
+    """Return the name, the data file and the sampling settings of the stage `name`; empty: the first."""
+    stages = {stage.name: (data, sampling) for stage, data, sampling in _stages(job)}
+    if not stages:
+        raise PreflightError("no stage of the job samples problems from a file of its own: add a GRPO stage with data")
+    chosen = name or next(iter(stages))
+    if chosen not in stages:
+        raise PreflightError(f"--stage {name}: not a stage with problems of its own; the job has {', '.join(stages)}")
+    return chosen, *stages[chosen]
+
+
+def _read_row(data: Path, number: int) -> Problem:
+    """Return a row of a file of problems. `number`: from 1."""
+    rows = list(islice(read_problems(data), number))
+    if len(rows) < number:
+        raise PreflightError(f"--row {number}: {data} has {len(rows)} rows; the first is --row 1")
+    return rows[-1]
+
+
+def _tokenizer(request: CheckRequest, job: AgenticRLJob, find: Callable[[str], Path]) -> tuple[Path, str]:
+    """Return the folder of the tokenizer, and a note for the user if it is not that of the job's model."""
+    source = job.spec.model.source
+    if request.tokenizer is not None:
+        return request.tokenizer, ""
+    if not source.startswith((HUB, CLAIM)):
+        return find(source), ""
+    note = f"{source} is not on this machine: the tokens are those of the tiny model. Pass --tokenizer FOLDER."
+    return find(TINY_MODEL), note
+
+
+def _turns(request: CheckRequest, job: AgenticRLJob, problem: Problem, chat_format: ChatFormat) -> list[str]:
+    """Return the turns of the scripted model."""
+    if request.script is not None:
+        return read_script(request.script)
+    rule = TaskRewards(job.spec.rewards).rule(problem.reward)
+    answer = "" if problem.as_is else problem.answer
+    return default_script(chat_format.tools.select(problem.tools), answer=answer, reward=rule.type)

@@ -1,0 +1,80 @@
+"""`rstar2 env check` and the templates of `rstar2 init` in real sandboxes: known answers, attacks, faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rstar2_train.cli.main import main
+from rstar2_train.data.task_templates import write_template
+from tests.support.unsupervised_judge import UnsupervisedJudge
+
+Check = Callable[..., tuple[int, str]]
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT MAX(x) FROM n"
+
+
+@pytest.fixture
+def check(judge: UnsupervisedJudge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """A function that runs `rstar2 env check` on a folder, and returns its exit code and its output."""
+
+    def run(folder: Path, row: int = 1, answer: str | None = None) -> tuple[int, str]:
+        argv = ["env", "check", str(folder / "job.yaml"), "--row", str(row), "--judge", judge.url]
+        if answer is not None:
+            (tmp_path / "turns.txt").write_text(f"<answer>{answer}</answer>")
+            argv += ["--script", str(tmp_path / "turns.txt")]
+        code = main([*argv, "--state", str(tmp_path / "state")])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.mark.parametrize("template", ["maths", "sql", "science"])
+def test_env_check_rewards_known_answers_of_templates(template: str, check: Check, tmp_path: Path) -> None:
+    """The known answer of each row is correct, after a call of each tool in the sandbox; a number alone is not."""
+    write_template(template, tmp_path / "new")
+    rows = [json.loads(line) for line in (tmp_path / "new/rows.jsonl").read_text().splitlines()]
+    for number in range(1, len(rows) + 1):
+        code, text = check(tmp_path / "new", number)
+        assert code == 0, text
+        assert "reward: 1 (correct from 1), correct" in text
+    assert "reward: 0 (correct from 1), wrong" in check(tmp_path / "new", 2, "\\boxed{1}")[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("SELECT 80.0", "another result after a change of the data"),
+        ("DELETE FROM products", "not authorized"),
+        ("SELECT 1; SELECT 2", "one statement at a time"),
+        ("SELECT zeroblob(900000000)", "too big"),
+        (ENDLESS, "interrupted"),
+    ],
+)
+def test_sql_checker_attack_scores_zero(answer: str, reason: str, check: Check, tmp_path: Path) -> None:
+    """An answer that guesses, writes, floods or does not end is wrong: it neither wins nor loses the rollout."""
+    write_template("sql", tmp_path / "shop")
+    code, text = check(tmp_path / "shop", 1, answer)
+    assert code == 0, text
+    assert "reward: 0 (correct from 1), wrong" in text
+    assert reason in text
+
+
+def test_env_check_defects_of_the_task_are_errors(check: Check, tmp_path: Path) -> None:
+    """A tool that cannot be imported, and a checker that crashes, are errors that name it; exit code 1."""
+    folder = tmp_path / "shop"
+    write_template("sql", folder)
+    checker, tool = (folder / "checker.py").read_text(), (folder / "tool.py").read_text()
+    (folder / "checker.py").write_text("def score(row, answer, transcript):\n    return row['absent']\n")
+    code, text = check(folder)
+    assert code == 1
+    assert "lost, never scored: checker: reward sql: " in text
+    assert "KeyError: 'absent'" in text
+    (folder / "checker.py").write_text(checker)
+    (folder / "tool.py").write_text(f"import absent\n{tool}")
+    code, text = check(folder)
+    assert code == 1
+    assert "tool query: its file cannot be imported in the sandbox: ModuleNotFoundError: No module named 'abs" in text
