@@ -53,8 +53,8 @@ class ExitCode(enum.IntEnum):
 
 Reason = Literal[
     "Completed", "StepsReached", "TruncationSettled", "AllCorrect", "Collapsed", "OffPolicy", "Suspended",
-    "EngineUnavailable", "JudgeUnavailable", "RanksLost", "StorageFull", "StaleAttempt", "BadConfiguration", "BadData",
-    "NothingToTrain", "HubUnavailable", "Defect", "Crashed",
+    "EngineUnavailable", "JudgeUnavailable", "ServerUnavailable", "RanksLost", "StorageFull", "StaleAttempt",
+    "BadConfiguration", "BadData", "NothingToTrain", "HubUnavailable", "Defect", "Crashed",
 ]  # fmt: skip
 """Closed list of outcome reasons."""
 

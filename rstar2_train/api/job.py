@@ -39,7 +39,7 @@ from rstar2_train.api.roles import (
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
-from rstar2_train.api.tasks import RewardSpec, ToolSpec
+from rstar2_train.api.tasks import MCPServerSpec, RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis"]
@@ -171,6 +171,8 @@ class JobSpec(ApiModel):
     """The vLLM engines, which sample the rollouts. kubectl scale changes their replicas."""
     tools: Annotated[list[ToolSpec], Field(max_length=16), BY_NAME] = []
     """Tools of the model. Default: the tool of rollout.tool."""
+    mcp_servers: Annotated[list[MCPServerSpec], Field(max_length=8), BY_NAME] = []
+    """Servers of tools."""
     rewards: Annotated[list[RewardSpec], Field(max_length=16), BY_NAME] = []
     """Rewards of final answers; a row selects one by name. Default: Math."""
     judge: JudgeSpec = JudgeSpec()

@@ -17,6 +17,7 @@ from rstar2_train.api.pod_rules import amounts, device_counts, patches
 from rstar2_train.api.roles import BUILTIN_TOOLS, GPU_RESOURCES, NOTEBOOK
 from rstar2_train.api.sources import schemes
 from rstar2_train.api.stages import Stage
+from rstar2_train.api.tasks import ToolSpec
 
 MEMBERS = {"SFT": "sft", "GRPO": "grpo", "Filter": "filter", "Evaluate": "evaluate"}
 """Stage type -> name of its member struct."""
@@ -200,8 +201,10 @@ def _tools(job: AgenticRLJob) -> Iterator[Issue]:
         if tool.name == NOTEBOOK:
             message = "is selected by spec.rollout.tool, as the only tool of a job: each call is a cell of its session"
             yield Issue(f"{at}.name", message, tool.name)
+        elif tool.server is not None:
+            yield from _server_tool(job, tool, at)
         elif tool.source is None and tool.name not in BUILTIN_TOOLS:
-            message = f"is required: {tool.name!r} is not a built-in tool ({BUILTIN_TOOLS[0]})"
+            message = f"is required: {tool.name!r} is not a built-in tool ({BUILTIN_TOOLS[0]}) and has no server"
             yield Issue(f"{at}.source", message)
         elif tool.source is not None and tool.name in BUILTIN_TOOLS:
             yield Issue(f"{at}.name", "is the name of a built-in tool; rename the function", tool.name)
@@ -212,6 +215,30 @@ def _tools(job: AgenticRLJob) -> Iterator[Issue]:
     if job.spec.tools and prompt is not None and "{tools}" not in prompt:
         message = "does not contain {tools}, so the model does not read the signatures of spec.tools; add it at the end"
         yield Issue("spec.model.systemPrompt", message, warning=True)
+
+
+def _server_tool(job: AgenticRLJob, tool: ToolSpec, at: str) -> Iterator[Issue]:
+    servers = [server.name for server in job.spec.mcp_servers]
+    if tool.server not in servers:
+        message = f"must name an entry of spec.mcpServers; this job has {', '.join(servers) or 'none'}"
+        yield Issue(f"{at}.server", message, tool.server)
+    for field, value in (("source", tool.source), ("memory", tool.memory)):
+        if value is not None:
+            yield Issue(f"{at}.{field}", "must not be set together with server, which runs the tool", value)
+
+
+def _mcp_servers(job: AgenticRLJob) -> Iterator[Issue]:
+    for index, server in enumerate(job.spec.mcp_servers):
+        at = f"spec.mcpServers[{index}]"
+        if (server.url is None) == (not server.command):
+            yield Issue(f"{at}.url", "set either url or command: a server is reached in one way")
+        elif server.url is not None and not server.url.startswith(("http://", "https://")):
+            yield Issue(f"{at}.url", "must start with http:// or https://", server.url)
+        if server.command and server.secret_ref is not None:
+            yield Issue(f"{at}.secretRef", "is only allowed with url: a server on stdio has no bearer token")
+        if not any(tool.server == server.name for tool in job.spec.tools):
+            message = "no entry of spec.tools names this server, so the model has none of its tools; list them there"
+            yield Issue(f"{at}.name", message, server.name, warning=True)
 
 
 def _rewards(job: AgenticRLJob) -> Iterator[Issue]:
@@ -261,6 +288,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _engine_args,
     _judge,
     _tools,
+    _mcp_servers,
     _rewards,
     _failure_rules,
     patches,

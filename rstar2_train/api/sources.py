@@ -96,7 +96,7 @@ def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tupl
     `state_root`: the job's state directory inside the pods. Raises InvalidJob with every value that has no path.
     """
     job = job.model_copy(deep=True)
-    problems, claims = [], set()
+    problems, claims = list(_only_local(job)), set()
     for source in sources(job):
         value = source.value
         try:
@@ -110,6 +110,17 @@ def resolved_sources(job: AgenticRLJob, state_root: str | PurePosixPath) -> tupl
     if problems:
         raise InvalidJob(problems)
     return job, tuple(sorted(claims))
+
+
+def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
+    """Yield the settings that a cluster cannot use."""
+    for index, server in enumerate(job.spec.mcp_servers):
+        if server.command:
+            message = (
+                "is only for `rstar2 run`: the trainer's pod starts no program of others; run the server over HTTP in "
+                "a Deployment of its own and set url"
+            )
+            yield Issue(f"spec.mcpServers[{index}].command", message)
 
 
 def schemes(job: AgenticRLJob) -> Iterator[Issue]:

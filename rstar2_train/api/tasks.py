@@ -1,4 +1,4 @@
-"""Models of a job's task: the tools of the model, and the rewards of its answers.
+"""Models of a job's task: the tools of the model, the servers of some of them, and the rewards of its answers.
 
 `job.py` has them in the spec. `tools/toolset.py` makes tools of the first, `rewards/task_rewards.py` rewards of the
 second. Rows of data select among them by name (`data/problems.py`).
@@ -10,23 +10,43 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rstar2_train.api.base import ApiModel, Name, Quantity, Text
+from rstar2_train.api.base import ATOMIC, ApiModel, LocalReference, Name, Quantity, Text
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
+ToolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=64)]
 Seconds = Annotated[int, Field(ge=1, le=600)]
 
 
 class ToolSpec(ApiModel):
-    """A tool of the model: a Python function of the user, or a built-in tool."""
+    """A tool of the model: a Python function of the user, a tool of an MCP server, or a built-in tool."""
 
-    name: FunctionName
-    """Name of the function, or of a built-in tool; unique."""
+    name: ToolId
+    """Name of the function, of the server's tool, or of a built-in tool; unique."""
     source: Text | None = None
     """Python file, or folder of a package, with the function. Default: a built-in tool."""
+    server: Name | None = None
+    """Entry of mcpServers that has the tool."""
     wall_seconds: Seconds | None = None
     """Time limit of a call. Default: judge.limits.wallSeconds."""
     memory: Quantity | None = None
     """Memory limit of a call. Default: judge.limits.memory."""
+
+
+class MCPServerSpec(ApiModel):
+    """An MCP server. The model may call only those of its tools that spec.tools lists."""
+
+    name: Name
+    """Name of the entry."""
+    url: Text | None = None
+    """URL of the server, such as http://tools:8000/mcp."""
+    command: Annotated[list[Text], Field(max_length=32), ATOMIC] = []
+    """`rstar2 run` only: command line of a server on stdio, one process per rollout."""
+    secret_ref: LocalReference | None = None
+    """Secret with NAME_MCP_TOKEN, the bearer token; NAME: of the entry, in upper case, with _ for -."""
+
+    @property
+    def token_variable(self) -> str:
+        """Environment variable of the bearer token."""
+        return self.name.upper().replace("-", "_") + "_MCP_TOKEN"
 
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]

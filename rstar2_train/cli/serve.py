@@ -97,6 +97,7 @@ def main(args: argparse.Namespace) -> int:
     from rstar2_train.serving.model import adjusted, find
     from rstar2_train.serving.server import EndpointSettings
     from rstar2_train.serving.stack import run
+    from rstar2_train.tools.mcp_session import ServerLost
     from rstar2_train.utils.supervisor import ChildFailed, StopRequested
 
     console = Console(stderr=True)
@@ -140,7 +141,7 @@ def main(args: argparse.Namespace) -> int:
         run(model, endpoint, external, notify=notify, on_ready=on_ready)
     except StopRequested:
         return 0
-    except (ChatFormatError, PreflightError, ChildFailed, ValueError, OSError) as error:
+    except (ChatFormatError, PreflightError, ChildFailed, ServerLost, ValueError, OSError) as error:
         return fail(NAME, str(error))
     return 0
 

@@ -25,7 +25,7 @@ from rstar2_train.evaluation.sampling import SampleKey, SampleRequest
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.sandbox_program import read_sources
-from rstar2_train.tools.toolset import load_toolset
+from rstar2_train.tools.toolset import load_tool
 from rstar2_train.tracking.journal import Event, Journal, read_entries, read_event
 
 FORMAT = 2
@@ -55,7 +55,9 @@ def _task_settings(spec: JobSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if spec.tools:
         settings["tools"] = [tool.model_dump(by_alias=False, exclude={"source"}) for tool in spec.tools]
-        settings["tool_programs"] = [tool.program for tool in load_toolset(spec.tools).tools]
+        settings["tool_programs"] = [load_tool(tool).program for tool in spec.tools if not tool.server]
+    if spec.mcp_servers:
+        settings["mcp_servers"] = [server.model_dump(by_alias=False) for server in spec.mcp_servers]
     if spec.rewards:
         settings["rewards"] = [reward.model_dump(by_alias=False, exclude={"source"}) for reward in spec.rewards]
         settings["checkers"] = [read_sources(Path(reward.source))[1] for reward in spec.rewards if reward.source]

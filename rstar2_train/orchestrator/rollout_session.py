@@ -46,6 +46,7 @@ _FAILURE_REASONS: dict[LostTo | None, Reason] = {
     "judge": "JudgeUnavailable",
     "engine": "EngineUnavailable",
     "checker": "BadConfiguration",
+    "server": "ServerUnavailable",
 }
 
 

@@ -14,6 +14,7 @@ from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.toolset import load_toolset
 
@@ -21,11 +22,12 @@ from rstar2_train.tools.toolset import load_toolset
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
     """Return the job's chat format on the tokenizer in `model`. Raises StageFailed when it cannot be used."""
     try:
-        return ChatFormat.load(
-            model, ctx.job.spec.model, tools=load_toolset(ctx.job.spec.tools, ctx.job.spec.rollout.tool)
-        )
+        tools = load_toolset(ctx.job.spec.tools, ctx.job.spec.rollout.tool, ctx.job.spec.mcp_servers)
+        return ChatFormat.load(model, ctx.job.spec.model, tools=tools)
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error
+    except ServerLost as error:
+        raise StageFailed("ServerUnavailable", str(error), retryable=True) from error
 
 
 @dataclass(frozen=True, slots=True)

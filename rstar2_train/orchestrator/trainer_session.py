@@ -23,6 +23,8 @@ from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
 
 log = logging.getLogger(__name__)
 
+UNAVAILABLE: tuple[Reason, ...] = ("EngineUnavailable", "JudgeUnavailable", "ServerUnavailable")
+"""Failures after which the ranks are still healthy."""
 _TIMED_STEPS = 8
 """Number of recent steps whose mean duration gives the estimate of the remaining time."""
 
@@ -30,7 +32,7 @@ _TIMED_STEPS = 8
 class TrainerSession:
     """The ranks of one stage attempt. Use as `async with`.
 
-    On exit the session writes a checkpoint if the body was suspended, or failed because engines or judge are
+    On exit the session writes a checkpoint if the body was suspended, or failed because engines, judge or servers are
     unavailable: the ranks are still healthy.
     """
 
@@ -82,7 +84,7 @@ class TrainerSession:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         await asyncio.wait({self._starting})
-        unavailable = isinstance(error, StageFailed) and error.reason in ("EngineUnavailable", "JudgeUnavailable")
+        unavailable = isinstance(error, StageFailed) and error.reason in UNAVAILABLE
         try:
             if (unavailable or isinstance(error, SuspendRequested)) and self._starting.exception() is None:
                 await self.checkpoint(self._done)

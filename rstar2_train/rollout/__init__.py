@@ -9,7 +9,7 @@
     agent   turn -> tool calls -> turn -> ... -> answer or limit
       |  each turn              |  each call
       v                         v
-    generation                  judge client, or jupyter_tool (one judge session per trajectory)
+    generation                  judge client, jupyter_tool (one judge session per trajectory), or remote_tools (MCP)
       |  failover
       v
     inference.pool --> engines
@@ -20,6 +20,7 @@ Modules:
 - `context`           the shared inputs of a set of rollouts
 - `agent`             the agent loop of one trajectory
 - `generation`        generates one turn, with failover to another engine
+- `remote_tools`      the tools of MCP servers, one session per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_format`       conversations as tokens: prompts, turns, tool responses
 - `scoring`           penalties, verdict and reward of a finished trajectory

@@ -24,7 +24,7 @@ from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, parse_calls, render_fault, render_result
-from rstar2_train.tools.toolset import Toolset
+from rstar2_train.tools.toolset import Tool, Toolset
 from rstar2_train.utils.text import replace_surrogates
 
 
@@ -33,6 +33,13 @@ class ToolExecutor(Protocol):
 
     def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> Coroutine[Any, Any, CallResult]:
         """Execute it. Raises on an infrastructure failure; a failure of the program is a result."""
+
+
+class RemoteCalls(Protocol):
+    """Calls the tools of servers."""
+
+    def call(self, tool: Tool, arguments: str, *, limits: JudgeLimits) -> Coroutine[Any, Any, CallResult]:
+        """Call a tool with checked arguments (JSON). Raises ServerLost on an infrastructure failure."""
 
 
 class TokenGenerator(Protocol):
@@ -70,15 +77,21 @@ class Agent:
         *,
         generate: TokenGenerator,
         executor: ToolExecutor,
+        remote: RemoteCalls | None = None,
         on_calls: OnCalls | None = None,
     ) -> str:
         """Run the loop and fill in `trajectory`, which has its prompt. Return the text that the model wrote.
 
+        `remote`: calls the tools of servers; a job without such tools needs none.
         `on_calls`: called with the calls of a turn when all of them have finished, for example to stream them.
 
         The budget `sampling.max_response_tokens` includes tool output. Tool output that would exhaust it is not
         appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`).
         """
+
+        async def run_call(call: ParsedCall) -> ToolCall:
+            return await self._run_call(call, trajectory.turns - 1, executor, remote)
+
         budget = self.sampling.max_response_tokens
         ids = list(trajectory.prompt_ids)
         model_text: list[str] = []
@@ -111,7 +124,7 @@ class Agent:
             elif trajectory.turns >= self.sampling.max_turns:
                 stop = "max_turns"
             else:
-                stop = await self._run_calls(trajectory, ids, display_text, calls, executor=executor, on_calls=on_calls)
+                stop = await self._run_calls(trajectory, ids, display_text, calls, run_call=run_call, on_calls=on_calls)
         trajectory.stop = stop
         trajectory.text = "".join(display_text)
         return "\n".join(model_text)
@@ -134,12 +147,12 @@ class Agent:
         display_text: list[str],
         calls: Sequence[ParsedCall],
         *,
-        executor: ToolExecutor,
+        run_call: Callable[[ParsedCall], Awaitable[ToolCall]],
         on_calls: OnCalls | None,
     ) -> StopReason | None:
         """Run the tool calls of a turn and append their output; return a stop reason if the loop ends here."""
         started = time.monotonic()
-        results = await asyncio.gather(*(self._run_call(call, trajectory.turns - 1, executor) for call in calls))
+        results = await asyncio.gather(*(run_call(call) for call in calls))
         trajectory.calls += results
         if on_calls is not None:
             await on_calls(results)
@@ -151,7 +164,9 @@ class Agent:
         display_text += [self.chat_format.end_of_turn, reply]
         return None
 
-    async def _run_call(self, call: ParsedCall, turn: int, executor: ToolExecutor) -> ToolCall:
+    async def _run_call(
+        self, call: ParsedCall, turn: int, executor: ToolExecutor, remote: RemoteCalls | None
+    ) -> ToolCall:
         """Execute a call. An invalid call is not executed; its response is the error."""
         if call.fault:
             response = await self._response(render_fault(call))
@@ -160,7 +175,11 @@ class Agent:
             )
         tool = self.tools.by_name[call.name]
         limits = tool.limits(self.limits)
-        result = await executor.run(*tool.snippet(call.code, call.stdin, self.files), limits=limits)
+        if tool.server:
+            assert remote is not None
+            result = await remote.call(tool, call.code, limits=limits)
+        else:
+            result = await executor.run(*tool.snippet(call.code, call.stdin, self.files), limits=limits)
         output = render_result(
             status=result.status,
             stdout=result.stdout,

@@ -8,6 +8,7 @@ trajectory that infrastructure lost is marked and returned with the others; the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -18,13 +19,19 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.context import RolloutContext
-from rstar2_train.rollout.generation import FailoverGenerator, InfrastructureError
+from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
+from rstar2_train.rollout.remote_tools import RemoteTools
 from rstar2_train.rollout.scoring import score_trajectory
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.mcp_session import ServerLost
+
+log = logging.getLogger(__name__)
 
 MAX_LOST_FRACTION = 0.25
 """Largest fraction of rollouts that may be lost to infrastructure before the batch is rejected."""
+SERVER_TRIES = 3
+"""Tries of a rollout that an MCP server or an environment loses. Its state is lost, so it starts again."""
 MAX_CONCURRENT = 16384
 """Trajectories that run or wait for an engine at the same time: one step of the paper, more than its engines run."""
 
@@ -108,7 +115,17 @@ def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -
 
 
 async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context: RolloutContext) -> Trajectory:
-    """Run and score one trajectory, or mark it as lost."""
+    """Run and score one trajectory, or mark it as lost. A rollout that a server loses is run again."""
+    for tries in range(1, SERVER_TRIES + 1):
+        trajectory = await _try_rollout(problem, prompt_ids, sample, context)
+        if trajectory.lost_to != "server" or tries == SERVER_TRIES:
+            break
+        log.warning("rollout %d of %s: %s; it is run again", sample, problem.id, trajectory.error)
+        await asyncio.sleep(Backoff().seconds(tries))
+    return trajectory
+
+
+async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, context: RolloutContext) -> Trajectory:
     trajectory = Trajectory(
         prompt_id=problem.id,
         sample=sample,
@@ -134,6 +151,8 @@ async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context
         trajectory.mark_lost("engine", error)
     except JudgeUnavailable as error:
         trajectory.mark_lost("judge", error)
+    except ServerLost as error:
+        trajectory.mark_lost("server", error)
     return trajectory
 
 
@@ -150,8 +169,8 @@ async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContex
         await generator.wait_for_engine()
         started = time.monotonic()
         trajectory.started_at = time.time()
-        async with _tool(agent, context.judge) as tool:
-            model_text = await agent.run(trajectory, generate=generator, executor=tool)
+        async with _tool(agent, context.judge) as tool, RemoteTools(agent.tools.servers) as remote:
+            model_text = await agent.run(trajectory, generate=generator, executor=tool, remote=remote)
         trajectory.seconds = time.monotonic() - started
         finished = len(trajectory.prompt_ids) + trajectory.response_tokens
         return model_text

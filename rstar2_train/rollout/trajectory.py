@@ -14,7 +14,8 @@ from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
-LostTo = Literal["engine", "judge", "checker"]
+LostTo = Literal["engine", "judge", "checker", "server"]
+"""`server`: an MCP server, or an environment."""
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ class Trajectory:
         return sum(call.is_error for call in self.calls)
 
     def mark_lost(self, lost_to: LostTo, error: Exception) -> None:
-        """Mark the rollout as lost to a failure of the engines or the judge."""
+        """Mark the rollout as lost to a failure of a service."""
         self.stop, self.verdict = "infrastructure", "internal"
         self.lost_to, self.error = lost_to, f"{lost_to}: {error}"
 

@@ -18,6 +18,7 @@ from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.jupyter_tool import JupyterTool
+from rstar2_train.rollout.remote_tools import RemoteTools
 from rstar2_train.rollout.trajectory import StopReason, ToolCall, Trajectory
 from rstar2_train.serving.engine_client import StreamingEngine, TurnGenerator
 from rstar2_train.serving.errors import ApiError
@@ -25,6 +26,7 @@ from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
+from rstar2_train.tools.mcp_session import ServerLost
 
 Emit = Callable[[str], Awaitable[None]]
 """Sends a piece of text to the client."""
@@ -107,14 +109,16 @@ class Completion:
         )
         trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=self.prompt_ids)
         try:
-            async with self._tool() as tool:
+            async with self._tool() as tool, RemoteTools(chat_format.tools.servers) as remote:
                 status, patience = context.judge.status, context.judge_patience
                 executor = JudgeWithTimeout(tool, status=status, patience_seconds=patience)
-                await agent.run(trajectory, generate=turns, executor=executor, on_calls=emit_outputs)
+                await agent.run(trajectory, generate=turns, executor=executor, remote=remote, on_calls=emit_outputs)
         except JudgeUnavailable as error:
             raise ApiError(
                 503, f"the code judge is unavailable, so a tool call failed: {error}", code="judge_unavailable"
             ) from error
+        except ServerLost as error:
+            raise ApiError(503, f"a tool call failed: {error}", code="server_unavailable") from error
         finished = trajectory.stop == "answered" or turns.stopped
         return CompletionEnd(
             finish_reason="stop" if finished else "length",

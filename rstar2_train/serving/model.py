@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rstar2_train.api.roles import AcceleratorSpec, ExecutorSpec, JudgeSpec, ModelSource, RolloutSpec, ToolName
 from rstar2_train.api.state_dir import JobState
-from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.api.tasks import MCPServerSpec, ToolSpec
 from rstar2_train.inference.server import EngineCommand, engine_command
 from rstar2_train.inference.tool_call_args import tool_call_arguments
 from rstar2_train.launch.model_folder import ModelNotFound, context_length, read_config
@@ -36,6 +36,7 @@ class ServingModel:
     """Prompts and chat template."""
     rollout: RolloutSpec
     tools: list[ToolSpec]
+    servers: list[MCPServerSpec]
     judge: JudgeSpec
     executor: ExecutorSpec
     config: dict[str, Any]
@@ -46,8 +47,9 @@ class ServingModel:
     """Accelerator of this machine; that of the job may be another."""
 
     def chat_format(self) -> ChatFormat:
-        """Return the chat format of its conversations. Raises ChatFormatError and SourceError."""
-        return ChatFormat.load(self.folder, self.source, tools=load_toolset(self.tools, self.rollout.tool))
+        """Return the chat format of its conversations. Raises ChatFormatError, SourceError and ServerLost."""
+        tools = load_toolset(self.tools, self.rollout.tool, self.servers)
+        return ChatFormat.load(self.folder, self.source, tools=tools)
 
     def engine(self, *, port: int) -> EngineCommand:
         """Return the command line of its engine, which also parses calls of a client's own tools. Raises ValueError."""
@@ -133,6 +135,7 @@ def _from_folder(folder: Path) -> ServingModel:
             source=ModelSource(source=str(folder)),
             rollout=RolloutSpec(),
             tools=[],
+            servers=[],
             judge=JudgeSpec(),
             executor=ExecutorSpec(),
             config=config,
@@ -145,6 +148,7 @@ def _from_folder(folder: Path) -> ServingModel:
         source=job.spec.model,
         rollout=job.spec.rollout,
         tools=job.spec.tools,
+        servers=job.spec.mcp_servers,
         judge=job.spec.judge,
         executor=job.spec.executor,
         config=config,

@@ -5,7 +5,8 @@
       v
     toolset <-- rollout.chat_format (system prompt), rollout.agent (programs of calls)
       |  |'-> function_schema           signature of a user's function
-      |  '--> sandbox_program --> sandbox_runner (runs in the sandbox)
+      |  |-> sandbox_program --> sandbox_runner (runs in the sandbox)
+      |  '-> remote_schema, mcp_session --> mcp_stdio, bounded_http
       v
     schema  <-- data.prepare and data.tiny (demonstrations)
 
@@ -14,6 +15,10 @@ Modules:
 - `schema`           the signatures of the built-in tools, and the prompt section that describes tools
 - `function_schema`  reads the signature of a user's function from its text
 - `toolset`          the tools of a job: signatures, checks of arguments, programs of calls
+- `remote_schema`    signature of a tool that a server describes
+- `mcp_session`      a session with an MCP server, with deadline and limits; also used by rollout.remote_tools
+- `mcp_stdio`        transport of a server that is a child process
+- `bounded_http`     HTTP client that stops at a limit
 - `sandbox_program`  the program that calls a user's function in the sandbox
 - `sandbox_runner`   the part of that program that runs in the sandbox
 - `parser`           reads the calls of a turn, and renders the text that answers each of them

@@ -4,7 +4,8 @@
                                                 |-------> parser (names and arguments)
                                                 '-------> rollout.agent (programs for the judge)
 
-A built-in tool runs the model's own program. A function tool runs a user's function with the model's arguments.
+A built-in tool runs the model's own program. A function tool runs a user's function with the model's arguments. A
+remote tool is called at its MCP server (rollout/remote_tools.py).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import ToolName
-from rstar2_train.api.tasks import ToolSpec
+from rstar2_train.api.tasks import MCPServerSpec, ToolSpec
 from rstar2_train.tools.function_schema import read_signature
+from rstar2_train.tools.mcp_session import list_tools
+from rstar2_train.tools.remote_schema import lenient_schema, remote_signature
 from rstar2_train.tools.sandbox_program import SourceError, function_input, function_program, read_sources
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
 from rstar2_train.utils.text import lone_surrogate
@@ -42,6 +45,8 @@ class Tool:
     wall_seconds: int | None = None
     memory_mib: int | None = None
     """Limits of a call; None: the job's."""
+    server: str = ""
+    """Server that runs the calls; empty: the judge."""
 
     @property
     def name(self) -> str:
@@ -66,6 +71,8 @@ class Toolset:
     tools: tuple[Tool, ...]
     in_paper_form: bool = False
     """Whether the system prompt describes them in the form of the paper's Figure 2, else in that of Qwen."""
+    servers: tuple[MCPServerSpec, ...] = ()
+    """MCP servers of the tools."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Tool]:
@@ -100,12 +107,34 @@ def builtin_toolset(name: ToolName = TOOL_NAME) -> Toolset:
     return Toolset((_builtin(name),), in_paper_form=True)
 
 
-def load_toolset(specs: Sequence[ToolSpec], tool: ToolName = TOOL_NAME) -> Toolset:
+def load_toolset(
+    specs: Sequence[ToolSpec], tool: ToolName = TOOL_NAME, servers: Sequence[MCPServerSpec] = ()
+) -> Toolset:
     """Return the tools of `spec.tools`; if it is empty, `tool`, which is `spec.rollout.tool`.
 
-    Reads the users' files and never imports them. Raises SourceError for a file that cannot be used.
+    Reads the users' files and never imports them. Connects to the MCP servers (`spec.mcpServers`) of the tools.
+    Raises SourceError for a file or a server's tool that cannot be used, ServerLost for an unreachable server.
     """
-    return Toolset(tuple(load_tool(spec) for spec in specs)) if specs else builtin_toolset(tool)
+    if not specs:
+        return builtin_toolset(tool)
+    needed = {spec.server for spec in specs}
+    used = tuple(server for server in servers if server.name in needed)
+    remote = list_tools(used)
+    return Toolset(
+        tuple(_remote_tool(spec, remote[spec.server]) if spec.server else load_tool(spec) for spec in specs),
+        servers=used,
+    )
+
+
+def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
+    """Return a tool of an MCP server. Raises SourceError if the server does not offer it, or its schema is unusable."""
+    match = next((tool for tool in offered if tool.name == spec.name), None)
+    if match is None:
+        names = ", ".join(tool.name for tool in offered) or "none"
+        raise SourceError(f"MCP server {spec.server} has no tool {spec.name!r}; its tools: {names}")
+    signature = remote_signature(match.name, match.description or "", match.input_schema)
+    read = _schema_reader(lenient_schema(signature["function"]["parameters"]))
+    return Tool(signature, read, wall_seconds=spec.wall_seconds, server=spec.server or "")
 
 
 def load_tool(spec: ToolSpec) -> Tool:
@@ -153,7 +182,7 @@ def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tupl
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
-    validator = Draft202012Validator({**schema, "additionalProperties": False})
+    validator = Draft202012Validator({"additionalProperties": False, **schema})
 
     def read(arguments: dict[str, Any]) -> tuple[str, str]:
         try:

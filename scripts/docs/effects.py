@@ -63,6 +63,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rollout.tool", replaces("executor", and_attempt=True)),
     ("spec.rollout.*", ATTEMPT),
     ("spec.tools[[]].*", ATTEMPT),
+    ("spec.mcpServers[[]].*", ATTEMPT),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),

@@ -94,6 +94,7 @@ FINE: list[tuple[str, object]] = [
         ),
     ),
     ("spec.tools", [{"name": "execute_python_code_with_standard_io"}, {"name": "f", "source": "pvc://a/f.py"}]),
+    ("spec.mcpServers", [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools"}}]),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
@@ -113,6 +114,15 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "spec.tools",
         [{"name": "f", "source": "pvc://a/f.py", "memory": "2Gi"}],
         "must be between 32Mi and spec.judge.limits.memory, which is 512Mi",
+        None,
+    ),
+    ("spec.tools", [{"name": "f", "server": "s"}], "must name an entry of spec.mcpServers; this job has none", None),
+    ("spec.mcpServers", [{"name": "s"}], "spec.mcpServers[0].url: set either url or command", None),
+    ("spec.mcpServers", [{"name": "s", "url": "tools:8000"}], "must start with http:// or https://", None),
+    (
+        "spec.mcpServers",
+        [{"name": "s", "command": ["serve"], "secretRef": {"name": "tools"}}],
+        "a server on stdio has no bearer token",
         None,
     ),
     ("spec.rewards", [{"name": "r", "type": "Program"}], "is required if type is Program", None),

@@ -42,6 +42,7 @@ def endpoint(context: BuildContext) -> list[Manifest]:
             ENGINE_TOKEN: "engine-token",
             JUDGE_TOKEN: "judge-token",
         },
+        env_from=[server.secret_ref for server in context.job.spec.mcp_servers],
         ports={"http": names.ENDPOINT_PORT},
         mounts=[{**mount, "readOnly": True} for mount in mounts],
         resources=RESOURCES,

@@ -1,6 +1,6 @@
 """NetworkPolicies: deny all traffic of the job's pods, then allow the flows of the design.
 
-trainer ──> any address (engines, judge, trainers, API server, MLflow); ingress only from trainers (Ray, gloo, RCCL)
+trainer ──> any address (engines, judge, API server, MLflow, MCP servers); ingress only from trainers (Ray, gloo, RCCL)
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
 rollout, executor, redis ──> no egress
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
@@ -47,14 +47,17 @@ def network(context: BuildContext) -> list[Manifest]:
 
 
 def serving_network(context: BuildContext) -> list[Manifest]:
-    """Return the policies of a served model: endpoint -> rollout, judge; judge -> redis, executor.
+    """Return the policies of a served model: endpoint -> rollout, judge, MCP servers; judge -> redis, executor.
 
     Only `kubectl port-forward`, which connects from the pod's own node, reaches the endpoint.
     """
     flows: Flows = {
         "endpoint": (
             [],
-            [DNS, _to(context, "rollout", names.ENGINE_PORT), _to(context, "judge", names.JUDGE_PORT)],
+            # An MCP server may have any address and port.
+            [ANYWHERE]
+            if context.job.spec.mcp_servers
+            else [DNS, _to(context, "rollout", names.ENGINE_PORT), _to(context, "judge", names.JUDGE_PORT)],
         ),
         "rollout": ([_from(context, "endpoint", names.ENGINE_PORT)], []),
         **_judge_flows(context, caller="endpoint"),

@@ -126,7 +126,7 @@ def _stage_template(
         command=command,
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
-        env_from=[context.job.spec.tracking.mlflow.secret_ref],
+        env_from=[context.job.spec.tracking.mlflow.secret_ref, *(s.secret_ref for s in context.job.spec.mcp_servers)],
         secrets={ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"},
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
         ports={"ray": ports.RAY},

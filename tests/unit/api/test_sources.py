@@ -102,3 +102,12 @@ def test_sources_hub_value_has_repository_and_file() -> None:
     source = split_hub("hf://datasets/BytedTsinghua-SIA/DAPO-Math-17k/data/dapo.parquet")
     assert source == HubSource("BytedTsinghua-SIA/DAPO-Math-17k", "dataset", None, "data/dapo.parquet")
     assert source.folder(PurePosixPath("/s")) == PurePosixPath("/s/datasets/BytedTsinghua-SIA--DAPO-Math-17k")
+
+
+def test_sources_stdio_server_is_rejected_in_a_cluster() -> None:
+    """A server on stdio would be a child of the trainer; the error names the remedy."""
+    tools = [{"name": "add", "server": "kit"}]
+    manifest = job(tools=tools, mcpServers=[{"name": "kit", "command": ["python", "kit.py"]}])
+    with pytest.raises(InvalidJob, match=r"spec\.mcpServers\[0\]\.command.*is only for `rstar2 run`.*set url"):
+        resolved_sources(manifest, STATE)
+    assert resolved_sources(job(tools=tools, mcpServers=[{"name": "kit", "url": "http://kit:8000/mcp"}]), STATE)

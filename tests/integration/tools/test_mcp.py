@@ -1,0 +1,150 @@
+"""Tools of real MCP servers on stdio and HTTP: answers, errors, limits, and servers that fail."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.api.stages import Sampling
+from rstar2_train.api.tasks import MCPServerSpec, RewardSpec, ToolSpec
+from rstar2_train.data.problems import Problem
+from rstar2_train.rewards.task_rewards import TaskRewards
+from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import collect_groups
+from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.mcp_session import McpSession, ServerLost
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.tools.schema import call_text
+from rstar2_train.tools.toolset import load_toolset
+from rstar2_train.utils.ports import free_ports
+from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.scripted_pool import ScriptedPool
+
+__all__ = ["chat_format", "model_folder"]
+
+LAST_TURN = "<answer>\\boxed{2}</answer>"
+SUPPORT = Path(__file__).parents[2] / "support"
+STDIO = MCPServerSpec(name="kit", command=[sys.executable, str(SUPPORT / "mcp_server.py"), "stdio"])
+
+
+def start(*argv: object) -> subprocess.Popen[bytes]:
+    """Start a server whose last argument is its port, and wait until it listens."""
+    process = subprocess.Popen([sys.executable, *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", int(str(argv[-1])))).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return process
+    raise AssertionError(f"{argv} exited with {process.returncode}")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The URL of the test server."""
+    (port,) = free_ports(1)
+    process = start(SUPPORT / "mcp_server.py", port)
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.kill()
+    process.wait()
+
+
+async def sample(
+    chat_format: ChatFormat, server: MCPServerSpec, calls: str, **tools: Any
+) -> tuple[Trajectory, ScriptedPool]:
+    """Run one rollout: a turn with these calls, then the answer 2. `tools`: fields of the tools by name."""
+    specs = [ToolSpec(name=name, server="kit", **fields) for name, fields in tools.items()]
+    own = ChatFormat(chat_format.tokenizer, system_prompt="{tools}", tools=load_toolset(specs, servers=[server]))
+    pool: Any = ScriptedPool(own, lambda text, _: LAST_TURN if "<tool_response>" in text else calls)
+    sampling = Sampling(max_response_tokens=4000)
+    agent = Agent(chat_format=own, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits(wall_seconds=20))
+    judge: Any = None
+    rewards = TaskRewards([RewardSpec(name="exact", type="Exact")])
+    context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(1,), rewards=rewards)
+    ((trajectory,),) = await collect_groups([Problem("p", "q", "2")], samples=1, context=context)
+    return trajectory, pool
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_mcp_calls_have_responses_and_statuses(chat_format: ChatFormat, url: str, transport: str) -> None:
+    """Results and tool errors reach the model; wrong arguments and unlisted tools never reach the server."""
+    server = STDIO if transport == "stdio" else MCPServerSpec(name="kit", url=url)
+    texts = [
+        call_text("add", {"a": 1}),
+        call_text("fail", {"reason": "no such row"}),
+        call_text("add", {"a": "1"}),
+        call_text("add", {"a": 1, "c": 2}),
+        call_text("count", {}),
+        call_text("flood", {"characters": 100_000}),
+    ]
+    trajectory, _ = await sample(chat_format, server, "".join(texts), add={}, fail={}, flood={})
+    assert [(call.name, call.status, call.response) for call in trajectory.calls] == [
+        ("add", "ok", "2"),
+        ("fail", "error", "error: Error executing tool fail: no such row"),
+        ("add", "malformed", "error: invalid tool call: \"a\": '1' is not of type 'integer'"),
+        (
+            "add",
+            "malformed",
+            "error: invalid tool call: Additional properties are not allowed ('c' was unexpected)",
+        ),
+        ("count", "unknown_tool", "error: unknown tool 'count'"),
+        ("flood", "output_limit", "error: too much output"),
+    ]
+    assert (trajectory.verdict, trajectory.reward, trajectory.call_errors) == ("correct", 1.0, 5)
+
+
+async def test_mcp_stdio_session_is_one_rollout(chat_format: ChatFormat) -> None:
+    """The calls of a rollout share a process; another rollout has another one."""
+    for _ in range(2):
+        trajectory, _ = await sample(chat_format, STDIO, call_text("count", {}) * 2, count={})
+        assert [call.response for call in trajectory.calls] == ["1", "2"]
+
+
+@pytest.mark.parametrize("tool", ["hang", "exit_now"])
+async def test_mcp_lost_server_excludes_the_rollout(chat_format: ChatFormat, tool: str) -> None:
+    """A rollout whose server hangs or dies is run again with a new session, then excluded, never scored."""
+    trajectory, pool = await sample(chat_format, STDIO, call_text(tool, {}), **{tool: {"wall_seconds": 1}})
+    assert (trajectory.lost_to, trajectory.failed, pool.requests) == ("server", True, 3)
+    expected = "did not answer the call of hang within 1 s" if tool == "hang" else "during the call of exit_now"
+    assert expected in trajectory.error
+
+
+def test_load_toolset_unusable_server_is_named() -> None:
+    """A tool that the server does not offer, and a server that does not start, are named before the job starts."""
+    with pytest.raises(SourceError, match="MCP server kit has no tool 'subtract'; its tools: add, fail"):
+        load_toolset([ToolSpec(name="subtract", server="kit")], servers=[STDIO])
+    for command in (["false"], ["/no/such/program"]):
+        with pytest.raises(ServerLost, match="MCP server kit cannot be used"):
+            load_toolset([ToolSpec(name="f", server="kit")], servers=[MCPServerSpec(name="kit", command=command)])
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("fault", ["malformed", "wrong_shape", "flood", "hang", "drip", "exit"])
+async def test_mcp_faulty_server_is_lost(transport: str, fault: str) -> None:
+    """Each violation of the protocol is an infrastructure failure, at the latest after the deadline of the call."""
+    peer = SUPPORT / "faulty_peer.py"
+    if transport == "http":
+        (port,) = free_ports(1)
+        process = start(peer, fault, port)
+        spec = MCPServerSpec(name="kit", url=f"http://127.0.0.1:{port}/mcp")
+    else:
+        spec = MCPServerSpec(name="kit", command=[sys.executable, str(peer), fault])
+    async with McpSession(spec) as session:
+        assert [tool.name for tool in session.tools] == ["add"]
+        with pytest.raises(ServerLost, match="MCP server kit"):
+            await session.call("add", {"a": 1}, seconds=0.5)
+    if transport == "http":
+        process.kill()
+        process.wait()
