@@ -75,8 +75,8 @@ class FakeRollouts:
 class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""
 
-    def prompt_ids(self, text: str, *, as_is: bool, tools: object) -> list[int]:
-        return [ord(letter) for letter in text]
+    def problem_ids(self, problem: Problem) -> list[int]:
+        return [ord(letter) for letter in problem.problem]
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
