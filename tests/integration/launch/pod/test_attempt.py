@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,7 @@ from tests.support.fake_configmap_server import FakeConfigMapServer
 pytestmark = pytest.mark.timeout(3000)
 UID = "11111111-2222-3333-4444-555555555555"
 WAIT_SECONDS = 900
+WAITING = "waiting for the head at"
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 SFT = {
     "data": "generated://tiny-smoke/sft.jsonl", "epochs": 3, "batchSize": 8, "maxTokens": 256,
@@ -100,6 +101,12 @@ class Pods:
             return process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
             pytest.fail(f"{process.args} did not exit:\n{self.log.read_text()[-5000:]}")
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not reached():
+            assert time.monotonic() < deadline, self.log.read_text()[-5000:]
+            time.sleep(0.1)
 
     def progress(self) -> Progress | None:
         text = self.api.data.get("progress.json")
@@ -195,12 +202,14 @@ def test_launch_next_attempt_resumes_and_completes(pods: Pods) -> None:
 
 def test_launch_older_attempt_is_stale(pods: Pods) -> None:
     """It exits without a write to the storage or the ConfigMap."""
-    before = pods.outcome()
-    assert pods.wait(pods.attempt(1)[0]) == ExitCode.RETRYABLE
+    before, waiting = pods.outcome(), pods.log.read_text().count(WAITING)
+    head, worker = pods.attempt(1)
+    assert pods.wait(head) == ExitCode.RETRYABLE
     assert "attempt 1 is stale: the stage belongs to attempt 2" in pods.termination_log.read_text()
     assert pods.outcome() == before and pods.state.stage("sft").attempt() == AttemptRecord(attempt=2, uid=UID)
-    pods.started[-2].terminate()  # its second pod waits for a head that does not start
-    assert pods.wait(pods.started[-2]) == ExitCode.DONE
+    pods.until(lambda: pods.log.read_text().count(WAITING) > waiting)  # its second pod: the head does not start
+    worker.terminate()
+    assert pods.wait(worker) == ExitCode.DONE
 
 
 def test_launch_recreated_job_uses_its_storage(pods: Pods) -> None:
