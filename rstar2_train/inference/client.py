@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ _LIVE_FIGURES = ("kv_cache_usage_perc", "num_requests_running", "num_requests_wa
 _LIVE_FIGURE = re.compile(rf"^vllm:({'|'.join(_LIVE_FIGURES)})(?:\{{[^}}]*\}})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SHORT_SECONDS = 30.0
+_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
 LOADING = "loading"
 """Weight version of an engine while it loads weights, and after a failed load."""
 
@@ -159,20 +161,28 @@ class EngineClient:
     ) -> None:
         """Load the last version of a chain of snapshot and deltas (absolute paths), as `load_weights` loads a folder.
 
-        The engine reads and verifies the files before its requests are aborted. `version_id`: id of that version in its
-        manifest; `fresh`: read the whole chain, also if the engine has a part of it.
+        The engine reads and verifies the files while it generates; only then its requests stop. `version_id`: id of
+        that version in its manifest; `fresh`: read the whole chain, also if the engine has a part of it.
         """
         async with self._deadline(version, seconds):
-            results = await self._call_workers(
-                "rstar2_fetch", [str(folder) for folder in chain], fresh, seconds=seconds
-            )
-            self._check_results(results, version)
+            self._check_results(await self._fetch(chain, fresh=fresh, seconds=seconds), version)
             await self._replace_weights(
                 lambda: self._call_workers("rstar2_swap", version_id, seconds=seconds),
                 version=version,
                 seconds=seconds,
                 keep_requests=keep_requests,
             )
+
+    async def _fetch(self, chain: Sequence[Path], *, fresh: bool, seconds: float) -> list[dict[str, Any]]:
+        """Let the workers read a chain; return each worker's result."""
+        arguments = (secrets.token_hex(8), [str(folder) for folder in chain], fresh)
+        wait = _FIRST_POLL_SECONDS
+        while True:
+            results = await self._call_workers("rstar2_fetch", *arguments, seconds=seconds)
+            if all(result["ok"] is not None for result in results):
+                return results
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LAST_POLL_SECONDS)
 
     async def workers(self) -> int:
         """Return the number of processes that hold a part of the model."""

@@ -1,8 +1,14 @@
-"""The host copy of a vLLM worker's process, and its tensors. Imported only inside vLLM."""
+"""The host copy of a vLLM worker's process, its tensors, and the thread that reads versions into it.
+
+The engine generates while the thread reads: files of gigabytes, or storage that hangs, stop no request. Imported only
+inside vLLM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +17,37 @@ import torch
 from rstar2_train.weights.host_copy import HostCopy
 
 _copy = HostCopy()
+_reader = ThreadPoolExecutor(1, thread_name_prefix="rstar2-read")
+_reads: dict[str, Future[int]] = {}
+"""The last read by its ticket; at most one."""
 
 
 def host_copy() -> HostCopy:
     """Return the copy of this process: a process has one worker. Deltas and collective transfers share it."""
     return _copy
+
+
+def read_versions(ticket: str, folders: Sequence[Path], *, fresh: bool) -> Future[int]:
+    """Return the read of a ticket, whose result is its bytes; start it if the last read had another ticket.
+
+    A read that has not started is cancelled. One that runs cannot be, so the new one waits for it.
+    """
+    if ticket not in _reads:
+        for read in _reads.values():
+            read.cancel()
+        _reads.clear()
+        _reads[ticket] = _reader.submit(_read, folders, fresh=fresh)
+    return _reads[ticket]
+
+
+def is_reading() -> bool:
+    """Whether a read has not ended."""
+    return any(not read.done() for read in _reads.values())
+
+
+def _read(folders: Sequence[Path], *, fresh: bool) -> int:
+    _copy.update(folders, fresh=fresh)
+    return _copy.read_bytes
 
 
 def host_tensors(copy: HostCopy) -> Iterator[tuple[str, torch.Tensor]]:

@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 
-from rstar2_train.inference.host_weights import host_copy, host_tensors, repack_tied_head
+from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, repack_tied_head
 from rstar2_train.weights.shard_file import bit_sum
 from rstar2_train.weights.tensor_group import TensorGroup, client_store, own_address
 from rstar2_train.weights.transfer import BACKEND, TensorInfo
@@ -76,6 +76,8 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
         if group is None:
             raise ValueError("the worker has not joined a transfer")
         self._group = None
+        if is_reading():
+            raise ValueError("the worker still reads an earlier version from files")
         copy.clear()
         infos = [TensorInfo(**tensor) for tensor in update_info.tensors]
         arrays = [copy.allocate(info.name, info.shape, info.dtype) for info in infos]

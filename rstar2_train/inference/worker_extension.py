@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from rstar2_train.inference import parameter_hashes
 from rstar2_train.inference import transfer_backend as transfer_backend  # registers the backend
-from rstar2_train.inference.host_weights import host_copy, host_tensors, repack_tied_head
+from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, read_versions, repack_tied_head
 from rstar2_train.weights.shard_file import ShardFileInvalid
 
 TIED_HEAD = "lm_head.weight"
@@ -46,27 +46,31 @@ class WeightExtension:
         repack_tied_head(self.model_runner.get_model(), self.vllm_config)
         return {"ok": True}
 
-    def rstar2_fetch(self, folders: list[str], fresh: bool) -> dict[str, Any]:
-        """Bring the host copy to the last version of a chain; the model keeps its weights.
+    def rstar2_fetch(self, ticket: str, folders: list[str], fresh: bool) -> dict[str, Any]:
+        """Bring the host copy to the last version of a chain in the background; the model keeps its weights.
 
-        Returns the bytes that were read as `{"ok": True, "bytes": ...}`, or `{"ok": False, "why": ...}` for files that
-        are missing, damaged, or of another model.
+        The first call of a ticket starts the read, the next ones report on it: `{"ok": None}` until it ends, then its
+        bytes as `{"ok": True, "bytes": ...}`, or `{"ok": False, "why": ...}` for files that are missing, damaged, or of
+        another model.
         """
-        copy = host_copy()
+        read = read_versions(ticket, [Path(folder) for folder in folders], fresh=fresh)
+        if not read.done():
+            return {"ok": None}
         try:
-            copy.update([Path(folder) for folder in folders], fresh=fresh)
+            size = read.result()
         except ShardFileInvalid as error:
             return {"ok": False, "why": str(error)}
+        copy = host_copy()
         mismatch = self._rstar2_difference(dict(copy.shapes), folder=Path(folders[-1]))
         if mismatch:
             copy.clear()
             return {"ok": False, "why": mismatch}
-        return {"ok": True, "bytes": copy.read_bytes}
+        return {"ok": True, "bytes": size}
 
     def rstar2_swap(self, version_id: str) -> dict[str, Any]:
         """Replace the weights with those of the host copy, which must hold version `version_id`. Returns as `load`."""
         copy = host_copy()
-        if copy.id != version_id:
+        if is_reading() or copy.id != version_id:
             return {"ok": False, "why": f"the host copy holds version {copy.id}, not {version_id}"}
         # All tensors, also the unchanged ones: vLLM would leave the rest of a fused layer uninitialised.
         self.model_runner.reload_weights(weights_iterator=host_tensors(copy))

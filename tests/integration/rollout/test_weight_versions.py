@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import threading
@@ -79,6 +80,29 @@ async def test_engine_refuses_damaged_version_and_heals(
     await pool.push(trainer.publish(snapshot=True))
     expected = folder_hashes(trainer.export("healed"))
     assert (await engine_hashes(client)).items() >= expected.items()
+
+
+async def test_engine_generates_while_the_storage_hangs(
+    pool: EnginePool, engine: Engine, trainer: VersionTrainer
+) -> None:
+    """A file that cannot be read until later stops no request; the version is loaded when it can be."""
+    client = pool.client(engine.url)
+    await pool.push(trainer.publish())
+    trainer.update(1e-3)
+    update = trainer.publish()
+    (file,) = update.chain[-1].glob("*.shards")
+    content = file.read_bytes()
+    file.unlink()
+    os.mkfifo(file)  # a reader waits until a writer opens it
+    load = client.load_chain(update.chain, update.version, version_id=update.version_id, seconds=120)
+    loading = asyncio.create_task(load)
+    await asyncio.sleep(0.5)
+    sample = await client.generate([5, 6, 7], max_tokens=4, seed=1)
+    assert len(sample.token_ids) > 0 and sample.weight_version == "v0" and not loading.done()
+    await asyncio.to_thread(file.write_bytes, content)
+    await loading
+    assert await client.weight_version() == update.version
+    assert (await engine_hashes(client)).items() >= folder_hashes(trainer.export("late")).items()
 
 
 def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> DeltaUpdate:
