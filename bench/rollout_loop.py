@@ -8,7 +8,6 @@ or its tool prints as much as the judge passes on.
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
 import random
 import tempfile
@@ -25,6 +24,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient, Generation
+from rstar2_train.inference.turn_wire import PART_TOKENS, TurnPart, decode_request, encode_part
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -125,25 +125,33 @@ async def _measure(chat_format: ChatFormat, port: int, *, rounds: int) -> dict[s
 _KINDS = ("call", "answer", "tags")
 
 
+def _parts(ids: list[int]) -> list[TurnPart]:
+    """Return a reply as the engine streams it."""
+    return [
+        TurnPart(
+            ids[start : start + PART_TOKENS],
+            [-random.Random(at).random() for at in range(start, min(len(ids), start + PART_TOKENS))],
+            [("v1", 0)],
+            "stop" if start + PART_TOKENS >= len(ids) else None,
+        )
+        for start in range(0, len(ids), PART_TOKENS)
+    ]
+
+
 def _serve(port: int, replies: dict[str, list[int]]) -> None:
     """Serve the stub engine: the request's seed names the reply."""
-    bodies = {
-        kind: json.dumps(
-            {
-                "token_ids": ids,
-                "logprobs": [round(-random.Random(at).random(), 6) for at in range(len(ids))],
-                "finish_reason": "stop",
-                "weight_versions": ["v1"],
-            }
-        ).encode()
-        for kind, ids in replies.items()
-    }
+    bodies = {kind: [encode_part(part) for part in _parts(ids)] for kind, ids in replies.items()}
 
-    async def generate(request: web.Request) -> web.Response:
-        body = await request.read()
-        seed = int(body.rsplit(b'"seed":', 1)[1].split(b",", 1)[0])
-        await asyncio.sleep(random.uniform(*DELAY))
-        return web.Response(body=bodies[_KINDS[seed]], content_type="application/json")
+    async def generate(request: web.Request) -> web.StreamResponse:
+        parameters, _ = decode_request(await request.read())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        parts = bodies[_KINDS[parameters["seed"]]]
+        seconds = random.uniform(*DELAY)
+        for part in parts:
+            await asyncio.sleep(seconds / len(parts))
+            await response.write(part)
+        return response
 
     async def health(_: web.Request) -> web.Response:
         return web.Response()

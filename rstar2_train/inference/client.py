@@ -1,7 +1,8 @@
 """HTTP client of one vLLM engine: token ids in; sampled ids, their log-probabilities and the weight version out.
 
-The pool (`pool.py`) selects the engine. Sampling uses the project's own route in the engine (`generate_route.py`), all
-other calls use vLLM's routes. A cancelled request closes its connection, and the engine aborts it.
+The pool (`pool.py`) selects the engine. Sampling uses the project's own route in the engine (`generate_route.py`) with
+binary bodies (`turn_wire.py`), all other calls use vLLM's routes. A cancelled request closes its connection, and the
+engine aborts it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import aiohttp
 
 from rstar2_train.inference.policies import EngineLoad
+from rstar2_train.inference.turn_wire import SIZES, TurnPart, decode_part, encode_request, frame_bytes
 from rstar2_train.weights.transfer import Offer, TensorInfo, update_info
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
@@ -54,6 +56,66 @@ class Generation:
     """Each version that the engine loaded during the request, with the position of its first token."""
 
 
+@dataclass(slots=True)
+class SampledTurn:
+    """A turn as its parts arrive, from one engine or, after failures, from several."""
+
+    accepts: Callable[[str], bool] = lambda version: True
+    """Whether the tokens of a weight version may be used."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """Each weight version, with the position of its first token."""
+    finish_reason: Literal["stop", "length"] | None = None
+    """None before the end of the turn."""
+    _start: int = 0
+    """Tokens at the start of the present request."""
+
+    def resume(self) -> None:
+        """Start a request for the rest of the turn."""
+        self._start = len(self.token_ids)
+
+    def add(self, part: TurnPart, *, url: str) -> None:
+        """Append a part of the present request. Raises EngineUnavailable or EngineRejected for an invalid one."""
+        if part.error:
+            raise EngineUnavailable(f"{url} failed during a turn: {part.error}")
+        if len(part.logprobs) != len(part.token_ids):
+            raise EngineUnavailable(
+                f"{url} returned {len(part.logprobs)} log-probabilities for {len(part.token_ids)} tokens"
+            )
+        if part.token_ids and not part.versions:
+            raise EngineUnavailable(f"{url} reports no weight version for a request")
+        if math.isnan(sum(part.logprobs)):
+            raise EngineRejected(
+                f"{url} returned NaN log-probabilities: the weights of version {part.versions[-1][0]!r} are broken"
+            )
+        for version, _ in part.versions:
+            if not self.accepts(version):
+                raise EngineUnavailable(
+                    f"{url} sampled with weight version {version!r}, which this rollout does not accept: the engine "
+                    "has restarted"
+                )
+        self.token_ids += part.token_ids
+        self.logprobs += part.logprobs
+        known = [span for span in self.versions if span[1] < self._start]
+        for version, at in part.versions:
+            if self._start + at < len(self.token_ids) and (not known or known[-1][0] != version):
+                known.append((version, self._start + at))
+        self.versions = known
+        if part.finish_reason in ("stop", "length"):
+            self.finish_reason = cast(Literal["stop", "length"], part.finish_reason)
+        elif part.finish_reason is not None:
+            raise EngineUnavailable(f"{url} finished a request with reason {part.finish_reason!r}")
+
+    def generation(self) -> Generation:
+        """Return the finished turn. Raises EngineUnavailable if it has no tokens."""
+        if self.finish_reason is None or not self.versions:
+            raise EngineUnavailable("an engine finished a request without a token")
+        return Generation(
+            self.token_ids, self.logprobs, self.finish_reason, self.versions[0][0], later_versions=self.versions[1:]
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     """The capacity of one engine."""
@@ -69,9 +131,11 @@ class EngineLimits:
 class EngineClient:
     """The client of one engine. All engines share one HTTP session."""
 
-    def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, part_tokens: int | None = None) -> None:
+        """`part_tokens`: tokens of each streamed part of a turn; default: the engine's."""
         self.url = url.rstrip("/")
         self._session = session
+        self._part_tokens = part_tokens
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def generate(
@@ -83,21 +147,31 @@ class EngineClient:
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        turn: SampledTurn | None = None,
     ) -> Generation:
-        """Sample at most `max_tokens` after `prompt_ids`, up to one of `stop_ids`.
+        """Sample a turn of at most `max_tokens` after `prompt_ids`, up to one of `stop_ids`.
 
+        `turn`: receives each part as it arrives. If it has tokens of a lost engine, only the rest is sampled.
         Raises EngineUnavailable when the engine cannot serve it now, EngineRejected when the request is invalid.
         """
-        body = {
-            "token_ids": list(prompt_ids),
-            "max_tokens": max_tokens,
+        turn = turn or SampledTurn()
+        turn.resume()
+        parameters: dict[str, Any] = {
+            "max_tokens": max_tokens - len(turn.token_ids),
             "temperature": temperature,
             "top_p": top_p,
             "seed": seed,
             "stop_token_ids": list(stop_ids),
         }
-        reply = await self._post("/rstar2/generate", body, seconds=60 + max_tokens / 5)
-        return checked_generation(reply, url=self.url)
+        if self._part_tokens is not None:
+            parameters["part_tokens"] = self._part_tokens
+        body = encode_request(parameters, [*prompt_ids, *turn.token_ids])
+        async with self._request("POST", "/rstar2/generate", seconds=60 + max_tokens / 5, data=body) as response:
+            while turn.finish_reason is None:
+                sizes = await response.content.readexactly(SIZES.size)
+                part = decode_part(sizes, await response.content.readexactly(frame_bytes(sizes)))
+                turn.add(part, url=self.url)
+        return turn.generation()
 
     async def healthy(self) -> bool:
         """Return whether the engine reports that it is healthy."""
@@ -301,20 +375,29 @@ class EngineClient:
         return await self._call("POST", path, body=body, seconds=seconds)
 
     async def _call(self, method: str, path: str, *, seconds: float, body: dict[str, Any] | None = None) -> Any:
+        async with self._request(method, path, seconds=seconds, json=body) as response:
+            return await response.json()
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, *, seconds: float, **body: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and pass on its response of status 200. Raises EngineUnavailable or EngineRejected."""
         timeout = aiohttp.ClientTimeout(total=seconds)
         try:
             async with self._session.request(
-                method, self.url + path, json=body, headers=self._headers, timeout=timeout
+                method, self.url + path, headers=self._headers, timeout=timeout, **body
             ) as response:
                 if response.status == 200:
-                    return await response.json()
+                    yield response
+                    return
                 text = (await response.text())[:500]
                 if response.status < 500 and response.status not in (408, 429):
                     raise EngineRejected(f"{self.url}{path} returned {response.status}: {text}")
                 raise EngineUnavailable(f"{self.url}{path} returned {response.status}: {text}")
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
 
     async def _text(self, path: str) -> str:
@@ -324,23 +407,3 @@ class EngineClient:
                 return await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
-
-
-def checked_generation(reply: dict[str, Any], *, url: str) -> Generation:
-    """Return an engine's reply as a turn. Raises EngineUnavailable or EngineRejected for an invalid one."""
-    reason = reply["finish_reason"]
-    if reason not in ("stop", "length"):
-        raise EngineUnavailable(f"{url} finished a request with reason {reason!r}")
-    token_ids: list[int] = reply["token_ids"]
-    logprobs: list[float] = reply["logprobs"]
-    spans: list[tuple[str, int]] = [(version, end) for version, end in reply["weight_versions"]]
-    if not spans:
-        raise EngineUnavailable(f"{url} reports no weight version for a request")
-    if len(logprobs) != len(token_ids):
-        raise EngineUnavailable(f"{url} returned {len(logprobs)} log-probabilities for {len(token_ids)} tokens")
-    if math.isnan(sum(logprobs)):
-        raise EngineRejected(
-            f"{url} returned NaN log-probabilities: the weights of version {spans[-1][0]!r} are broken"
-        )
-    later = [(version, start) for (version, _), (_, start) in zip(spans[1:], spans, strict=False)]
-    return Generation(token_ids, logprobs, reason, spans[0][0], later)

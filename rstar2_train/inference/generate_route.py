@@ -1,5 +1,6 @@
-"""The engine's route for rollouts: `POST /rstar2/generate`: token ids in; ids, log-probabilities and version out.
+"""The engine's route for rollouts: `POST /rstar2/generate`: token ids in; ids, log-probabilities and versions out.
 
+The bodies are binary, and the turn is streamed in parts (`turn_wire.py`): a turn is not lost with its engine.
 `POST /rstar2/score` returns the log-probabilities of given tokens, for the probe of new weights. Between `/rstar2/hold`
 and `/rstar2/release` no request of `/rstar2/generate` samples: one that is aborted meanwhile keeps its tokens, and
 continues after the release. So the probe of new weights runs before any rollout uses them.
@@ -16,7 +17,8 @@ import contextlib
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +27,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from rstar2_train.inference.turn_wire import PART_TOKENS, TurnPart, decode_request, encode_part
 from rstar2_train.utils.auth import Application, Receive, Scope, Send
 
 PATH = "/rstar2/generate"
@@ -35,10 +38,12 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 """Odd number whose multiples differ in many bits, so that a continued request repeats no random numbers."""
 LOWEST = -9999.0
 """Represents a log-probability of minus infinity, which JSON does not have."""
+_INVALID = (VLLMClientError, ValueError, TypeError, KeyError, OverflowError)
+_FAILED = (EngineDeadError, EngineGenerateError)
 
 
-Handler = Callable[[Any, bytes], Coroutine[Any, Any, dict[str, Any]]]
-"""Answers a request with the engine and the body."""
+Handler = Callable[[Any, bytes], AsyncGenerator[bytes, None]]
+"""Returns the parts of a reply, from the engine and the body of the request."""
 
 
 class GenerateRoute:
@@ -67,99 +72,131 @@ class GenerateRoute:
         body = await _body(receive)
         if body is None:
             return
-        work = asyncio.ensure_future(_answer(handler(scope["app"].state.engine_client, body)))
+        content_type = b"application/octet-stream" if scope["path"] == PATH else b"application/json"
+        reply = _Reply(send, content_type)
+        work = asyncio.ensure_future(reply.send(handler(scope["app"].state.engine_client, body)))
         disconnected = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
-        if not work.done():
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
+        if work.done():
+            work.result()
             return
-        status, answer = work.result()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
 
-    async def _generate(self, engine: Any, body: bytes) -> dict[str, Any]:
-        """Return the sampled turn of a request. A request that is held continues from the tokens that it has."""
-        fields = json.loads(body)
-        prompt_ids, most, seed = fields.pop("token_ids"), fields.pop("max_tokens"), fields.pop("seed", None)
-        turn = SampledTurn()
-        while True:
+    async def _generate(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
+        """Return the parts of a sampled turn. A request that is held continues from the tokens that it has."""
+        fields, prompt_ids = decode_request(body)
+        part_tokens, most = fields.pop("part_tokens", PART_TOKENS), fields.pop("max_tokens")
+        seed = fields.pop("seed", None)
+        turn = _Turn()
+        reason: str | None = None
+        while reason is None:
             await self._released.wait()
+            turn.resume()
             parameters = SamplingParams(
                 logprobs=0,
                 detokenize=False,
                 flat_logprobs=True,
-                output_kind=RequestOutputKind.FINAL_ONLY,
+                output_kind=RequestOutputKind.DELTA,
+                stream_interval=part_tokens,
                 max_tokens=most - len(turn.token_ids),
                 seed=turn.seed(seed),
                 **fields,
             )
-            turn.add((await self._sample(engine, prompt_ids + turn.token_ids, parameters)).outputs[0])
-            if turn.finish_reason != "abort" or self._released.is_set():
-                return turn.reply()
-            if len(turn.token_ids) == most:
-                turn.finish_reason = "length"
-                return turn.reply()
+            request_id = self._request_id()
+            async with aclosing(self._outputs(engine, prompt_ids + turn.token_ids, parameters, request_id)) as results:
+                async for result in results:
+                    output = result.outputs[0]
+                    reason = output.finish_reason
+                    turn.add(output)
+                    if reason is not None:
+                        turn.set_versions([(span.version, span.start) for span in output.weight_versions or ()])
+                    elif turn.unsent >= part_tokens:
+                        turn.set_versions(_versions_so_far(engine, request_id))
+                    else:
+                        continue  # the engine passes on the first token alone
+                    if reason == "abort" and not self._released.is_set():
+                        reason = "length" if len(turn.token_ids) == most else None
+                    yield encode_part(turn.take(reason))
 
-    async def _hold(self, engine: Any, body: bytes) -> dict[str, Any]:
+    async def _hold(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
         """Hold the requests from now on. The caller aborts those that sample."""
         self._released.clear()
-        return {}
+        yield b"{}"
 
-    async def _release(self, engine: Any, body: bytes) -> dict[str, Any]:
+    async def _release(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
         """Continue the held requests."""
         self._released.set()
-        return {}
+        yield b"{}"
 
-    async def _score(self, engine: Any, body: bytes) -> dict[str, Any]:
+    async def _score(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
         """Return the log-probabilities of given tokens, one row after the other: always the same batch."""
         logprobs = []
         for token_ids in json.loads(body)["rows"]:
             parameters = SamplingParams(
                 prompt_logprobs=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
             )
-            tokens = (await self._sample(engine, token_ids, parameters)).prompt_logprobs[1:]
+            async with aclosing(self._outputs(engine, token_ids, parameters, self._request_id())) as outputs:
+                results = [result async for result in outputs]
+            tokens = results[-1].prompt_logprobs[1:]
             values = [at[token].logprob for at, token in zip(tokens, token_ids[1:], strict=True)]
             logprobs.append([max(value, LOWEST) for value in values])
-        return {"logprobs": logprobs}
+        yield json.dumps({"logprobs": logprobs}, separators=(",", ":")).encode()
 
-    async def _sample(self, engine: Any, token_ids: list[int], parameters: SamplingParams) -> Any:
-        """Return the output of a request."""
+    async def _outputs(
+        self, engine: Any, token_ids: list[int], parameters: SamplingParams, request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        """Return the outputs of a request, at least one."""
         if not token_ids:
             raise ValueError("token_ids is empty")
-        request_id = f"{self._name}-{next(self._count)}"
-        results = [result async for result in engine.generate(tokens_input(token_ids), parameters, request_id)]
-        if not results:
+        is_empty = True
+        async with aclosing(engine.generate(tokens_input(token_ids), parameters, request_id)) as results:
+            async for result in results:
+                is_empty = False
+                yield result
+        if is_empty:
             raise EngineGenerateError("the engine finished a request without an output")
-        return results[-1]
+
+    def _request_id(self) -> str:
+        return f"{self._name}-{next(self._count)}"
 
 
-class SampledTurn:
+class _Turn:
     """The tokens of one turn, from one or more requests to the engine."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
-        self.finish_reason: str | None = None
         self._logprobs: list[float] = []
-        self._spans: list[tuple[str, int]] = []
-        """Each weight version, with the position after its last token."""
+        self._sent = self._start = 0
+        """Tokens that are sent; tokens at the start of the present request to the engine."""
+        self._versions: list[tuple[str, int]] = []
+
+    @property
+    def unsent(self) -> int:
+        """Number of tokens that are not sent yet."""
+        return len(self.token_ids) - self._sent
+
+    def resume(self) -> None:
+        """Start a request to the engine for the rest of the turn."""
+        self._start = len(self.token_ids)
 
     def add(self, output: Any) -> None:
-        """Append the output of a request."""
-        start = len(self.token_ids)
+        """Append the tokens of an output."""
         self.token_ids += output.token_ids
         if output.token_ids:
             self._logprobs += [max(value, LOWEST) for value in output.logprobs.logprobs]
-        self.finish_reason = output.finish_reason
-        for span in output.weight_versions or ():
-            if self._spans and self._spans[-1][0] == span.version:
-                self._spans.pop()
-            self._spans.append((span.version, start + span.end))
+
+    def set_versions(self, versions: list[tuple[str, int]]) -> None:
+        """Set the weight versions of the present request, with positions in it."""
+        known = [span for span in self._versions if span[1] < self._start]
+        for version, at in versions:
+            if self._start + at < len(self.token_ids) and (not known or known[-1][0] != version):
+                known.append((version, self._start + at))
+        self._versions = known
 
     def seed(self, seed: int | None) -> int | None:
         """Return the seed of the next request: that of the turn, or another one after a hold."""
@@ -167,25 +204,47 @@ class SampledTurn:
             return seed
         return (seed ^ len(self.token_ids) * _SEED_STEP) % 2**63
 
-    def reply(self) -> dict[str, Any]:
-        """Return the answer of the route."""
-        return {
-            "token_ids": self.token_ids,
-            "logprobs": self._logprobs,
-            "finish_reason": self.finish_reason,
-            "weight_versions": [list(span) for span in self._spans],
-        }
+    def take(self, finish_reason: str | None) -> TurnPart:
+        """Return the tokens that are not sent yet; they count as sent."""
+        start, self._sent = self._sent, len(self.token_ids)
+        return TurnPart(self.token_ids[start:], self._logprobs[start:], self._versions, finish_reason)
 
 
-async def _answer(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, bytes]:
-    """Return status and body: 400 for an invalid request, 503 for a failed engine."""
-    try:
-        answer = await work
-    except (EngineDeadError, EngineGenerateError) as error:
-        return HTTPStatus.SERVICE_UNAVAILABLE, _error(error)
-    except (VLLMClientError, ValueError, TypeError, KeyError, OverflowError) as error:
-        return HTTPStatus.BAD_REQUEST, _error(error)
-    return HTTPStatus.OK, json.dumps(answer, separators=(",", ":")).encode()
+class _Reply:
+    """The reply to one request: 200 and its parts, 400 for an invalid request, 503 for a failed engine."""
+
+    def __init__(self, send: Send, content_type: bytes) -> None:
+        self._send, self._content_type = send, content_type
+        self._started = False
+
+    async def send(self, parts: AsyncGenerator[bytes, None]) -> None:
+        """Send the parts as they come. A failure after the first part becomes the last part."""
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    await self._send_part(part, HTTPStatus.OK, self._content_type)
+        except (*_FAILED, *_INVALID) as error:
+            if self._started:
+                await self._send_part(encode_part(TurnPart([], [], [], error=_error(error))))
+            else:
+                status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, _FAILED) else HTTPStatus.BAD_REQUEST
+                body = json.dumps({"error": _error(error)}).encode()
+                await self._send_part(body, status, b"application/json")
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _send_part(self, body: bytes, status: int = HTTPStatus.OK, content_type: bytes = b"") -> None:
+        if not self._started:
+            self._started = True
+            headers = [(b"content-type", content_type)]
+            await self._send({"type": "http.response.start", "status": int(status), "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _versions_so_far(engine: Any, request_id: str) -> list[tuple[str, int]]:
+    """Return the weight versions of an unfinished request; vLLM reports them only with the last output."""
+    processor = engine.output_processor
+    [internal_id] = processor.external_req_ids[request_id]
+    return list(processor.request_states[internal_id].weight_version_starts)
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -200,7 +259,7 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def _error(error: Exception) -> bytes:
-    """Return the error with the cause that vLLM wraps, as JSON."""
+def _error(error: Exception) -> str:
+    """Return the error with the cause that vLLM wraps."""
     cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
-    return json.dumps({"error": f"{type(error).__name__}: {error}{cause}"}).encode()
+    return f"{type(error).__name__}: {error}{cause}"

@@ -20,8 +20,9 @@ from rstar2_train.inference.client import (
     EngineRejected,
     EngineUnavailable,
     Generation,
-    checked_generation,
+    SampledTurn,
 )
+from rstar2_train.inference.turn_wire import TurnPart
 
 _SHORT_SECONDS = 30.0
 UNKNOWN_KV_TOKENS = 2**40
@@ -82,8 +83,11 @@ class OpenAIClient(_ModelList):
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        turn: SampledTurn | None = None,
     ) -> Generation:
-        """Sample as `EngineClient.generate` does, without the server's own sampling defaults."""
+        """Sample as `EngineClient.generate` does, without the server's own sampling defaults, in one part."""
+        turn = turn or SampledTurn()
+        turn.resume()
         body = {
             "model": self._model,
             "prompt": list(prompt_ids),
@@ -103,13 +107,9 @@ class OpenAIClient(_ModelList):
         token_ids = choice.get("token_ids")
         if token_ids is None:
             raise EngineRejected(f"{self.url} does not return token ids: use vLLM 0.10.2 or newer")
-        fields = {
-            "token_ids": token_ids,
-            "logprobs": choice["logprobs"]["token_logprobs"],
-            "finish_reason": choice["finish_reason"],
-            "weight_versions": [[self._model, -1]],
-        }
-        return checked_generation(fields, url=self.url)
+        part = TurnPart(token_ids, choice["logprobs"]["token_logprobs"], [(self._model, 0)], choice["finish_reason"])
+        turn.add(part, url=self.url)
+        return turn.generation()
 
     async def limits(self) -> EngineLimits:
         """Return the server's capacity; the KV cache is unknown if the server has no vLLM metrics."""

@@ -1,9 +1,9 @@
 """Generates the turns of one trajectory, with failover to another engine.
 
-An engine failure is not the model's fault: the turn is sampled again, in the same or another engine, a limited number
-of times (the judge's client does the same for tool calls). Turns that were already sampled are kept. The same weights
-sampled them, and a restart of the whole trajectory would make long trajectories rarer than short ones. When the turn
-cannot be sampled, `InfrastructureError` is raised, and the trajectory is excluded, never scored.
+An engine failure is not the model's fault: the rest of the turn is sampled in the same or another engine, a limited
+number of times (the judge's client does the same for tool calls). The turns and the parts of the turn that arrived are
+kept, each with its weight version: a restart would make long trajectories rarer than short ones. When the turn cannot
+be sampled, `InfrastructureError` is raised, and the trajectory is excluded, never scored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rstar2_train.inference.client import EngineUnavailable, Generation
+from rstar2_train.inference.client import EngineUnavailable, Generation, SampledTurn
 from rstar2_train.inference.scheduler import EngineSlot
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.seeds import derive_seed
@@ -60,6 +60,7 @@ class FailoverGenerator:
         Raises InfrastructureError when no engine can, EngineRejected when the request itself is invalid.
         """
         pool, version = self.context.pool, self.context.version
+        sampled = SampledTurn(self.context.accepts)
         failure: Exception | None = None
         self.slot.start_turn(len(token_ids))
         tries = 0
@@ -73,7 +74,7 @@ class FailoverGenerator:
                     f"version {pool.version!r} was pushed before the rollouts of {version!r} finished"
                 )
             try:
-                generation = await self._generate_in(url, token_ids, max_tokens=max_tokens, turn=turn)
+                generation = await self._generate_in(url, token_ids, sampled, max_tokens=max_tokens, turn=turn)
             except EngineUnavailable as error:
                 failure = error
                 pool.mark_failed(url, error)
@@ -87,18 +88,21 @@ class FailoverGenerator:
         raise InfrastructureError(f"a turn failed {MAX_TRIES} times: {failure}")
 
     async def _generate_in(
-        self, url: str, token_ids: Sequence[int], *, max_tokens: int, turn: int
+        self, url: str, token_ids: Sequence[int], sampled: SampledTurn, *, max_tokens: int, turn: int
     ) -> Generation | None:
-        """Sample in one engine; return None when the engine was lost and the trajectory is queued again."""
-        agent, version = self.context.agent, self.context.version
+        """Sample the rest of a turn in one engine; return None when it was lost and the trajectory is queued again."""
+        agent = self.context.agent
+        # The seed of the lost part would repeat its random numbers.
+        position = (len(sampled.token_ids),) if sampled.token_ids else ()
         request = asyncio.ensure_future(
             self.context.pool.client(url).generate(
                 token_ids,
                 max_tokens=max_tokens,
                 temperature=agent.sampling.temperature,
                 top_p=agent.sampling.top_p,
-                seed=derive_seed(*self.seed, turn),
+                seed=derive_seed(*self.seed, turn, *position),
                 stop_ids=agent.chat_format.stop_ids,
+                turn=sampled,
             )
         )
         self.slot.request = request
@@ -107,12 +111,4 @@ class FailoverGenerator:
         finally:
             self.slot.request = None
             request.cancel()  # no effect unless this trajectory itself was cancelled
-        if request.cancelled():
-            return None
-        generation = request.result()
-        for sampled in (generation.weight_version, *(later for later, _ in generation.later_versions)):
-            if not self.context.accepts(sampled):
-                raise EngineUnavailable(
-                    f"{url} sampled with weight version {sampled!r} instead of {version!r}: the engine has restarted"
-                )
-        return generation
+        return None if request.cancelled() else request.result()

@@ -22,6 +22,7 @@ from aiohttp import web
 from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
+from rstar2_train.inference.turn_wire import decode_request, encode_request
 from rstar2_train.rollout.seeds import derive_seed
 from tests.support.engine import QUESTION, Engine
 
@@ -53,7 +54,8 @@ class EngineProxy:
         """Forward a request to the engine."""
         body = await request.read()
         if request.path in ("/v1/completions", "/rstar2/generate"):
-            fields = json.loads(body)
+            is_binary = request.path == "/rstar2/generate"
+            fields, prompt = decode_request(body) if is_binary else (json.loads(body), [])
             key = self._turn_of_seed[fields["seed"]]
             self.requests.append(key)
             problem, sample, turn = key
@@ -61,7 +63,8 @@ class EngineProxy:
                 await self.released.wait()
                 raise web.HTTPServiceUnavailable
             if (problem, sample) in self.truncated and turn == TURNS - 1:
-                body = json.dumps(fields | {"max_tokens": 3}).encode()
+                fields = fields | {"max_tokens": 3}
+                body = encode_request(fields, prompt) if is_binary else json.dumps(fields).encode()
         headers = {"Authorization": request.headers.get("Authorization", ""), "Content-Type": "application/json"}
         url = self._engine.url + request.path_qs
         async with (

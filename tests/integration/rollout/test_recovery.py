@@ -1,0 +1,91 @@
+"""Two real engines, one of which is lost in the middle of long turns: the other one samples the rest."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.api.roles import RolloutSpec
+from rstar2_train.api.stages import Sampling
+from rstar2_train.data.problems import Problem
+from rstar2_train.inference.client import EngineClient, Generation, SampledTurn
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.judge.client.client import JudgeClient
+from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.collector import collect_groups
+from rstar2_train.rollout.context import RolloutContext
+from tests.integration.rollout.conftest import TIMES
+from tests.support.engine import QUESTION, RESPONSE_TOKENS, Engine
+from tests.support.engine_fixtures import Models
+
+PART = 4
+SAMPLES = 24
+TOLERANCE = 1e-4
+
+
+class RecordingClient(EngineClient):
+    """Records the turns at each request, and the tokens that each already has."""
+
+    turns: list[tuple[str, SampledTurn]]
+    resumed: list[tuple[str, int]]
+
+    async def generate(self, *args: Any, turn: SampledTurn | None = None, **options: Any) -> Generation:
+        assert turn is not None
+        self.turns.append((self.url, turn))
+        self.resumed.append((self.url, len(turn.token_ids)))
+        return await super().generate(*args, turn=turn, **options)
+
+
+@pytest.fixture
+async def second(engine: Engine, models: Models, tmp_path: Path) -> AsyncIterator[Engine]:
+    """Another engine with the token of the first one."""
+    second = Engine(models.boot, folder=tmp_path)
+    second.token = engine.token
+    await asyncio.to_thread(second.start)
+    yield second
+    await asyncio.to_thread(second.kill)
+
+
+async def test_killed_engine_costs_the_last_part_only(
+    engine: Engine, second: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
+) -> None:
+    """After a SIGKILL all trajectories finish once; log-probabilities are exact before and after the change."""
+    RecordingClient.turns, RecordingClient.resumed = [], []
+    urls = [engine.url, second.url]
+    connect = partial(RecordingClient, part_tokens=PART)
+    async with EnginePool(urls, token=engine.token, times=TIMES, connect=connect) as pool:
+        await pool.update_weights(models.boot, "kill/1")
+        assert len(pool.serving) == 2
+        agent = Agent(
+            chat_format=engine_chat_format,
+            sampling=Sampling(max_response_tokens=RESPONSE_TOKENS, max_turns=1),
+            rollout=RolloutSpec(),
+            limits=JudgeLimits(),
+        )
+        context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0, "kill"))
+        problem = Problem(id="p", problem=QUESTION, answer="42")
+        work = asyncio.create_task(collect_groups([problem], samples=SAMPLES, context=context))
+        async with asyncio.timeout(60):
+            while not any(url == second.url and len(turn.token_ids) >= 5 * PART for url, turn in RecordingClient.turns):
+                await asyncio.sleep(0.002)
+        await asyncio.to_thread(second.kill)
+        [group] = await work
+    assert [trajectory.sample for trajectory in group] == list(range(SAMPLES))
+    assert not any(trajectory.failed for trajectory in group)
+    resumed = [tokens for url, tokens in RecordingClient.resumed if url == engine.url and tokens]
+    assert max(resumed) >= 5 * PART  # else nothing was recovered
+    assert all(tokens % PART == 0 for tokens in resumed)  # whole parts: at most the last one was lost
+    model = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
+    for trajectory in group:
+        ids, _, logprobs = trajectory.response()
+        with torch.no_grad():
+            logits = model(torch.tensor([trajectory.prompt_ids + ids])).logits[0, len(trajectory.prompt_ids) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert float((torch.tensor(logprobs) - expected).abs().max()) < TOLERANCE

@@ -1,0 +1,81 @@
+"""The binary bodies of the engine's route, and the turn that grows with each part."""
+
+import math
+import struct
+
+import pytest
+
+from rstar2_train.inference.client import EngineRejected, EngineUnavailable, SampledTurn
+from rstar2_train.inference.turn_wire import (
+    SIZES,
+    TurnPart,
+    decode_part,
+    decode_request,
+    encode_part,
+    encode_request,
+    frame_bytes,
+)
+
+
+def float32(value: float) -> float:
+    [rounded] = struct.unpack("<f", struct.pack("<f", value))
+    return float(rounded)
+
+
+def test_request_and_part_keep_their_values() -> None:
+    """The tokens and the float32 log-probabilities of an engine arrive exactly; other bodies are refused."""
+    assert decode_request(encode_request({"seed": 2**62}, [0, 7, 2**31 - 1])) == ({"seed": 2**62}, [0, 7, 2**31 - 1])
+    part = TurnPart([1, 2], [float32(-0.1), -9999.0], [("v", 0), ("ü", 1)], "stop")
+    frame = encode_part(part)
+    sizes, rest = frame[: SIZES.size], frame[SIZES.size :]
+    assert frame_bytes(sizes) == len(rest)
+    assert decode_part(sizes, rest) == part
+    for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
+        with pytest.raises(ValueError, match="body"):
+            decode_request(body)
+    with pytest.raises(ValueError, match="head of"):
+        frame_bytes(SIZES.pack(2**31, 0))
+
+
+def test_sampled_turn_continues_with_its_versions() -> None:
+    """A second engine adds the rest: each token keeps the version that sampled it, and equal versions merge."""
+    turn = SampledTurn()
+    turn.resume()
+    turn.add(TurnPart([1, 2], [-1.0, -2.0], [("a", 0)]), url="one")
+    turn.add(TurnPart([3], [-3.0], [("a", 0), ("b", 2), ("c", 3)]), url="one")  # "c" has no token yet
+    turn.resume()
+    turn.add(TurnPart([4, 5], [-4.0, -5.0], [("b", 0), ("d", 1)], "stop"), url="two")
+    generation = turn.generation()
+    assert generation.token_ids == [1, 2, 3, 4, 5]
+    assert generation.logprobs == [-1.0, -2.0, -3.0, -4.0, -5.0]
+    assert (generation.weight_version, generation.later_versions) == ("a", [("b", 2), ("d", 4)])
+    assert generation.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "message"),
+    [
+        (TurnPart([], [], [], error="out of memory"), EngineUnavailable, "out of memory"),
+        (TurnPart([1], [], [("a", 0)]), EngineUnavailable, "0 log-probabilities for 1 tokens"),
+        (TurnPart([1], [-1.0], []), EngineUnavailable, "no weight version"),
+        (TurnPart([1], [math.nan], [("a", 0)]), EngineRejected, "NaN"),
+        (TurnPart([1], [-1.0], [("other", 0)]), EngineUnavailable, "'other', which this rollout does not accept"),
+    ],
+)
+def test_sampled_turn_invalid_part_adds_nothing(part: TurnPart, error: type[Exception], message: str) -> None:
+    """A part that cannot be used raises, and the tokens before it stay."""
+    turn = SampledTurn(lambda version: version == "a")
+    turn.add(TurnPart([9], [-9.0], [("a", 0)]), url="url")
+    with pytest.raises(error, match=message):
+        turn.add(part, url="url")
+    assert (turn.token_ids, turn.logprobs, turn.versions) == ([9], [-9.0], [("a", 0)])
+
+
+def test_sampled_turn_aborted_request_keeps_its_tokens() -> None:
+    """The tokens of a request that the engine aborts are kept; the turn is not finished."""
+    turn = SampledTurn()
+    with pytest.raises(EngineUnavailable, match="abort"):
+        turn.add(TurnPart([1], [-1.0], [("a", 0)], "abort"), url="url")
+    assert (turn.token_ids, turn.finish_reason) == ([1], None)
+    with pytest.raises(EngineUnavailable, match="without a token"):
+        turn.generation()
