@@ -23,6 +23,7 @@ Modules:
 - `server`            command line of an engine, and its start
 - `auth_middleware`   bearer-token check in front of the engine's routes
 - `generate_route`    the engine's route for rollouts
+- `turn_wire`         binary bodies of that route
 - `worker_extension`  loads weights inside a vLLM worker
 - `tool_call_args`    vLLM arguments for the clients' own tools
 """
