@@ -6,8 +6,8 @@ trajectories move. A restarted engine has other weights; it gets the current one
 pushed version (`weight_update.py`) must stay on disk, visible to the engines, until the next push.
 
 Engines have fixed addresses, or `find` discovers them every few seconds: they may appear and disappear while
-trajectories run. An engine that is no longer discovered stays in use while it serves: its pod may be terminating, or
-too busy for its probe.
+trajectories run. An engine that is no longer discovered drains, because its pod may be terminating: it gets no new
+trajectories, and its own continue in other engines. If no other engine serves, it stays in use.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class _PooledEngine:
     """Whether the probe refused the weights of the last load."""
     discovered: bool = True
     """Whether the last discovery returned it."""
+    draining: bool = False
+    """Whether it has no trajectories because it is no longer discovered."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -248,7 +250,28 @@ class EnginePool:
                     if engine.discovered != (url in urls):
                         engine.discovered = url in urls
                         engine.wake.set()
+                for engine in self._engines.values():
+                    self._update_draining(engine)
             await asyncio.sleep(self.times.discovery_interval)
+
+    def _update_draining(self, engine: _PooledEngine) -> None:
+        """Let an engine drain that is no longer discovered, while others serve."""
+        serving = set(self.serving)
+        others = any(other.discovered and url in serving for url, other in self._engines.items() if other is not engine)
+        should_drain = not engine.discovered and others
+        if should_drain == engine.draining or self._target is None or engine.confirmed != self._target.number:
+            return
+        engine.draining = should_drain
+        log.info("engine %s: %s", engine.client.url, "draining" if should_drain else "in use again")
+        if should_drain:
+            self.admission.remove_engine(engine.client.url)
+        else:
+            self._let_serve(engine)
+
+    def _let_serve(self, engine: _PooledEngine) -> None:
+        assert engine.limits is not None
+        self.admission.add_engine(engine.client.url, capacity=engine.limits.kv_tokens, block=engine.limits.block_tokens)
+        self._note_change()
 
     async def _maintain(self, engine: _PooledEngine) -> None:
         """Load the target into one engine and check it periodically, until it leaves the pool."""
@@ -305,8 +328,8 @@ class EnginePool:
         if target is not self._target:
             return
         engine.limits, engine.confirmed, engine.last_error = limits, target.number, ""
-        self.admission.add_engine(engine.client.url, capacity=limits.kv_tokens, block=limits.block_tokens)
-        self._note_change()
+        engine.draining = False
+        self._let_serve(engine)
 
     async def _check_probe(self, engine: _PooledEngine, target: _Target) -> None:
         """Score the probe's tokens in an engine with new weights. Raises EngineUnavailable if the probe refuses it.
