@@ -104,31 +104,31 @@ async def test_pool_discovered_engine_has_longer_patience() -> None:
 
 
 async def test_pool_undiscovered_engine_drains() -> None:
-    """Its trajectories move to the other engine; it serves again if it is discovered, or if it is the last one."""
-    async with FakeEngine().serving() as one, FakeEngine().serving() as two, asyncio.timeout(30):
-        found = {one.url, two.url}
+    """The trajectories of the engine move; it serves again if it is discovered, or if no other engine serves."""
+    async with FakeEngine().serving() as leaving, FakeEngine().serving() as staying, asyncio.timeout(30):
+        urls = {leaving.url, staying.url}
 
         async def find() -> frozenset[str]:
-            return frozenset(found)
+            return frozenset(urls)
 
         async with EnginePool(token="", find=find, times=TIMES, connect=connect) as pool:
 
-            async def until_serving(*urls: str) -> None:
-                while set(pool.serving) != set(urls):
+            async def until_serving(*expected: str) -> None:
+                while set(pool.serving) != set(expected):
                     await asyncio.sleep(0.02)
 
             await pool.update_weights(Path(), MODEL)
-            await until_serving(one.url, two.url)
+            await until_serving(leaving.url, staying.url)
             slots = [pool.admission.request_slot(tokens=1) for _ in range(4)]
-            found.remove(one.url)
-            await until_serving(two.url)
-            assert {await slot.wait_for_engine() for slot in slots} == {two.url}
-            found.add(one.url)
-            await until_serving(one.url, two.url)
-            found.remove(one.url)
-            await until_serving(two.url)
-            two.unavailable = True
-            await until_serving(one.url)
+            urls.remove(leaving.url)
+            await until_serving(staying.url)
+            assert {await slot.wait_for_engine() for slot in slots} == {staying.url}
+            urls.add(leaving.url)
+            await until_serving(leaving.url, staying.url)
+            urls.remove(leaving.url)
+            await until_serving(staying.url)
+            staying.unavailable = True
+            await until_serving(leaving.url)
 
 
 async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
