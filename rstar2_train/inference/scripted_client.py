@@ -11,7 +11,8 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, Generation
+from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, Generation, SampledTurn
+from rstar2_train.inference.turn_wire import TurnPart
 
 SCRIPT = "script"
 """Weight version of the scripted turns."""
@@ -37,6 +38,7 @@ class ScriptedClient(EngineClient):
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        turn: SampledTurn | None = None,
     ) -> Generation:
         """Return the next turn, cut to `max_tokens`, with log-probabilities of 0. Raises EngineRejected after the last.
 
@@ -46,10 +48,13 @@ class ScriptedClient(EngineClient):
             raise EngineRejected(
                 f"the script has {self._used} turns, and the last one calls a tool: add the turn that follows"
             )
-        turn = list(self._turns[self._used])
+        scripted = list(self._turns[self._used])
         self._used += 1
-        ids = turn[:max_tokens]
-        return Generation(ids, [0.0] * len(ids), "stop" if len(ids) == len(turn) else "length", SCRIPT)
+        ids = scripted[:max_tokens]
+        turn = turn or SampledTurn()
+        finish_reason = "stop" if len(ids) == len(scripted) else "length"
+        turn.add(TurnPart(ids, [0.0] * len(ids), [(SCRIPT, 0)], finish_reason), url=self.url)
+        return turn.generation()
 
     async def healthy(self) -> bool:
         """Return True."""
