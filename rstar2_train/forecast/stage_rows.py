@@ -19,7 +19,7 @@ from rstar2_train.forecast.step_time import (
 )
 from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, ranks_of, sequence_tokens
 from rstar2_train.planning.hardware_profile import HardwareProfile
-from rstar2_train.planning.memory import TrainerStep, trainer_memory
+from rstar2_train.planning.memory import TrainerStep, staging_bytes, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
 
 SFT_TOKENS = 1000
@@ -75,11 +75,17 @@ def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: H
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",
     )
+    copy = f"12 x {parameters} / {step.ranks}: weights and moments, from which a checkpoint is written during training"
+    if step.staged:
+        yield Row(section, "checkpointCopy", "copy for a checkpoint", "bytes", memory.staging, copy)
     yield Row(section, "trainerTotal", "total", "bytes", memory.total, "sum of the rows above")
     yield Row(
         *(section, "trainerShare", "of the device", "share", memory.total / available),
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
     )
+    if not step.staged:
+        size = staging_bytes(shape, ranks=step.ranks)
+        yield Row(section, "checkpointCopy", "host: copy for a checkpoint", "bytes", size, copy)
 
 
 def _gradients(parameters: str, step: TrainerStep) -> str:
@@ -254,5 +260,5 @@ def _checkpoint_rows(job: AgenticRLJob, shape: ModelShape, profile: HardwareProf
     yield Row("Storage", "checkpointBytes", "checkpoint", "bytes", size, f"12 bytes x {shape.parameters:,} parameters")
     yield Row(
         *("Storage", "checkpointSeconds", "write of a checkpoint", "seconds", size / profile.storage),
-        f"every {job.spec.checkpoint.every_steps} steps, during the next rollouts",
+        f"every {job.spec.checkpoint.every_steps} steps, while training continues",
     )

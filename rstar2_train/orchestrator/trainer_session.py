@@ -18,6 +18,7 @@ from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy
 from rstar2_train.planning.fit import sequence_tokens
 from rstar2_train.trainer import checkpoint as checkpoints
+from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainState
 
@@ -89,13 +90,21 @@ class TrainerSession:
             if (unavailable or isinstance(error, SuspendRequested)) and self._starting.exception() is None:
                 await self.checkpoint(self._done)
         finally:
-            if hasattr(self, "group"):
-                await asyncio.to_thread(self.group.close)
             if self._saving is not None:
                 await asyncio.wait({self._saving})
+            if hasattr(self, "group"):
+                await asyncio.to_thread(self.group.close)
+        if isinstance(error, RanksLost) and self._saving is not None:
+            # A failed write stops the ranks; its error names the cause, such as a full disk.
+            self._saving.result()
 
     async def wait_until_ready(self) -> int:
-        """Wait until the ranks have loaded the stage's weights. Return the number of finished steps."""
+        """Wait until the ranks have loaded the stage's weights. Return the number of finished steps.
+
+        Raises the error of a failed checkpoint.
+        """
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> int:
@@ -173,33 +182,36 @@ class TrainerSession:
         ctx.report(phase="Training", step=step, metrics=dict(headline), estimated_remaining_seconds=remaining)
 
     async def checkpoint(self, step: int) -> None:
-        """Write the checkpoint of `step`, unless it exists, and prune old ones."""
-        await self.wait_for_checkpoint()
-        if step != self._saved:
-            await self._write(step)
+        """Write the checkpoint of `step`, unless it exists, and wait until it is durable."""
+        await self.start_checkpoint(step)
+        await self._wait_for_checkpoint()
 
-    def start_checkpoint(self, step: int) -> None:
-        """Write the checkpoint of `step` in the background while the engines sample and the ranks are idle.
+    async def start_checkpoint(self, step: int) -> None:
+        """Copy the state of the ranks, and write it as the checkpoint of `step` while training continues.
 
-        Call `wait_for_checkpoint` before the next update.
+        One checkpoint is written at a time: waits for the one before, and raises its error.
         """
-        self._saving = asyncio.create_task(self._write(step))
+        await self._wait_for_checkpoint()
+        if step == self._saved:
+            return
+        self._ctx.check_current()
+        self._unrated.append(step)
+        self._rate(step)
+        self.extra["best"] = list(self.best) if self.best else None
+        await asyncio.to_thread(self.group.stage_checkpoint)
+        self._saving = asyncio.create_task(self._write(step, dict(self.extra)))
 
-    async def wait_for_checkpoint(self) -> None:
-        """Wait until the background checkpoint is written. Raises the error of a failed write."""
+    async def _wait_for_checkpoint(self) -> None:
+        """Wait until the checkpoint in progress is durable. Raises the error of a failed write."""
         if self._saving is not None:
             await asyncio.shield(self._saving)
             self._saving = None
 
-    async def _write(self, step: int) -> None:
-        """Write a checkpoint, rate earlier ones, and prune those that are rated."""
+    async def _write(self, step: int, extra: dict[str, Any]) -> None:
+        """Write the staged checkpoint, and prune those that are rated."""
         ctx, policy = self._ctx, self._ctx.job.spec.checkpoint
-        ctx.check_current()
-        self._unrated.append(step)
-        self._rate(step)
-        self.extra["best"] = list(self.best) if self.best else None
         folder = checkpoints.checkpoint_path(ctx.folder.checkpoints, step)
-        await asyncio.to_thread(self.group.save, folder, step=step, extra=self.extra)
+        await asyncio.to_thread(self.group.write_checkpoint, folder, step=step, extra=extra, check=ctx.check_current)
         self._saved = step
         best = self.best[1] if self.best and policy.keep_best else None
         keep_last = max(policy.keep_last, len(self._unrated)) if policy.keep_best else policy.keep_last

@@ -76,6 +76,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         checkpointed_layers=0 if trainer.activation_checkpointing is False else shape.layers,
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
+        staged=job.spec.accelerator.vendor == "None",
     )
 
 
@@ -272,6 +273,7 @@ def _largest_part(memory: TrainerMemory) -> str:
         "gathered parameters": memory.gathered,
         "activations": memory.activations,
         "logits and gradients": memory.transient,
+        "the copy for a checkpoint": memory.staging,
     }
     name = max(parts, key=lambda each: parts[each])
     return f"{name}, {gigabytes(parts[name])}"

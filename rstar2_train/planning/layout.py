@@ -70,6 +70,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) 
         value_bytes=value_bytes,
         reduce_once=layout.reduce_once,
         offload=layout.offload,
+        staged=value_bytes == FLOAT32,
     )
 
 

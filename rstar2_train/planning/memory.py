@@ -47,6 +47,8 @@ class TrainerStep:
     """Whether each rank holds whole float32 gradients until the last micro-batch, and reduces them only then."""
     offload: bool = False
     """Whether weights, gradients and moments are in host memory."""
+    staged: bool = False
+    """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class TrainerMemory:
     """Inputs of checkpointed layers, and all activations of the others and of the layer in progress."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
+    staging: float
+    """The copy of weights and optimiser that a checkpoint is written from; 0 on accelerators: host memory has it."""
     moment: str
     """Moment of the peak: logits, layers or root."""
 
@@ -76,7 +80,7 @@ class TrainerMemory:
     @property
     def total(self) -> float:
         """All bytes."""
-        return self.states + self.gathered + self.activations + self.transient
+        return self.states + self.gathered + self.activations + self.transient + self.staging
 
 
 def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
@@ -127,8 +131,17 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         gathered=gathered,
         activations=activations,
         transient=transient,
+        staging=staging_bytes(shape, ranks=step.ranks) if step.staged else 0.0,
         moment=moment,
     )
+
+
+def staging_bytes(shape: ModelShape, *, ranks: int) -> float:
+    """Return the bytes of a rank's copy of float32 weights and moments, from which a checkpoint is written.
+
+    `ranks`: ranks of one copy of the weights.
+    """
+    return 3.0 * FLOAT32 * shape.parameters / ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

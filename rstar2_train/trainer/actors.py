@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from rstar2_train.trainer.rank import TrainerRank
 
+_BACKGROUND = "background"
+"""Ray's concurrency group of calls that run next to the others, in a second thread of each rank."""
 SETTLE_SECONDS = 5.0
 """Wait for a crashed rank that may be the cause of another rank's error, in seconds."""
 
@@ -53,7 +55,9 @@ class RankActors:
         self.count = ranks
         self._runtime = ray_runtime.start_or_join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
         # No restarts: a new rank could not join the old process group.
-        remote = self._runtime.ray.remote(num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0)(RankProcess)
+        remote = self._runtime.ray.remote(
+            num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0, concurrency_groups={_BACKGROUND: 1}
+        )(RankProcess)
         self._actors: list[ActorHandle[Any]] = [
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
@@ -76,6 +80,16 @@ class RankActors:
         if not self._actors:
             raise RanksLost(f"cannot call {method}: the ranks have stopped")
         references = [actor.call.remote(method, *each) for actor, each in zip(self._actors, args, strict=True)]
+        return self._wait(references, method)
+
+    def call_background(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of every rank in a second thread, next to other calls; return the results by rank.
+
+        The method must use a process group of its own. Raises like `_wait`; a failure also stops the other calls.
+        """
+        if not self._actors:
+            raise RanksLost(f"cannot call {method}: the ranks have stopped")
+        references = [actor.call.options(concurrency_group=_BACKGROUND).remote(method, *args) for actor in self._actors]
         return self._wait(references, method)
 
     def call_first(self, method: str, *args: Any) -> Any:

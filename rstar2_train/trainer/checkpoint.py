@@ -119,11 +119,14 @@ def write_folder(target: Path, *, durable: bool) -> Iterator[Path]:
         if durable:
             for path in (*aside.rglob("*"), aside):
                 _fsync(path)
-        if target.exists():
-            remove(target)
+        old = _aside(target) if target.exists() else None
+        if old is not None:
+            target.rename(old)
         aside.rename(target)
         if durable:
             _fsync(target.parent)
+        if old is not None:
+            shutil.rmtree(old)
     except BaseException as error:
         shutil.rmtree(aside, ignore_errors=True)
         if is_full(error):
@@ -156,11 +159,11 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def verify(folder: Path) -> CheckpointManifest:
-    """Return the manifest after a comparison of every file with it.
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """Return the manifest after a comparison of the files' sizes with it.
 
     Raises:
-        CheckpointInvalid: names the file that is missing, or has another size or content.
+        CheckpointInvalid: names the file that is missing, or has another size.
     """
     path = folder / MANIFEST
     try:
@@ -171,21 +174,43 @@ def verify(folder: Path) -> CheckpointManifest:
         raise CheckpointInvalid(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise CheckpointInvalid(f"{path} does not have version {VERSION}, the only version that this program reads")
-    for name, (size, digest) in content["files"].items():
+    for name, (size, _) in content["files"].items():
         file = folder / name
         if not file.is_file():
             raise CheckpointInvalid(f"incomplete checkpoint: {file} is missing")
         if file.stat().st_size != size:
             raise CheckpointInvalid(f"damaged checkpoint: {file} has {file.stat().st_size} bytes instead of {size}")
-        with file.open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
-                raise CheckpointInvalid(f"damaged checkpoint: the SHA-256 of {file} differs from the manifest")
     return CheckpointManifest(
         step=content["step"],
         extra=content["extra"],
         ranks=content["ranks"],
         files={name: (size, digest) for name, (size, digest) in content["files"].items()},
     )
+
+
+def find_damage(folder: Path, manifest: CheckpointManifest, *, share: int = 0, shares: int = 1) -> str | None:
+    """Return the first file whose content differs from the manifest, as a message, or None.
+
+    Reads only one of `shares` parts of the files, number `share` (from 0): the ranks verify a checkpoint in parallel.
+    """
+    for name in sorted(manifest.files, key=lambda each: (-manifest.files[each][0], each))[share::shares]:
+        with (folder / name).open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != manifest.files[name][1]:
+                return f"damaged checkpoint: the SHA-256 of {folder / name} differs from the manifest"
+    return None
+
+
+def verify(folder: Path) -> CheckpointManifest:
+    """Return the manifest after a comparison of sizes and content of every file with it.
+
+    Raises:
+        CheckpointInvalid: names the file that is missing, or has another size or content.
+    """
+    manifest = read_manifest(folder)
+    damage = find_damage(folder, manifest)
+    if damage is not None:
+        raise CheckpointInvalid(damage)
+    return manifest
 
 
 def _aside(target: Path) -> Path:

@@ -17,7 +17,7 @@ from rstar2_train.trainer.model import INDEX, SINGLE, Policy, named_shards
 from rstar2_train.weights.model_config import model_config, stored_dtype_name
 
 FILE_BYTES = 4 * 2**30
-"""Approximate size of a weights file: rank 0 never holds a whole large model."""
+"""Approximate size of a weights file: no rank holds a whole large model."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth")
 
 
@@ -29,7 +29,9 @@ def copy_companions(source: Path, target: Path) -> None:
 
 
 def write_weights(policy: Policy, source: Path, target: Path) -> None:
-    """Gather each parameter; rank 0 writes it, tied ones once, in the dtype of config.json. Collective.
+    """Write the whole parameters, tied ones once, in the dtype of config.json. Collective.
+
+    Each rank writes a share of the files.
 
     Args:
         policy: the sharded policy.
@@ -39,14 +41,17 @@ def write_weights(policy: Policy, source: Path, target: Path) -> None:
     dtype = stored_dtype(source)
     files = _plan({name: shard.numel() * dtype.itemsize for name, shard in named_shards(policy).items()})
     shards = named_shards(policy)
-    for file, names in files.items():
-        gathered = {}
-        for name in names:
-            whole = shards[name].full_tensor().detach()
-            if dist.get_rank() == 0:
-                gathered[name] = whole.to(device="cpu", dtype=dtype).contiguous()
-        if dist.get_rank() == 0:
-            save_file(gathered, target / file, metadata={"format": "pt"})
+    order, ranks = list(files), dist.get_world_size()
+    for first in range(0, len(files), ranks):
+        in_progress, gathered = order[first : first + ranks], {}
+        for writer, file in enumerate(in_progress):
+            for name in files[file]:
+                whole = shards[name].full_tensor().detach()
+                if dist.get_rank() == writer:
+                    gathered[name] = whole.to(device="cpu", dtype=dtype).contiguous()
+        # The ranks write at the same time, each its own file.
+        if dist.get_rank() < len(in_progress):
+            save_file(gathered, target / in_progress[dist.get_rank()], metadata={"format": "pt"})
     if dist.get_rank() == 0 and len(files) > 1:
         index = {
             "metadata": {"total_size": sum(shard.numel() * dtype.itemsize for shard in shards.values())},

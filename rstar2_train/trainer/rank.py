@@ -10,14 +10,16 @@ import logging
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from transformers import AutoConfig
 
 from rstar2_train.planning.layout import Layout
-from rstar2_train.trainer import attention, device, export, sharded_state, step
+from rstar2_train.trainer import attention, checkpoint, device, export, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
+from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, update
@@ -46,6 +48,10 @@ class TrainerRank:
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None
         self.sender: CollectiveSender | None = None
+        self.checkpoint_group: dist.ProcessGroup | None = None
+        """Of all ranks: a checkpoint is written at the same time as a step."""
+        self.staged: dict[str, Any] | None = None
+        """The copy of the state that the next checkpoint is written from."""
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -91,6 +97,7 @@ class TrainerRank:
         dist.init_process_group(
             self.compute.backend, store=store, rank=self.rank, world_size=self.ranks, timeout=timeout
         )
+        self.checkpoint_group = dist.new_group(backend="gloo", timeout=timeout)
         return os.getpid()
 
     def load(self, model_dir: Path, optimizer: OptimizerConfig) -> Layout:
@@ -147,9 +154,22 @@ class TrainerRank:
             tally.add(self._update(lr))
         return tally
 
-    def save(self, folder: Path) -> dict[str, sharded_state.FileDigest]:
-        """Write this rank's part of a checkpoint; return the sizes and hashes of its files."""
-        return sharded_state.save(folder, *self._loaded())
+    def stage_checkpoint(self) -> None:
+        """Copy this rank's part of a checkpoint into host memory."""
+        self.staged = sharded_state.stage(*self._loaded())
+
+    def write_checkpoint(self, folder: Path) -> dict[str, sharded_state.FileDigest]:
+        """Write the staged copy, also during a step, and drop it. Return the sizes and hashes of this rank's files."""
+        if self.staged is None or self.checkpoint_group is None:
+            raise RuntimeError("no checkpoint is staged: call stage_checkpoint() first")
+        try:
+            return sharded_state.write(folder, self.staged, self.checkpoint_group)
+        finally:
+            self.staged = None
+
+    def find_damage(self, folder: Path, manifest: CheckpointManifest) -> str | None:
+        """Hash this rank's share of a checkpoint's files; return the difference to its manifest. No collective."""
+        return checkpoint.find_damage(folder, manifest, share=self.rank, shares=self.ranks)
 
     def restore(self, folder: Path, reset_optimizer: bool) -> None:
         """Load weights and optimiser from a verified checkpoint of any number of ranks."""

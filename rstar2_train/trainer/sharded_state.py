@@ -1,7 +1,8 @@
 """A rank's part of a checkpoint: shards of the weights, the optimiser's moments, the generator's state.
 
-Written and read with torch.distributed.checkpoint, so that M ranks can read a checkpoint of N. The module `checkpoint`
-ensures that the folder is complete.
+`stage` copies it into host memory, `write` writes the copy, while training continues. Both use
+torch.distributed.checkpoint, so that M ranks can read a checkpoint of N. The module `checkpoint` ensures that the
+folder is complete.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from rstar2_train.trainer.model import Policy, named_shards
 from rstar2_train.trainer.optimizer import named_state
@@ -21,14 +23,26 @@ FileDigest = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
 
 
-def save(folder: Path, policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, FileDigest]:
-    """Write this rank's shards under `folder`, which exists; fsynced. Collective.
+def stage(policy: Policy, optimizer: torch.optim.AdamW) -> dict[str, Any]:
+    """Return a copy of this rank's shards, moments and generator in host memory. No collective."""
+    state = _state(policy, optimizer) | {f"generator.{dist.get_rank()}": torch.get_rng_state()}
+    staged: dict[str, Any] = BlockingAsyncStager().stage(state)
+    return staged
+
+
+def write(folder: Path, staged: dict[str, Any], group: dist.ProcessGroup) -> dict[str, FileDigest]:
+    """Write the copy of this rank under `folder`, which exists; fsynced. Collective over `group`.
+
+    Args:
+        folder: the folder of the checkpoint.
+        staged: the result of `stage`.
+        group: a gloo group of all ranks for this purpose, because the step uses the others at the same time.
 
     Returns:
         The files of this rank with their size and hash; rank 0 includes the common index.
     """
-    state = _state(policy, optimizer) | {f"generator.{dist.get_rank()}": torch.get_rng_state()}
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True))
+    writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+    dcp.save(staged, storage_writer=writer, process_group=group)
     mine = sorted(folder.glob(f"__{dist.get_rank()}_*.distcp"))
     if dist.get_rank() == 0:
         mine.append(folder / ".metadata")

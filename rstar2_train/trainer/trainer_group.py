@@ -7,7 +7,7 @@ processes of Ray (`actors`, `rank`); this side needs no torch.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,7 @@ from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.actors import RankActors, RanksLost
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows, grpo_updates, sft_rows
-from rstar2_train.trainer.checkpoint import CheckpointManifest
+from rstar2_train.trainer.checkpoint import CheckpointInvalid, CheckpointManifest
 from rstar2_train.trainer.types import (
     MetricTally,
     Objective,
@@ -43,7 +43,13 @@ class TrainerGroup:
     """
 
     def __init__(
-        self, *, ranks: int, config: TrainConfig, ray_address: str | None = None, gpus_per_rank: float = 0
+        self,
+        *,
+        ranks: int,
+        config: TrainConfig,
+        ray_address: str | None = None,
+        gpus_per_rank: float = 0,
+        start_ranks: Callable[..., RankActors] = RankActors,
     ) -> None:
         """Start the ranks.
 
@@ -52,11 +58,12 @@ class TrainerGroup:
             config: settings of the computation.
             ray_address: a Ray cluster to join; None starts a private one on this machine.
             gpus_per_rank: accelerators that Ray reserves for each rank.
+            start_ranks: starts the ranks, with the arguments of RankActors.
         """
         if ranks < 1:
             raise ValueError(f"ranks must be at least 1, not {ranks}")
         self._config = config
-        self._ranks = RankActors(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
+        self._ranks = start_ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
         """Where rank 0 answers requests for collective transfers; None before the first staged version."""
@@ -73,7 +80,7 @@ class TrainerGroup:
         self._model_dir, self._layout = model_dir, layout
 
     def restore(self, checkpoint_dir: Path, reset_optimizer: bool = False) -> TrainState:
-        """Verify a checkpoint, and load its weights and optimiser. Call `load` before.
+        """Verify a checkpoint, each rank a share of its files, and load its weights and optimiser. Call `load` before.
 
         Args:
             checkpoint_dir: a folder that `save` wrote, with any number of ranks.
@@ -82,7 +89,10 @@ class TrainerGroup:
         Raises:
             CheckpointInvalid: names the file that is missing or damaged.
         """
-        manifest = checkpoint.verify(checkpoint_dir)
+        manifest = checkpoint.read_manifest(checkpoint_dir)
+        damages = [each for each in self._ranks.call("find_damage", checkpoint_dir, manifest) if each is not None]
+        if damages:
+            raise CheckpointInvalid(damages[0])
         self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
@@ -148,23 +158,34 @@ class TrainerGroup:
             metrics["correction_mean"] = tally.sums["correction"] / tokens
         return metrics | _gap_metrics(tally)
 
-    def save(self, checkpoint_dir: Path, *, step: int, extra: dict[str, Any]) -> None:
-        """Write a checkpoint: complete or absent. Replaces an existing one.
+    def stage_checkpoint(self) -> None:
+        """Copy weights, optimiser and generators into host memory, for `write_checkpoint`."""
+        self._ranks.call("stage_checkpoint")
+
+    def write_checkpoint(
+        self, checkpoint_dir: Path, *, step: int, extra: dict[str, Any], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Write the staged copy as a checkpoint: complete or absent. Replaces an existing one.
+
+        May run in another thread during any other call: the copy does not change.
 
         Args:
             checkpoint_dir: the folder to create, such as `checkpoint_path(directory, step)`.
             step: the number of finished steps.
             extra: JSON values that `restore` returns, such as the step history.
+            check: called before the folder becomes visible; raises if it must not.
 
         Raises:
             StageFailed: StorageFull (not retryable: free some space first); no partial files are left.
         """
         checkpoint.remove_asides(checkpoint_dir.parent)
         with checkpoint.write_folder(checkpoint_dir, durable=True) as folder:
-            files = {name: seal for part in self._ranks.call("save", folder) for name, seal in part.items()}
+            parts = self._ranks.call_background("write_checkpoint", folder)
+            files = {name: seal for part in parts for name, seal in part.items()}
             checkpoint.write_manifest(
                 folder, CheckpointManifest(step=step, extra=extra, ranks=self._ranks.count, files=files)
             )
+            check()
 
     def export(self, model_dir: Path, *, durable: bool = True) -> None:
         """Write the policy as a model folder that transformers and vLLM load: complete or absent.

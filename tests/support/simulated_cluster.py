@@ -31,7 +31,7 @@ FINAL = "Complete", "Failed"
 SECRET = "Secret", "demo-secrets"
 
 
-def manifest(stages: str = "sgfe", **spec: Any) -> dict[str, Any]:
+def manifest(stages: str = "sgfe", /, **spec: Any) -> dict[str, Any]:
     """Return a job whose stages are given by letters: s(ft), g(rpo), f(ilter), e(valuate)."""
     members = {
         "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl"}},

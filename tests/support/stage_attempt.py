@@ -37,6 +37,7 @@ class FakeTrainerGroup:
     ) -> None:
         """`on_step`: called at the end of a step; `on_save`: called with the step of a checkpoint that is written."""
         self.weights = 0.0
+        self.staged = 0.0
         self.fresh_optimizer = True
         self._on_step = on_step
         self._on_save = on_save
@@ -55,11 +56,17 @@ class FakeTrainerGroup:
         self._on_step(self)
         return {"loss": 0.0}
 
-    def save(self, folder: Path, *, step: int, extra: dict[str, Any]) -> None:
+    def stage_checkpoint(self) -> None:
+        self.staged = self.weights
+
+    def write_checkpoint(
+        self, folder: Path, *, step: int, extra: dict[str, Any], check: Callable[[], None] = lambda: None
+    ) -> None:
         with checkpoint.write_folder(folder, durable=False) as aside:
             self._on_save(step)
-            (aside / "weights.json").write_text(json.dumps(self.weights))
+            (aside / "weights.json").write_text(json.dumps(self.staged))
             checkpoint.write_manifest(aside, CheckpointManifest(step=step, extra=extra, ranks=1, files={}))
+            check()
 
     def export(self, folder: Path, *, durable: bool = True) -> None:
         write_weights(folder, round(self.weights))
@@ -92,7 +99,9 @@ NewAttempt = Callable[..., StageContext]
 of spec."""
 
 
-def create_attempt(folder: Path, stages: str = "g", number: int = 0, *, attempt: int = 1, **spec: Any) -> StageContext:
+def create_attempt(
+    folder: Path, stages: str = "g", number: int = 0, /, *, attempt: int = 1, **spec: Any
+) -> StageContext:
     """Return the context of an attempt. The job starts from weights 0 and has its data in `folder`."""
     state = JobState(folder / "state")
     content = json.dumps(manifest(stages, **{"model": {"source": str(folder / "base")}, **spec}))

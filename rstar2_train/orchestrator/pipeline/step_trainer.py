@@ -62,7 +62,6 @@ class StepTrainer:
         """
         trainer, started = self._trainer, time.monotonic()
         await trainer.wait_until_ready()
-        await trainer.wait_for_checkpoint()
         trained = await self._update(batch)
         seconds = {"rollout": batch.seconds, "update": time.monotonic() - started}
         self._record(batch.groups, trained)
@@ -71,14 +70,10 @@ class StepTrainer:
         self._report(batch, trained, seconds)
         self._ctx.check_stop()
 
-    async def wait_for_checkpoint(self) -> None:
-        """Wait until the ranks have written the background checkpoint."""
-        await self._trainer.wait_for_checkpoint()
-
-    def start_checkpoint(self) -> None:
-        """Write the checkpoint of the finished step in the background, if the step needs one."""
+    async def start_checkpoint(self) -> None:
+        """Start to write the checkpoint of the finished step, if the step needs one."""
         if self.step % self._ctx.job.spec.checkpoint.every_steps == 0 and not self.finished:
-            self._trainer.start_checkpoint(self.step)
+            await self._trainer.start_checkpoint(self.step)
 
     async def _update(self, batch: Batch) -> dict[str, float]:
         """Train on the selected groups and return the trainer's metrics; no group, no update."""

@@ -5,7 +5,7 @@
       -> Parquet file of the step                                      pipeline.GroupLog
       -> update, metrics, triggers                                     pipeline.StepTrainer
       -> weights to the engines                                        pipeline.Publisher
-      -> checkpoint, in the background of the next step's rollouts     TrainerSession.start_checkpoint
+      -> checkpoint, written while the stage continues                 TrainerSession.start_checkpoint
 
 If the process died during the update, the restarted attempt reads the step's Parquet file and repeats only the update.
 If it died during the rollouts, the restarted attempt samples only the groups that were not complete.
@@ -84,7 +84,7 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
                 break
             with _timed(ctx, steps.step, started=started, waited=waited):
                 await publisher.publish(steps.step)
-            steps.start_checkpoint()
+            await steps.start_checkpoint()
     if steps.step > first:
         with _timed(ctx, steps.step, started=started, waited=waited):
             await publisher.publish_last(steps.step)
@@ -103,7 +103,6 @@ async def _next_batch(batches: BatchQueue, steps: StepTrainer, publisher: Publis
             await asyncio.wait({taking, rejected}, return_when=asyncio.FIRST_COMPLETED)
             rejected.cancel()
             if publisher.rejected.is_set():
-                await steps.wait_for_checkpoint()
                 await publisher.publish(steps.step)
         return taking.result()
     finally:

@@ -81,7 +81,7 @@ async def run(ctx: StageContext, sessions: Sessions = SESSIONS) -> Outcome:
             tracked = {f"sft/{name}": value for name, value in metrics.items()} | {"sft/lr": rate}
             trainer.report_step(step, tracked, seconds=seconds, headline={"loss": metrics["loss"]})
             if step % every == 0 and step < data.steps:
-                await trainer.checkpoint(step)
+                await trainer.start_checkpoint(step)
         return await trainer.finish(step)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
+from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig, TrainSequence
 
 VOCABULARY = 61
@@ -80,3 +83,32 @@ def rollout_groups(groups: int, size: int, *, seed: int = 0) -> list[list[TrainS
         )
 
     return [[rollout(member) for member in range(size)] for _ in range(groups)]
+
+
+class RanksHere:
+    """One rank in the test's own process, in place of RankActors: the trainer's own code, without the start of Ray."""
+
+    count = 1
+    pids: ClassVar[list[int]] = [os.getpid()]
+
+    def __init__(self, *, ranks: int, config: TrainConfig, **_: object) -> None:
+        assert ranks == 1
+        self._rank = TrainerRank(rank=0, ranks=1, config=config)
+        self._rank.connect(LOOPBACK, self._rank.listen(LOOPBACK), 1)
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        return [getattr(self._rank, method)(*args)]
+
+    def call_each(self, method: str, args: list[tuple[Any, ...]]) -> list[Any]:
+        return self.call(method, *args[0])
+
+    call_background = call
+
+    def stop(self) -> None:
+        self._rank.close()
+
+
+def save(group: TrainerGroup, folder: Path, *, step: int, extra: dict[str, Any] | None = None) -> None:
+    """Write a checkpoint of the present state, and wait for it."""
+    group.stage_checkpoint()
+    group.write_checkpoint(folder, step=step, extra=extra or {})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from models import CONFIG, OPTIMIZER, conversations
+from models import CONFIG, OPTIMIZER, conversations, save
 
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -26,7 +26,7 @@ def test_trainer_group_killed_rank_raises_ranks_lost(model_dir: Path, tmp_path: 
             group.sft_step(conversations(4), lr=1e-3)
         assert caught.value.retryable
         with pytest.raises(RanksLost, match="have stopped"):
-            group.save(tmp_path / "step-000001", step=1, extra={})
+            save(group, tmp_path / "step-000001", step=1)
         assert list(tmp_path.iterdir()) == []
         group.close()
     # Closed twice by now, and no process remains.

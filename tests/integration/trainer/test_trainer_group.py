@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from models import CONFIG, OPTIMIZER, conversations, rank_here, rollout_groups, write_model
+from models import CONFIG, OPTIMIZER, conversations, rank_here, rollout_groups, save, write_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -89,7 +90,7 @@ def test_trainer_group_restore_continues_exactly(group: TrainerGroup, model_dir:
     group.load(model_dir, optimizer=OPTIMIZER)
     steps(group, range(2))
     folder = checkpoint.checkpoint_path(tmp_path, 2)
-    group.save(folder, step=2, extra={"cursor": {"epoch": 1, "order": [3, 1]}})
+    save(group, folder, step=2, extra={"cursor": {"epoch": 1, "order": [3, 1]}})
     expected = steps(group, range(2, 4))
     straight = exported(group, tmp_path / "straight")
 
@@ -119,7 +120,7 @@ def test_trainer_group_checkpoint_loads_with_one_rank(group: TrainerGroup, model
     """One rank restores a checkpoint of two ranks and continues from it."""
     group.load(model_dir, optimizer=OPTIMIZER)
     steps(group, range(1))
-    group.save(checkpoint.checkpoint_path(tmp_path, 1), step=1, extra={})
+    save(group, checkpoint.checkpoint_path(tmp_path, 1), step=1)
     two = exported(group, tmp_path / "two")
     loss = group.sft_step(conversations(7), lr=LR)["loss"]
     following = group.sft_step(conversations(7), lr=LR)["loss"]
@@ -138,7 +139,7 @@ def test_trainer_group_damaged_checkpoint_is_rejected(group: TrainerGroup, model
     """A damaged checkpoint is rejected with the file's name; the group stays usable."""
     group.load(model_dir, optimizer=OPTIMIZER)
     folder = checkpoint.checkpoint_path(tmp_path, 1)
-    group.save(folder, step=1, extra={})
+    save(group, folder, step=1)
     shard = folder / "__1_0.distcp"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -202,13 +203,33 @@ def test_trainer_group_score_equals_transformers(group: TrainerGroup, tmp_path: 
     assert torch.allclose(torch.tensor(scores), expected, atol=1e-5)
 
 
+def test_trainer_group_trains_while_a_checkpoint_is_written(
+    group: TrainerGroup, model_dir: Path, tmp_path: Path
+) -> None:
+    """Updates between the copy and the end of the write do not change the checkpoint, nor the write the updates."""
+    group.load(model_dir, optimizer=OPTIMIZER)
+    steps(group, range(1))
+    before = exported(group, tmp_path / "before")
+    group.stage_checkpoint()
+    folder = checkpoint.checkpoint_path(tmp_path, 1)
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(group.write_checkpoint, folder, step=1, extra={})
+        expected = steps(group, range(1, 3))
+        writing.result()
+    group.load(model_dir, optimizer=OPTIMIZER)
+    group.restore(folder)
+    restored = exported(group, tmp_path / "restored")
+    assert all(torch.equal(before[name], restored[name]) for name in before)
+    assert steps(group, range(1, 3)) == expected
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with space for a manifest, but not for a checkpoint."""
+    """A file system with space for one checkpoint of the toy, but not for two."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=800k", "tmpfs", str(disk)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
@@ -219,8 +240,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_trainer_group_full_disk_is_storage_full(group: TrainerGroup, model_dir: Path, small_disk: Path) -> None:
     """This test is the last one of the module's group: after an error of its ranks it is unusable."""
     group.load(model_dir, optimizer=OPTIMIZER)
+    save(group, small_disk / "step-000001", step=1)
     with pytest.raises(StageFailed, match="no space left") as caught:
-        group.save(small_disk / "step-000001", step=1, extra={})
+        save(group, small_disk / "step-000002", step=2)
     assert caught.value.reason == "StorageFull"
     assert not caught.value.retryable
-    assert list(small_disk.iterdir()) == []
+    assert [path.name for path in small_disk.iterdir()] == ["step-000001"]
+    assert checkpoint.verify(small_disk / "step-000001").step == 1

@@ -1,0 +1,128 @@
+"""A stage that crashed and resumed equals an undisturbed one bit by bit: on the CPU, with one rank."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import RanksHere
+
+from rstar2_train.data.tiny import SMOKE, write_tiny
+from rstar2_train.orchestrator.sessions import Sessions, load_chat_format
+from rstar2_train.orchestrator.stages import grpo, sft
+from rstar2_train.orchestrator.trainer_session import TrainerSession
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tracking.tracker import journal_file
+from rstar2_train.trainer.trainer_group import TrainerGroup
+from tests.support.fake_rollouts import FakeRollouts, rollout
+from tests.support.stage_attempt import create_attempt
+
+STEPS, CRASH = 4, 4
+"""Steps of the stage, and the update in which the first attempt dies: a GRPO stage resumes from step 2."""
+SPEC = {
+    "trainer": {"replicas": 1, "gpusPerReplica": 0, "tokensPerMicroBatch": 1024},
+    "checkpoint": {"everySteps": 2},
+    "grpo": {"promptsPerStep": 2, "rolloutsPerPrompt": 4, "keepPerPrompt": 2, "warmupSteps": 0, "learningRate": 1e-3},
+    "seed": 11,
+}
+STAGES: dict[str, dict[str, Any]] = {
+    "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl", "epochs": STEPS * 4 / 300, "batchSize": 4}},
+    "g": {"type": "GRPO", "grpo": {"data": "/data/rl-1.jsonl", "steps": STEPS}},
+}
+
+
+class SeededRollouts(FakeRollouts):
+    """Rollouts of random tokens that depend on seed, step, problem and sample alone, as those of an exact engine."""
+
+    async def sample_groups(self, problems: Any, *, samples: int, on_group: Any, seed: Any, **_: object) -> Any:
+        groups = [[seeded(rollout(each, sample), seed) for sample in range(samples)] for each in problems]
+        for group in groups:
+            on_group(group)
+        return groups
+
+
+def seeded(row: Trajectory, seed: tuple[int | str, ...]) -> Trajectory:
+    draw = random.Random(f"{seed} {row.prompt_id} {row.sample}")
+    tokens = [draw.randrange(600) for _ in range(draw.randint(8, 40))]
+    segment = replace(row.segments[0], token_ids=tokens, logprobs=[-6.0] * len(tokens))
+    return replace(row, prompt_ids=tokens[:4], segments=[segment])
+
+
+class Crash(Exception):
+    """The end of the first attempt."""
+
+
+class CrashingGroup(TrainerGroup):
+    """A group on one rank in this process that crashes at its n-th update, if n is given."""
+
+    def __init__(self, *, crash: int | None = None, **options: Any) -> None:
+        super().__init__(start_ranks=RanksHere, **options)  # type: ignore[arg-type]
+        self._left = crash
+
+    def _count(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                raise Crash
+
+    def sft_step(self, *args: Any, **options: Any) -> dict[str, float]:
+        self._count()
+        return super().sft_step(*args, **options)
+
+    def grpo_step(self, *args: Any, **options: Any) -> dict[str, float]:
+        self._count()
+        return super().grpo_step(*args, **options)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with its tokenizer, and its data."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny(folder, seed=3, recipe=SMOKE)
+    return folder
+
+
+def losses(folder: Path) -> dict[int, list[float]]:
+    """Return the loss of each report of a step, in order."""
+    reports: dict[int, list[float]] = {}
+    for line in journal_file(folder / "state").read_text().splitlines():
+        values = json.loads(line).get("values", {})
+        for name in {"sft/loss", "trainer/loss"} & values.keys():
+            reports.setdefault(json.loads(line)["step"], []).append(values[name])
+    return reports
+
+
+@pytest.mark.parametrize("letter", ["s", "g"])
+async def test_resumed_stage_equals_the_undisturbed_one(letter: str, tiny: Path, tmp_path: Path) -> None:
+    """The losses of all steps and the final model are the same bits; the repeated step too."""
+    run = {"s": sft.run, "g": grpo.run}[letter]
+
+    async def attempt(name: str, number: int, crash: int | None = None) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(tiny, folder, dirs_exist_ok=True)
+        ctx = create_attempt(folder, letter, attempt=number, **SPEC, stages=[{"name": "only", **STAGES[letter]}])
+        sessions = Sessions(
+            trainer=partial(TrainerSession, start_group=partial(CrashingGroup, crash=crash)),
+            rollouts=lambda *_: SeededRollouts(),  # type: ignore[arg-type, return-value]
+            chat_format=load_chat_format,
+        )
+        outcome = await run(ctx, sessions)
+        assert outcome.checkpoint is not None and outcome.checkpoint.step == STEPS
+        return ctx.folder.model / "model.safetensors"
+
+    whole = await attempt("whole", 1)
+    with pytest.raises(Crash):
+        await attempt("resumed", 1, crash=CRASH)
+    resumed = await attempt("resumed", 2)
+    assert whole.read_bytes() == resumed.read_bytes()
+    undisturbed, again = losses(tmp_path / "whole"), losses(tmp_path / "resumed")
+    assert undisturbed.keys() == again.keys() == set(range(1, STEPS + 1))
+    assert all({*again[step]} == {*undisturbed[step]} for step in again)
+    if letter == "g":
+        assert len(again[3]) == 2, "the step after the checkpoint ran twice"
