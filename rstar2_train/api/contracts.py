@@ -106,6 +106,10 @@ class Progress(Contract):
     """Finished rollouts of the current batch."""
     rollouts_total: int = 0
     """Rollouts of the current batch."""
+    demonstrations_done: int = 0
+    """Tokenised demonstrations of an SFT stage that starts."""
+    demonstrations_total: int = 0
+    """Its demonstrations; 0 until they are known."""
     metrics: Annotated[dict[str, float], Field(max_length=32)] = {}
     """Main metrics of the last step."""
     checkpoint: CheckpointRef | None = None

@@ -55,6 +55,9 @@ class SFTStage(ApiModel):
     """Initial steps that draw only from rows of the first difficulty (`level` 1)."""
     checkpoint_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Steps between two checkpoints of this stage. Default: a tenth of the stage's steps."""
+    held_out_rows: Annotated[int, Field(ge=0, le=65536)] | None = None
+    """Conversations that are not trained on; their loss is measured at each checkpoint. Default: 1 % of the data, at
+    most 512; none below 20,000 rows."""
 
 
 class AdvanceTrigger(ApiModel):

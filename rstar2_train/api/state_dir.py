@@ -45,6 +45,11 @@ class StageState:
         return self.root / "model"
 
     @property
+    def tokens(self) -> Path:
+        """Tokenised demonstrations of an SFT stage."""
+        return self.root / "tokens"
+
+    @property
     def trajectories(self) -> Path:
         """Directory with one Parquet file per step."""
         return self.root / "trajectories"

@@ -29,7 +29,7 @@ from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.tracking.tracker import Tracker
 
 _REPORT_INTERVAL = 0.5
-"""Seconds between two progress reports of the same batch of rollouts."""
+"""Seconds between two progress reports inside a step."""
 
 
 class SuspendRequested(Exception):
@@ -95,6 +95,12 @@ class StageContext:
         if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:
             return
         self.report(rollouts_done=done, rollouts_total=total)
+
+    def report_demonstrations(self, done: int, total: int) -> None:
+        """Report the number of tokenised demonstrations, at most twice per second."""
+        if done < total and time.time() - self.progress.updated_at < _REPORT_INTERVAL:
+            return
+        self.report(demonstrations_done=done, demonstrations_total=total)
 
     def check_stop(self) -> None:
         """Raise SuspendRequested if the process received a stop signal."""

@@ -7,6 +7,8 @@ read by `tools/parser.py`. Imports neither torch nor transformers until a tokeni
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,6 +126,12 @@ class ChatFormat:
     def longest_token(self) -> int:
         """Largest number of characters of one token; a lower bound of a text's tokens follows from its length."""
         return max(len(token) for token in self._fast.get_vocab(with_added_tokens=True))
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of tokenizer and template: with the same one, a conversation has the same tokens."""
+        template = self._template or self.tokenizer.chat_template
+        parts = [self._fast.to_str(), template, self.tokenizer.special_tokens_map]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     @classmethod
     def load(cls, folder: Path | str, source: ModelSource | None = None, *, tools: Toolset | None = None) -> ChatFormat:

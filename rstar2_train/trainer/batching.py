@@ -7,7 +7,7 @@ micro-batches run padding with weight 0. Sequences are never truncated or droppe
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -189,7 +189,7 @@ def _response_mask(where: str, rollout: TrainSequence) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros(len(rollout.prompt_ids), dtype=bool), mask])
 
 
-def _mask(where: str, ids: Sequence[int], mask: Sequence[int]) -> NDArray[np.bool_]:
+def _mask(where: str, ids: Sized, mask: Sequence[int] | NDArray[np.bool_]) -> NDArray[np.bool_]:
     if len(ids) != len(mask):
         raise ValueError(f"{where}: {len(ids)} tokens, but a mask of {len(mask)}")
     return np.array(mask, dtype=bool)

@@ -131,6 +131,16 @@ class TrainerRank:
         tally.add(self._update(lr))
         return tally
 
+    def sft_loss(self, batches: list[MicroBatch]) -> float:
+        """Return this rank's share of the loss of a batch, without an update."""
+        policy, _ = self._loaded()
+        logprobs = step.start_logprobs(policy, batches, self.compute.device, temperature=1.0)
+        shares = (
+            -(values.double().cpu() * torch.from_numpy(batch.weights)).sum()
+            for values, batch in zip(logprobs, batches, strict=True)
+        )
+        return float(sum(shares))
+
     def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> MetricTally:
         """Run one GRPO step of one or more updates; pi_old is the policy before the first one."""
         policy, _ = self._loaded()

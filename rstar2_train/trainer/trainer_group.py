@@ -110,6 +110,11 @@ class TrainerGroup:
         metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
         return metrics | {"sequences": float(len(rows))}
 
+    def sft_loss(self, sequences: Sequence[TokenizedExample]) -> float:
+        """Return the mean loss of all trained tokens, in nats, without an update: of held-out conversations."""
+        shares = self._distribute(sft_rows(sequences))
+        return float(sum(self._ranks.call_each("sft_loss", [(share,) for share in shares])))
+
     def grpo_step(
         self, groups: Sequence[Sequence[TrainSequence]], *, lr: float, settings: GRPOSettings, seed: int
     ) -> Metrics:

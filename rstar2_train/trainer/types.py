@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from rstar2_train.api.job import JobSpec
     from rstar2_train.api.roles import Sharding, Vendor
@@ -80,8 +83,8 @@ class OptimizerConfig:
 class TokenizedExample:
     """One tokenised conversation."""
 
-    ids: Sequence[int]
-    mask: Sequence[int]
+    ids: Sequence[int] | NDArray[np.int32]
+    mask: Sequence[int] | NDArray[np.bool_]
     """1 for each trained token (the assistant's own), else 0; has the length of `ids`. No position predicts the first
     token, so it is never trained."""
 

@@ -28,6 +28,8 @@ from rstar2_train.api.state_dir import JobState, StageState
 from rstar2_train.utils.terminal import hidden_control_characters
 
 _REFRESH_SECONDS = 0.5
+_BAR = 24
+"""Characters of a progress bar."""
 _MARKS = {
     "completed": ("✓", "green"),
     "advanced": ("✓", "green"),
@@ -304,6 +306,11 @@ def _metrics(progress: Progress) -> list[tuple[str, str]]:
     names = {key for key, _, _ in _METRICS}
     if progress.rollouts_total and progress.phase != "Training":
         known.insert(0, ("rollouts", f"{progress.rollouts_done}/{progress.rollouts_total}"))
+    if progress.demonstrations_total and progress.phase == "Starting":
+        share = progress.demonstrations_done / progress.demonstrations_total
+        bar = "━" * round(share * _BAR) + "┄" * (_BAR - round(share * _BAR))
+        count = f"{progress.demonstrations_done:,}/{progress.demonstrations_total:,}"
+        known.insert(0, ("tokenised", f"{bar} {count}"))
     rest = [(key.replace("_", " "), f"{value:.4g}") for key, value in progress.metrics.items() if key not in names]
     return known + rest
 

@@ -32,7 +32,7 @@ SPEC = {
     "seed": 11,
 }
 STAGES: dict[str, dict[str, Any]] = {
-    "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl", "epochs": STEPS * 4 / 300, "batchSize": 4}},
+    "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl", "epochs": 16 / 300, "batchSize": 4, "heldOutRows": 8}},
     "g": {"type": "GRPO", "grpo": {"data": "/data/rl-1.jsonl", "steps": STEPS}},
 }
 
@@ -93,7 +93,7 @@ def losses(folder: Path) -> dict[int, list[float]]:
     reports: dict[int, list[float]] = {}
     for line in journal_file(folder / "state").read_text().splitlines():
         values = json.loads(line).get("values", {})
-        for name in {"sft/loss", "trainer/loss"} & values.keys():
+        for name in sorted({"sft/loss", "sft/held_out_loss", "trainer/loss"} & values.keys()):
             reports.setdefault(json.loads(line)["step"], []).append(values[name])
     return reports
 

@@ -52,6 +52,7 @@ def steps(group: TrainerGroup, numbers: range) -> list[float]:
 def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path, tmp_path: Path) -> None:
     """Two ranks have the metrics and the weights of a single rank."""
     group.load(model_dir, optimizer=OPTIMIZER)
+    held_out = group.sft_loss(conversations(7))
     supervised = group.sft_step(conversations(7), lr=LR)
     reinforced = group.grpo_step(rollout_groups(3, 4), lr=LR, settings=SETTINGS, seed=5)
     lone = group.sft_step(conversations(1), lr=LR)  # fewer sequences than ranks
@@ -70,6 +71,7 @@ def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path,
         rank.export(model_dir, tmp_path / "one")
     after_one = load_file(tmp_path / "one" / "model.safetensors")
 
+    assert held_out == pytest.approx(first.sums["loss"], rel=1e-5)
     assert supervised["loss"] == pytest.approx(first.sums["loss"], rel=1e-5)
     assert supervised["grad_norm"] == pytest.approx(first.maxima["grad_norm"], rel=1e-4)
     assert supervised["tokens"] == first.sums["tokens"]

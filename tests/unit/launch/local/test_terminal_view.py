@@ -118,6 +118,15 @@ def test_view_counts_rollouts(state: JobState) -> None:
     assert "rollouts 7/64" in line(view) and "rollouts 7/64" in panel(view)
 
 
+def test_view_has_a_bar_of_the_tokenisation(state: JobState) -> None:
+    """Before the first step of an SFT stage, the line and the panel have the tokenised demonstrations."""
+    counts = {"demonstrations_done": 1200, "demonstrations_total": 2400}
+    write_model(state.progress_file, Progress(stage="rl-1", attempt=2, **counts))
+    view = view_of(state)
+    bar = "tokenised " + "━" * 12 + "┄" * 12 + " 1,200/2,400"
+    assert bar in line(view) and bar in panel(view)
+
+
 def test_read_view_without_job_is_none(tmp_path: Path) -> None:
     """A view without progress can be rendered."""
     assert read_view(JobState(tmp_path), started=0.0, health={}) is None
