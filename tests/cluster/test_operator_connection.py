@@ -1,0 +1,89 @@
+"""The operator behind a bad connection to a real API server: late watches, an outage, and events that it missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rstar2_operator.lease import DURATION_SECONDS
+from tests.kube_node import binaries, requirements
+from tests.support.api_proxy import ApiProxy
+from tests.support.job_controller import BATCH, JOBS, PODS, JobController
+from tests.support.kube_apiserver import KubeApiserver
+from tests.support.operator_process import OperatorProcess
+
+EVENTS = "/apis/events.k8s.io/v1/namespaces/lab/events"
+FIRST = "demo-s0-1"
+
+
+@pytest.fixture
+def jobs() -> Iterator[JobController]:
+    """Provide an API server without nodes, and the test as its controllers."""
+    try:
+        requirements.check()
+    except requirements.ClusterUnavailable as problem:
+        pytest.skip(str(problem))
+    binaries.ensure_all()
+    with KubeApiserver() as api:
+        yield JobController(api)
+
+
+def identities(jobs: JobController) -> set[str]:
+    """Return the UIDs of all Jobs and pods."""
+    return {each["metadata"]["uid"] for path in (BATCH, PODS) for each in jobs.api.request("GET", path)["items"]}
+
+
+def test_watch_300_ms_late_keeps_a_release(jobs: JobController) -> None:
+    """A job that releases its pods waits until its retry time, although its own writes come back late."""
+    jobs.has_nodes = False
+    with ApiProxy(jobs.api, watch_delay=0.3) as proxy, OperatorProcess(proxy.kubeconfig):
+        jobs.submit("demo", pendingDeadlineSeconds=3)
+        jobs.wait(lambda: "Released all pods" in jobs.status("demo").get("message", ""), "the job is not released")
+        jobs.play_for(5)
+        assert jobs.attempts == [FIRST] and jobs.api.request("GET", PODS)["items"] == []
+        events = [event["reason"] for event in jobs.api.request("GET", EVENTS)["items"]]
+        assert events.count("SchedulingTimeout") == 1, events
+
+
+def test_api_server_away_changes_no_object(jobs: JobController) -> None:
+    """After an outage that costs the operator its Lease, the next one finds the job as it was and keeps its pods."""
+    with ApiProxy(jobs.api) as proxy:
+        with OperatorProcess(proxy.kubeconfig, identity="first") as first:
+            jobs.submit("demo")
+            jobs.wait(lambda: jobs.pods() == [f"{FIRST}-0"], "the job does not run")
+            jobs.play_for(2)
+            before = {
+                each["metadata"]["uid"] for path in (BATCH, PODS) for each in jobs.api.request("GET", path)["items"]
+            }
+            proxy.disconnect()
+            assert first.process.wait(3 * DURATION_SECONDS) == 1  # another replica may lead
+        proxy.connect()
+        with OperatorProcess(proxy.kubeconfig, identity="second") as second:
+            jobs.wait(lambda: second.page("/readyz") == "leader", "no operator leads")
+            jobs.play_for(2)
+            after = {
+                each["metadata"]["uid"] for path in (BATCH, PODS) for each in jobs.api.request("GET", path)["items"]
+            }
+            assert after == before
+            degraded = [each for each in jobs.status("demo")["conditions"] if each["type"] == "Degraded"]
+            assert [each["status"] for each in degraded] == ["False"], degraded
+            jobs.succeed("demo", "s0")
+            jobs.wait(lambda: jobs.status("demo").get("phase") == "Succeeded", "the job does not succeed")
+    assert jobs.attempts == [FIRST]
+
+
+def test_recreated_job_does_not_inherit_success(jobs: JobController) -> None:
+    """A job that was deleted and created again while no operator ran starts from its first stage."""
+    with OperatorProcess(jobs.api.kubeconfig):
+        jobs.submit("demo")
+        jobs.wait(lambda: jobs.pods() == [f"{FIRST}-0"], "the job does not run")
+        jobs.succeed("demo", "s0")
+        jobs.wait(lambda: jobs.status("demo").get("phase") == "Succeeded", "the job does not succeed")
+    jobs.api.request("DELETE", f"{JOBS}/demo")  # its objects stay: no garbage collector runs
+    jobs.submit("demo")
+    with OperatorProcess(jobs.api.kubeconfig):
+        jobs.wait(lambda: bool(jobs.status("demo")), "the job has no status")
+        jobs.play_for(3)
+        status = jobs.status("demo")
+        assert status["phase"] != "Succeeded" and status["stages"][0]["phase"] == "Pending", status

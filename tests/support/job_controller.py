@@ -1,0 +1,123 @@
+"""Plays the Job controller, scheduler and kubelet on a real API server without them, when the test calls `play`."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+from collections.abc import Callable
+from typing import Any
+
+from rstar2_operator import names
+from rstar2_train.api.contracts import Outcome, outcome_key
+from tests.support.kube_apiserver import KubeApiserver
+from tests.support.simulated_cluster import manifest
+
+LAB = "namespaces/lab"
+JOBS = f"/apis/rstar2.dev/v1alpha1/{LAB}/agenticrljobs"
+BATCH = f"/apis/batch/v1/{LAB}/jobs"
+PODS = f"/api/v1/{LAB}/pods"
+WITHIN = 60.0
+
+Body = dict[str, Any]
+
+
+class JobController:
+    """The batch Jobs of namespace `lab`. Jobs for preparation and report complete at once; the others run."""
+
+    def __init__(self, api: KubeApiserver) -> None:
+        self.api = api
+        self.has_nodes = True
+        """Whether new pods receive a node; without one they stay pending."""
+        self.attempts: list[str] = []
+        """Names of all stage attempts whose pods were created, in order."""
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": "lab"}})
+
+    def submit(self, name: str, **spec: Any) -> None:
+        """Create a job of one SFT stage, s0, with one trainer pod."""
+        body = manifest("s", **spec)
+        body["metadata"] = {"name": name}
+        body["spec"]["trainer"]["replicas"] = 1
+        self.api.request("POST", JOBS, body)
+
+    def status(self, name: str) -> Body:
+        """Return the status of a job."""
+        status: Body = self.api.request("GET", f"{JOBS}/{name}").get("status") or {}
+        return status
+
+    def play(self) -> None:
+        """Act once: complete preparations, start the pods of Jobs, delete the pods of deleted Jobs."""
+        jobs = {each["metadata"]["uid"]: each for each in self.api.request("GET", BATCH)["items"]}
+        pods = {each["metadata"]["name"]: each for each in self.api.request("GET", PODS)["items"]}
+        for name, pod in pods.items():
+            if pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
+                self.api.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        for job in jobs.values():
+            name = job["metadata"]["name"]
+            if job.get("status", {}).get("conditions"):
+                continue
+            if name.endswith(("-prepare", "-report")):
+                self.complete(job)
+            elif f"{name}-0" not in pods:
+                self._start(job)
+
+    def complete(self, job: Body) -> None:
+        """Complete a batch Job."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        final = [
+            {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("SuccessCriteriaMet", "Complete")
+        ]
+        status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": final}
+        self.api.request("PUT", f"{BATCH}/{job['metadata']['name']}/status", {**job, "status": status})
+
+    def _start(self, job: Body) -> None:
+        meta, template = job["metadata"], job["spec"]["template"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        labels = {**template["metadata"]["labels"], names.OF_JOB_LABEL: meta["name"]}
+        metadata = {"name": f"{meta['name']}-0", "labels": labels, "ownerReferences": [owner]}
+        node = {"nodeName": "fake"} if self.has_nodes else {}
+        pod = self.api.request("POST", PODS, {"metadata": metadata, "spec": {**template["spec"], **node}})
+        self.attempts.append(meta["name"])
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        if not self.has_nodes:
+            scheduled |= {"status": "False", "reason": "Unschedulable", "message": "0/0 nodes are available"}
+        pod["status"] |= {"phase": "Running" if self.has_nodes else "Pending", "conditions": [scheduled]}
+        self.api.request("PUT", f"{PODS}/{pod['metadata']['name']}/status", pod)
+
+    def succeed(self, name: str, stage: str) -> None:
+        """Act as the orchestrator of the first attempt: report success and end."""
+        outcome = Outcome(stage=stage, attempt=1, outcome="completed", reason="StepsReached")
+        path = f"/api/v1/{LAB}/configmaps/{names.progress(name)}"
+        config = self.api.request("GET", path)
+        config["data"] = {outcome_key(stage): outcome.model_dump_json(exclude_none=True)}
+        self.api.request("PUT", path, config)
+        pod = self.api.request("GET", f"{PODS}/{name}-{stage}-1-0")
+        pod["status"]["phase"] = "Succeeded"
+        self.api.request("PUT", f"{PODS}/{name}-{stage}-1-0/status", pod)
+        self.complete(self.api.request("GET", f"{BATCH}/{name}-{stage}-1"))
+
+    def wait(self, check: Callable[[], bool], problem: str) -> None:
+        """Play until `check` holds."""
+        deadline = time.monotonic() + WITHIN
+        while True:
+            try:
+                self.play()
+                if check():
+                    return
+            except urllib.error.HTTPError as error:
+                if error.code not in (404, 409):
+                    raise
+            assert time.monotonic() < deadline, (
+                f"{problem}: {json.dumps(self.api.request('GET', JOBS)['items'])[-4000:]}"
+            )
+            time.sleep(0.2)
+
+    def play_for(self, seconds: float) -> None:
+        """Play for a time."""
+        end = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() > end, "the clock stands still")
+
+    def pods(self) -> list[str]:
+        """Return the names of all running pods."""
+        pods = self.api.request("GET", PODS)["items"]
+        return sorted(pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running")

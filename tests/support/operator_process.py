@@ -1,0 +1,58 @@
+"""The operator as a process of this machine, on the API server of a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from rstar2_train.utils.supervisor import die_with_parent
+from tests.support.kube_apiserver import free_port
+
+STOP_SECONDS = 60.0
+
+
+class OperatorProcess:
+    """One replica. A context manager, which kills it at the end."""
+
+    def __init__(
+        self, kubeconfig: Path, *, identity: str = "operator", log: Path | None = None, **settings: str
+    ) -> None:
+        """Start it. `settings`: further environment variables; `log`: a file for its output."""
+        self.port = free_port()
+        environment = {"KUBECONFIG": str(kubeconfig), "RSTAR2_PROBE_PORT": str(self.port), "RSTAR2_IDENTITY": identity}
+        output = None if log is None else log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rstar2_operator"],
+            env={**os.environ, **environment, **settings},
+            stdout=output,
+            stderr=output,
+            preexec_fn=die_with_parent,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def terminate(self) -> int:
+        """Stop it and return its exit code."""
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+    def page(self, path: str) -> str:
+        """Return a page of its HTTP server; empty if it does not serve."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+                return str(response.read().decode()).strip()
+        except OSError:
+            return ""
