@@ -48,6 +48,10 @@ Checkpointing = Annotated[
     bool | Literal["Auto"],
     WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True, "enum": ["Auto", True, False], **SMALLEST}),
 ]
+Requirement = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
+]
+"""A package of PyPI, optionally with versions."""
 Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
@@ -252,6 +256,8 @@ class JudgeSpec(ApiModel):
     """Pods, each with an API and a worker."""
     image: ImageName | None = None
     """Container image of judge and executors. Default: the operator's."""
+    packages: Annotated[list[Requirement], Field(max_length=32), SET] = []
+    """Python packages of the sandbox, such as scipy or pandas==3.0.1. In a cluster the image must have them."""
     limits: JudgeLimitsSpec = JudgeLimitsSpec()
     """Limits of one tool call."""
 

@@ -103,6 +103,11 @@ class JobState:
         return self.root / "job.json"
 
     @property
+    def packages_lock(self) -> Path:
+        """Exact versions of the sandbox's packages, if the job has `spec.judge.packages`."""
+        return self.root / "packages.lock"
+
+    @property
     def manifest_file(self) -> Path:
         """The original manifest."""
         return self.root / "manifest.yaml"

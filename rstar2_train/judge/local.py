@@ -45,6 +45,8 @@ class LocalJudge:
     isolation: Isolation = "gvisor"
     host: str = LOOPBACK
     """Address on which the API listens. Redis listens on loopback."""
+    packages: Path | None = None
+    """Folder of the job's packages (`sandbox/packages.py`), which the sandboxes can import."""
     token: str | None = None
     """Token of the API. None: the API accepts every request."""
     redis_password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -109,9 +111,9 @@ class LocalJudge:
         return Child(
             name,
             argv,
-            env=self._env,
+            env=self._env | ({"RSTAR2_SANDBOX_SITE": str(self.packages)} if self.packages else {}),
             ready=self._worker_is_ready,
-            ready_seconds=READY_SECONDS,
+            ready_seconds=READY_SECONDS * (4 if self.packages else 1),  # the first start builds the root
             max_restarts=self.max_restarts,
             stop_seconds=self.stop_seconds,
         )

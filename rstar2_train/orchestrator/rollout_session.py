@@ -228,7 +228,9 @@ class RolloutSession:
         if self._checked:
             return
         try:
-            await self._unless_stopped(check_imports(self._chat_format.tools, self._rewards, judge=self._judge))
+            packages = self._ctx.job.spec.judge.packages
+            check = check_imports(self._chat_format.tools, self._rewards, packages=packages, judge=self._judge)
+            await self._unless_stopped(check)
         except SourceError as error:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
         except JudgeUnavailable as error:

@@ -7,6 +7,7 @@ The user's file is never imported here: its text travels to the sandbox, where `
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import zlib
@@ -49,7 +50,22 @@ def read_sources(path: Path) -> tuple[str, dict[str, str]]:
 def function_program(module: str, sources: Mapping[str, str], function: str, *, scores: bool = False) -> str:
     """Return the program that calls `function` of `module`. `scores`: it returns a score, as a checker does."""
     packed = base64.b85encode(zlib.compress(json.dumps(dict(sources)).encode(), 9)).decode()
-    return f"{_RUNNER}\n\nmain({packed!r}, {module!r}, {function!r}, scores={scores})\n"
+    call = f"{_RUNNER}\n\nmain({packed!r}, {module!r}, {function!r}, scores={scores})\n"
+    imports = _imports(sources)
+    return f"{call}if False:\n    import {', '.join(imports)}\n" if imports else call
+
+
+def _imports(sources: Mapping[str, str]) -> list[str]:
+    """Return the top-level modules that the sources import: the judge selects an interpreter that has loaded them."""
+    names = set()
+    for text in sources.values():
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except (SyntaxError, ValueError, RecursionError):  # the sandbox reports it
+            continue
+        names |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return sorted({name.partition(".")[0] for name in names} - {"__future__"})
 
 
 def function_input(arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> str:

@@ -67,6 +67,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),
+    ("spec.judge.packages", replaces("executor", and_attempt=True)),
     ("spec.judge.limits.memory", replaces("executor", and_attempt=True)),
     ("spec.judge.limits.*", ATTEMPT),
     ("spec.executor.replicas", NOW),

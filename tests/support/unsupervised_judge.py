@@ -46,9 +46,11 @@ class UnsupervisedJudge:
         worker_arguments: tuple[str, ...] = (),
         executors_at: str = "",
         key_file: Path | None = None,
+        packages: Path | None = None,
     ) -> None:
         """`lanes`: lanes of the sandboxes, empty for all; `bare` alone starts much faster. `executors_at`: HOST:PORT of
-        executors in pods, with `key_file`, instead of sandboxes of the worker."""
+        executors in pods, with `key_file`, instead of sandboxes of the worker.
+        `packages`: folder of a job's packages."""
         redis_port, port = free_ports(2)
         remote = ("--executors-at", executors_at, "--key-file", str(key_file)) if executors_at else ()
         self.folder = folder
@@ -59,6 +61,7 @@ class UnsupervisedJudge:
             redis_port=redis_port,
             executors=0 if executors_at else executors,
             isolation=isolation,
+            packages=packages,
             token=read_secret(JUDGE_TOKEN),
             api_arguments=api_arguments,
             worker_arguments=(*remote, *worker_arguments, *(("--lanes", *lanes) if lanes else ())),

@@ -28,6 +28,8 @@ BOOT_SECONDS = 600
 """Seconds until a starting pod of the judge counts as failed."""
 EXECUTOR_BASE_MIB = 512
 """Memory of an executor without a call: gVisor and three warm interpreters."""
+PACKAGES_MIB = 256
+"""Memory of the warm interpreter that has loaded the job's packages."""
 
 
 def judge(context: BuildContext) -> list[Manifest]:
@@ -69,7 +71,8 @@ def executor(context: BuildContext) -> list[Manifest]:
     spec, limits = context.job.spec.executor, JudgeLimits.from_spec(context.job.spec.judge.limits)
     name, labels = names.executor(context.name), context.labels("executor")
     share = 6 if context.job.spec.rollout.tool == "jupyter_code" else 2  # as the worker allows: judge/worker/pool.py
-    memory = f"{limits.memory_mib * share + EXECUTOR_BASE_MIB}Mi"
+    base = EXECUTOR_BASE_MIB + (PACKAGES_MIB if context.job.spec.judge.packages else 0)
+    memory = f"{limits.memory_mib * share + base}Mi"
     cpu = f"{round(amount(spec.cpu) * 1000)}m"
     container = Container(
         name="executor",

@@ -29,6 +29,8 @@ USERS_PER_LANE = 32
 """User ids reserved per lane; USERS in forkserver.c is lower."""
 WARM_UP_FILE = "warm_up.py"
 """A program next to forkserver.so: the warm-up of the check of answers (rewards/equality_program.py)."""
+MODULES_FILE = "package_modules.txt"
+"""A list of the modules of a job's packages, next to forkserver.so (sandbox/packages.py)."""
 AST_ONLY = 0x400
 """PyCF_ONLY_AST: `compile` returns a tree, without an import of the module `ast`."""
 FUTURE_FLAGS = 0x1FE0000
@@ -46,6 +48,7 @@ WARM_UP = {
     "import numpy as np\na = np.arange(9.0).reshape(3, 3) + np.eye(3)\n"
     "print(np.linalg.inv(a), np.linalg.det(a), a @ a, a.sum(axis=0), np.roots([1, -3, 2]))\n"
     "print(np.random.default_rng(1).random(), np.array([[1, 2]]) * 2.5)\n",
+    "packages": "import base64, ast, traceback, linecache, contextlib\n",
     "sympy": "import base64, ast, traceback, linecache, contextlib\n"
     "from sympy import *\nx, y, n = symbols('x y n')\n"
     "print(factor(x**3 - 8), expand((x + y)**3), solve(x**2 - 5*x + 6, x), simplify(sin(x)**2 + cos(x)**2))\n"
@@ -160,12 +163,21 @@ def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
 
 
 def extra_warm_up(lane: str, folder: str) -> list[str]:
-    """Return the program WARM_UP_FILE, for the lane `std`, if the sandbox has it."""
+    """Return the program WARM_UP_FILE for the lane `std`, and imports of MODULES_FILE for the lane `packages`.
+
+    A module that cannot be imported is skipped: the job's own check of imports reports it.
+    """
+    name = {"std": WARM_UP_FILE, "packages": MODULES_FILE}.get(lane)
+    if name is None:
+        return []
     try:
-        with open(f"{folder}/{WARM_UP_FILE}") as file:  # noqa: PTH123  (no pathlib: each page of memory costs time)
-            return [file.read()] if lane == "std" else []
+        with open(f"{folder}/{name}") as file:  # noqa: PTH123  (no pathlib: each page of memory costs time)
+            text = file.read()
     except FileNotFoundError:
         return []
+    if lane == "std":
+        return [text]
+    return [f"try:\n    import {module}\nexcept Exception:\n    pass\n" for module in text.split()]
 
 
 def warm_up(lane: str, folder: str = "") -> None:

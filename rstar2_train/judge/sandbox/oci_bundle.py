@@ -95,6 +95,7 @@ def environment() -> dict[str, str]:
         "PYTHONUTF8": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
         "MALLOC_ARENA_MAX": "1",  # an arena per thread reserves 64 MiB of the call's address space each
     }
     if huge_pages_active():  # one contiguous heap; without huge pages it is slower

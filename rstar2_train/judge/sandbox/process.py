@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from rstar2_train.judge.sandbox.rootfs import EXECUTOR, LIBRARY, PACKAGES_FOLDER, PROGRAM, PYTHON
+from rstar2_train.judge.sandbox.rootfs import EXECUTOR, LIBRARY, PACKAGES_FOLDER, PROGRAM, PYTHON, site
 from rstar2_train.judge.types import MAX_CODE_BYTES, MAX_OUTPUT_BYTES, MAX_STDIN_BYTES
 
 PIPE_BYTES = 1 << 20
@@ -94,7 +94,8 @@ def sandbox_arguments(ends: Ends, *, other_processes: int = 0, first_user: int =
 
 def bare_arguments(ends: Ends, library: Path) -> list[str]:
     """Return the program's command line on the machine itself, without isolation."""
-    paths = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+    own = [str(folder)] if (folder := site()) else []
+    paths = os.pathsep.join([*own, *(path for path in sys.path if path.endswith("-packages"))])
     numbers = ",".join(map(str, [0, MAX_CODE_BYTES + MAX_STDIN_BYTES, MAX_OUTPUT_BYTES, NO_PROCESS_LIMIT, -1]))
     program = str(EXECUTOR / "program.py")
     return [sys.executable, *PYTHON_FLAGS, program, str(library.parent), paths, numbers, *_lanes(ends)]

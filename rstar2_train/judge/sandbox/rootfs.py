@@ -29,20 +29,23 @@ from rstar2_train.rewards import equality_program
 EXECUTOR = Path(__file__).parents[1] / "executor"
 PACKAGES = ("numpy", "sympy", "mpmath", "math-verify", "latex2sympy2_extended", "antlr4-python3-runtime")
 """Distributions that snippets may import. Those that are installed here are copied."""
-LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy"}
-"""Lane of the executor -> the distribution that it needs."""
+LANE_PACKAGES = {"bare": None, "std": None, "numpy": "numpy", "sympy": "sympy", "packages": None}
+"""Lane of the executor -> the distribution that it needs. `packages` needs the packages of a job."""
 PYTHON = "/opt/python/bin/python3"
 PROGRAM = "/opt/executor/program.py"
 LIBRARY = "/opt/executor/forkserver.so"
 WARM_UP = "/opt/executor/warm_up.py"
 """Warm-up of the check of answers, which the root contains as a package."""
+MODULES_FILE = "package_modules.txt"
+"""Name of the list of modules that the lane `packages` has loaded: in a job's folder of packages, and next to
+forkserver.so."""
 PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "dev/shm", "sys", "etc")
 UNUSED_DAYS = 14
 """A root that was not used for this many days is removed when another one is built."""
-LAYOUT = "5"
+LAYOUT = "6"
 """Part of the hash. Change it when this file changes the layout of the root."""
 
 
@@ -97,10 +100,26 @@ def installed_packages() -> dict[str, importlib.metadata.Distribution]:
     return installed
 
 
+def site() -> Path | None:
+    """Return the folder of a job's packages (`packages.py`): RSTAR2_SANDBOX_SITE, or None."""
+    configured = os.environ.get("RSTAR2_SANDBOX_SITE")
+    return Path(configured) if configured else None
+
+
+def package_modules() -> frozenset[str]:
+    """Return the top-level modules that the lane `packages` has loaded; empty if the sandbox does not have it."""
+    root, folder = image_root(), site()
+    file = root / LIBRARY[1:] if root else folder / MODULES_FILE if folder else None
+    file = file and file.with_name(MODULES_FILE)
+    lines = file.read_text().split() if file and file.exists() else []
+    return frozenset(line.partition(".")[0] for line in lines)
+
+
 def available_lanes() -> tuple[str, ...]:
     """Return the lanes whose package is installed here; `bare` and `std` need none."""
     installed = installed_packages()
-    return tuple(lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
+    lanes = (lane for lane, package in LANE_PACKAGES.items() if package is None or package in installed)
+    return tuple(lane for lane in lanes if lane != "packages" or package_modules())
 
 
 def choose_lanes(requested: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -119,6 +138,8 @@ def _key() -> str:
     parts += [f"{name}=={package.version}" for name, package in sorted(installed_packages().items())]
     for part in parts:
         digest.update(part.encode() + b"\0")
+    if folder := site():
+        digest.update(folder.name.encode())
     folders = requested_packages()[1]
     sources = [path for path in EXECUTOR.iterdir() if path.suffix in (".c", ".h", ".py")]
     for source in sorted(sources) + sorted(path for folder in folders for path in folder.rglob("*.py")):
@@ -181,6 +202,10 @@ def _build(root: Path) -> None:
     dynamic = Path(sysconfig.get_config_var("DESTSHARED") or Path(paths["stdlib"]) / "lib-dynload")
     if not (library / "lib-dynload").exists() and dynamic.exists():
         _copy_tree(dynamic, library / "lib-dynload", set())
+    if packages := site():
+        _copy_tree(packages, root / PACKAGES_FOLDER[1:], {"tests", "__pycache__", "bin"})
+        (root / PACKAGES_FOLDER[1:] / MODULES_FILE).unlink()
+        _copy(packages / MODULES_FILE, (root / LIBRARY[1:]).with_name(MODULES_FILE), 0o644)
     for distribution in installed_packages().values():
         for name in distribution.files or []:
             source = Path(str(distribution.locate_file(name)))

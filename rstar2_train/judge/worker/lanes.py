@@ -101,15 +101,18 @@ def _imported(code: str, depth: int = 0) -> Iterator[str]:
                     continue
 
 
-def choose_lane(code: str, lanes: Collection[str]) -> str:
-    """Return the lane for a snippet; `bare` if it imports nothing, is longer than MAX_SCANNED or is not Python."""
+def choose_lane(code: str, lanes: Collection[str], *, packages: Collection[str] = ()) -> str:
+    """Return the lane for a snippet; `bare` if it imports nothing, is longer than MAX_SCANNED or is not Python.
+
+    `packages`: top-level modules of the lane `packages`.
+    """
     if ("import" not in code and not any(name in code for name in RUNS_TEXT)) or len(code) > MAX_SCANNED:
         return "bare"
     try:
         imported = set(_imported(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter reports it to the model
         return "bare"
-    for lane, modules in LANE_MODULES.items():
+    for lane, modules in {"packages": packages, **LANE_MODULES}.items():
         if lane in lanes and imported.intersection(modules):
             return lane
     return "std" if "std" in lanes and imported - LIGHT_MODULES else "bare"

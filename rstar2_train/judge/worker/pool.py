@@ -19,6 +19,7 @@ from collections.abc import Set
 
 from rstar2_train.judge.process_exit import ProcessExit, to_result
 from rstar2_train.judge.sandbox.base import Lane, Sandbox, SandboxError
+from rstar2_train.judge.sandbox.rootfs import package_modules
 from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall
 from rstar2_train.judge.worker.lanes import choose_lane
 from rstar2_train.judge.worker.memory_watch import MemoryWatch
@@ -46,6 +47,7 @@ class SandboxPool:
         self.supervisor = SandboxSupervisor(provider, on_open=self._opened, on_end=self.sessions.end_in_sandbox)
         self._memory = MemoryWatch(self.sessions)
         self._session_idle = session_idle_seconds
+        self._packages = package_modules()
         self._waiting: dict[str, deque[RunningCall]] = {lane: deque() for lane in provider.lanes}
         self._opening: deque[RunningCall] = deque()
         """First cells of sessions that wait for a sandbox with a free slot."""
@@ -83,7 +85,7 @@ class SandboxPool:
 
     def submit(self, call: QueuedCall) -> asyncio.Future[CallResult]:
         """Queue a call. The future never fails; it may be cancelled."""
-        lane = choose_lane(call.code, self._waiting)
+        lane = choose_lane(call.code, self._waiting, packages=self._packages)
         future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         running = RunningCall(call, lane, future)
         if not call.in_session:

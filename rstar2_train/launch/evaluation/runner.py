@@ -134,7 +134,8 @@ async def sampling_context(
     external, spec = plan.external, plan.job.spec
     devices = None if external.engine else preflight.assign_devices(plan.job, trains=False)
     engines = 0 if external.engine else spec.rollout.replicas
-    services = Services.create(spec.executor, plan.state, engines=engines, devices=devices)
+    packages = None if external.judge else preflight.prepare_packages(spec.judge, plan.state)
+    services = Services.create(spec.executor, plan.state, engines=engines, devices=devices, packages=packages)
     await _start(plan, services, supervisor, notify=notify)
     urls, token = services.engine_urls, services.engine_token
     if plan.folder is None:
@@ -149,7 +150,7 @@ async def sampling_context(
     ):
         rewards = TaskRewards(spec.rewards)
         try:
-            await check_imports(plan.chat_format.tools, rewards, judge=judge)
+            await check_imports(plan.chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
         except SourceError as error:
             raise preflight.PreflightError(str(error)) from error
         await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)

@@ -19,12 +19,13 @@ from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.issue import InvalidJob, Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import ManifestError, read_manifest
-from rstar2_train.api.roles import ExecutorSpec, Vendor
+from rstar2_train.api.roles import ExecutorSpec, JudgeSpec, Vendor
 from rstar2_train.api.sources import sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.data.problems import DataError
 from rstar2_train.data.sources import find_invalid_files, resolve
+from rstar2_train.judge.sandbox import packages
 from rstar2_train.judge.sandbox.oci_bundle import Isolation, find_runsc
 from rstar2_train.judge.sandbox.rootfs import SetupError
 from rstar2_train.launch.local.devices import DeviceAssignment, DevicesError, assign, assign_engine, visible_devices
@@ -114,6 +115,19 @@ def check_machine(executor: ExecutorSpec, state: JobState) -> None:
     if shortage := disk_shortage(state, needed=MIN_FREE_BYTES):
         missing.append(shortage)
     _raise_all(missing)
+
+
+def prepare_packages(judge: JudgeSpec, state: JobState) -> Path | None:
+    """Install the packages of `spec.judge.packages`; return their folder, None without packages.
+
+    The job's state folder holds the lock with their versions. Raises PreflightError, which names missing packages.
+    """
+    if not judge.packages:
+        return None
+    try:
+        return packages.install(judge.packages, lock=state.packages_lock)
+    except SetupError as error:
+        raise PreflightError(f"error: spec.judge.packages: {error}") from error
 
 
 def missing_tools(isolation: Isolation) -> list[str]:

@@ -57,6 +57,9 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
         preflight.check_machine(job.spec.executor, state)
+        if job.spec.judge.packages:
+            console.print("Preparing the packages of the sandbox ...", style="dim")
+        packages = preflight.prepare_packages(job.spec.judge, state)
         stop_leftovers(state.children_file)
         if any(stage for stage in job.spec.stages if not state.stage(stage.name).done):
             console.print("Preparing data and base model ...", style="dim")
@@ -65,14 +68,22 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         devices = preflight.assign_devices(resolved)
         for note in notes:
             console.print(note, style="yellow", highlight=False, markup=False)
-        return asyncio.run(_LocalRun(resolved, state, console, devices).main())
+        return asyncio.run(_LocalRun(resolved, state, console, devices, packages).main())
 
 
 class _LocalRun:
     """One run of a job on this machine."""
 
-    def __init__(self, job: AgenticRLJob, state: JobState, console: Console, devices: DeviceAssignment) -> None:
+    def __init__(
+        self,
+        job: AgenticRLJob,
+        state: JobState,
+        console: Console,
+        devices: DeviceAssignment,
+        packages: Path | None,
+    ) -> None:
         self._job = job
+        self._packages = packages
         self._devices = devices
         self._state = state
         self._console = console
@@ -100,7 +111,11 @@ class _LocalRun:
     async def _run_pending(self, pending: list[Stage]) -> Ending:
         job, state = self._job, self._state
         self._services = Services.create(
-            job.spec.executor, state, engines=job.spec.rollout.replicas, devices=self._devices
+            job.spec.executor,
+            state,
+            engines=job.spec.rollout.replicas,
+            devices=self._devices,
+            packages=self._packages,
         )
         self._stop = asyncio.Event()
         async with Supervisor(logs=state.logs, register=state.children_file, notify=self._warn) as supervisor:

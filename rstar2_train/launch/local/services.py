@@ -44,9 +44,18 @@ class Services:
 
     @classmethod
     def create(
-        cls, executor: ExecutorSpec, state: JobState, *, engines: int, devices: DeviceAssignment | None = None
+        cls,
+        executor: ExecutorSpec,
+        state: JobState,
+        *,
+        engines: int,
+        devices: DeviceAssignment | None = None,
+        packages: Path | None = None,
     ) -> Services:
-        """Choose free ports and new secrets. `engines`: number of engines; `devices`: of each child, default: none."""
+        """Choose free ports and new secrets. `engines`: number of engines; `devices`: of each child, default: none.
+
+        `packages`: folder of the sandbox's packages (`preflight.prepare_packages`).
+        """
         redis_port, judge_port, *engine_ports = free_ports(2 + engines)
         judge_token = secrets.token_urlsafe(24)
         local_judge = LocalJudge(
@@ -55,6 +64,7 @@ class Services:
             redis_port=redis_port,
             executors=executor.replicas,
             isolation=executor.isolation_option,
+            packages=packages,
             token=judge_token,
         )
         return cls(
