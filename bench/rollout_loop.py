@@ -19,7 +19,6 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from bench.loop_lag import LoopLag
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
@@ -30,6 +29,7 @@ from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.parser import render_call
+from rstar2_train.utils.loop_lag import LoopLag
 from rstar2_train.utils.pacer import Pacer
 from tests.support.engine import free_port, load_chat_format, random_model
 

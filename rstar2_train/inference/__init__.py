@@ -17,6 +17,9 @@ Modules:
 
 - `scheduler`         decides which trajectory runs in which engine, and when
 - `policies`          the rules of that decision: Static, Reserve, Graded
+- `length_model`      lengths of the job's finished trajectories, for Graded
+- `engine_load`       live figures of an engine, and the engines that lag
+- `engine_statistics` metrics of the engines over a step
 - `pool`              keeps every engine at the current weight version, and out of use until it is
 - `client`            HTTP client of one engine
 - `openai_client`     HTTP client of a vLLM server that another operator runs

@@ -19,13 +19,11 @@ from typing import Any, Literal, cast
 
 import aiohttp
 
-from rstar2_train.inference.policies import EngineLoad
+from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.turn_wire import SIZES, TurnPart, decode_part, encode_request, frame_bytes
 from rstar2_train.weights.transfer import Offer, TensorInfo, update_info
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
-_LIVE_FIGURES = ("kv_cache_usage_perc", "num_requests_running", "num_requests_waiting", "num_preemptions_total")
-_LIVE_FIGURE = re.compile(rf"^vllm:({'|'.join(_LIVE_FIGURES)})(?:\{{[^}}]*\}})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SHORT_SECONDS = 30.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
@@ -188,18 +186,7 @@ class EngineClient:
 
     async def load(self) -> EngineLoad | None:
         """Return the engine's live figures, from `/metrics`; None if it does not report them."""
-        figures = dict.fromkeys(_LIVE_FIGURES, 0.0)
-        text = await self._text("/metrics")
-        if "vllm:kv_cache_usage_perc" not in text:
-            return None
-        for name, value in _LIVE_FIGURE.findall(text):
-            figures[name] += float(value)
-        return EngineLoad(
-            kv_usage=figures["kv_cache_usage_perc"],
-            running=int(figures["num_requests_running"]),
-            waiting=int(figures["num_requests_waiting"]),
-            preemptions=int(figures["num_preemptions_total"]),
-        )
+        return EngineLoad.read(await self._text("/metrics"))
 
     async def weight_version(self) -> str:
         """Return the weight version that the engine reports; `default` before the first load."""

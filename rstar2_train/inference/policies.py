@@ -11,17 +11,17 @@ A policy has no I/O and reads no clock: the scheduler (`scheduler.py`) passes th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
+
+from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.length_model import Floats, LengthModel
 
 PolicyName = Literal["Static", "Reserve", "Graded"]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,9 @@ class Work:
     context: int = 0
     """Tokens at the start of its current turn, prompt included; 0 before its first turn."""
     since: float = 0.0
-    """Time at which the current turn started."""
+    """Time at which the current turn started, or at which its engine changed."""
+    in_turn: bool = False
+    """Whether the turn that started at `since` runs in its present engine."""
     length_class: int | None = None
     """Class of expected length at its start; None before. A later change of its class would bias the estimates."""
 
@@ -47,18 +49,6 @@ class Work:
     def written(self) -> int:
         """Tokens after the prompt at the start of the current turn."""
         return max(0, self.context - self.prompt_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """Live figures of one engine, from its metrics."""
-
-    kv_usage: float
-    """Fraction of the KV cache in use, 0 to 1."""
-    running: int = 0
-    waiting: int = 0
-    preemptions: int = 0
-    """Preemptions since the engine started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +75,13 @@ class EngineState:
         """Return the estimated tokens of a trajectory after its prompt, at the present place in its turn."""
         return min(work.written + self.rate * (now - work.since), float(work.tokens - work.prompt_tokens))
 
+    def youngest(self, now: float) -> list[Work]:
+        """Return its trajectories, those with the fewest tokens first."""
+        return sorted(self.running.values(), key=lambda work: (self.written(work, now), -work.order))
+
 
 class SchedulingPolicy(Protocol):
     """The decisions of the scheduler. `now`: seconds on the scheduler's clock."""
-
-    needs_load: bool
-    """Whether it uses live figures of the engines."""
 
     def rank(self, work: Work) -> float:
         """Return the rank of a waiting trajectory: a smaller one starts first. Within a group, order decides."""
@@ -126,8 +117,6 @@ class SchedulingPolicy(Protocol):
 class Static(SchedulingPolicy):
     """A fixed number of trajectories per engine; ignores the KV cache."""
 
-    needs_load = False
-
     def __init__(self, *, max_in_flight: int) -> None:
         """`max_in_flight`: largest number of trajectories per engine."""
         self.max_in_flight = max_in_flight
@@ -158,81 +147,6 @@ class Reserve(Static):
         return best[2] if best else None
 
 
-class LengthModel:
-    """Lengths of finished trajectories, as the probability that one of a class continues beyond a length.
-
-    A class holds prompts of similar mean length. Running trajectories count as survivors up to their present length
-    (the estimator of Kaplan and Meier): without them, the short ones, which finish first, would bias the estimate.
-    """
-
-    BINS = 96
-    CLASSES = (0.5, 0.85, 1.3)
-    """Upper limits of the classes: mean length of the prompt / mean length of all."""
-    PRIOR = 4.0
-    """Weight of the assumption that a trajectory uses its whole budget, in trajectories."""
-    GROUP_PRIOR = 2.0
-    """Weight of the mean length of all in the mean of one prompt, in trajectories."""
-    MEMORY = 20_000
-    """Trajectories after which a finished one has lost 63 % of its weight."""
-
-    def __init__(self) -> None:
-        self.longest = 1
-        """Largest budget so far, in tokens."""
-        self._ended: Floats = np.zeros((len(self.CLASSES) + 1, self.BINS))
-        self._groups: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._count = self._sum = 0.0
-        self.survival: Floats = np.ones((len(self.CLASSES) + 1, self.BINS + 1))
-        """Probability per class and bin that a trajectory reaches the start of the bin."""
-
-    def admit(self, budget: int) -> None:
-        """Take note of a trajectory's budget; the bins cover the largest one."""
-        if budget > self.longest:
-            self.longest = budget
-            self._ended[:] = 0
-
-    def relative_length(self, group: Hashable) -> float:
-        """Return the mean length of a prompt / the mean length of all; 1 if nothing is known."""
-        if not self._count:
-            return 1.0
-        mean = self._sum / self._count
-        known = self._groups.get(group)
-        if known is None or mean <= 0:
-            return 1.0
-        return (known[1] + self.GROUP_PRIOR * mean) / ((known[0] + self.GROUP_PRIOR) * mean)
-
-    def known(self, group: Hashable) -> bool:
-        """Return whether a trajectory of the prompt has finished."""
-        return group in self._groups
-
-    def class_of(self, group: Hashable) -> int:
-        """Return the class of a prompt."""
-        return bisect_left(self.CLASSES, self.relative_length(group))
-
-    def bin_of(self, length: float) -> int:
-        """Return the bin of a length in tokens."""
-        return min(self.BINS - 1, int(length * self.BINS / self.longest))
-
-    def add(self, group: Hashable, length: int, *, length_class: int) -> None:
-        """Add the tokens of a finished trajectory after its prompt; `length_class`: its class at its start."""
-        self._ended *= 1 - 1 / self.MEMORY
-        self._ended[length_class, self.bin_of(length)] += 1
-        self._count += 1
-        self._sum += length
-        known = self._groups[group]
-        known[0] += 1
-        known[1] += length
-
-    def update(self, running: Sequence[tuple[int, int]]) -> None:
-        """Compute `survival`. `running`: (class, bin) of each running trajectory."""
-        alive = np.zeros_like(self._ended)
-        for row, column in running:
-            alive[row, column] += 1
-        # A class with few trajectories borrows from all of them.
-        ended = self._ended + self._ended.sum(axis=0) * (self.PRIOR / max(self.PRIOR, self._ended.sum()))
-        reached = (ended + alive)[:, ::-1].cumsum(axis=1)[:, ::-1] + self.PRIOR
-        self.survival[:, 1:] = np.cumprod(1 - ended / reached, axis=1)
-
-
 @dataclass(slots=True)
 class _Forecast:
     """Expected tokens in one engine's cache, and their variance, per number of tokens that each writes from now on."""
@@ -252,7 +166,6 @@ class Graded:
     cache of an engine is nearly full, the youngest trajectories leave it before it preempts.
     """
 
-    needs_load = True
     WINDOW = 8192
     """Largest number of arrivals by which a later trajectory may start before an earlier one."""
     PROBES = 2
@@ -309,12 +222,11 @@ class Graded:
             return []
         excess = (engine.load.kv_usage - self.RELIEVED) * engine.capacity
         leaving: list[Work] = []
-        written = {work: engine.written(work, now) for work in engine.running.values()}
-        for work in sorted(written, key=lambda other: (written[other], -other.order))[:-1]:
+        for work in engine.youngest(now)[:-1]:
             if excess <= 0:
                 break
             leaving.append(work)
-            excess -= work.prompt_tokens + written[work]
+            excess -= work.prompt_tokens + engine.written(work, now)
         return leaving
 
     def entered(self, work: Work, engine: EngineState, *, now: float) -> None:

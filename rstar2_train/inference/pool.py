@@ -24,6 +24,7 @@ import aiohttp
 
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_statistics import EngineStatistics
 from rstar2_train.inference.scheduler import AdmissionQueue
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.weights.probe import Scores
@@ -109,6 +110,7 @@ class EnginePool:
         settings = admission or AdmissionSpec()
         self.times = times or PoolTimes()
         self.admission = AdmissionQueue(policy=settings.policy, max_in_flight=settings.max_in_flight)
+        self.statistics = EngineStatistics()
         self._urls = [url.rstrip("/") for url in dict.fromkeys(urls)]
         self._token = token
         self._find = find
@@ -153,6 +155,11 @@ class EnginePool:
     def max_model_len(self) -> int | None:
         """Tokens of the longest sequence that every engine can take; None before the first engine has served."""
         return min((engine.limits.max_model_len for engine in self._engines.values() if engine.limits), default=None)
+
+    @property
+    def kv_tokens(self) -> list[int]:
+        """Tokens of KV cache of each engine that has served."""
+        return [engine.limits.kv_tokens for engine in self._engines.values() if engine.limits]
 
     def client(self, url: str) -> EngineClient:
         """Return the client of an engine. Raises EngineUnavailable if the engine has left the pool."""
@@ -287,11 +294,12 @@ class EnginePool:
                     version = await engine.client.weight_version()
                     if version != target.update.version and target is self._target:
                         raise EngineUnavailable(f"{url} has weight version {version!r}: the engine has restarted")
-                    if self.admission.needs_load:
-                        load = await engine.client.load()
-                        if load is not None and engine.confirmed:
-                            self.admission.observe(url, load)
+                    load = await engine.client.load()
+                    if load is not None and engine.confirmed and engine.limits:
+                        self.admission.observe(url, load)
+                        self.statistics.add(url, load, kv_tokens=engine.limits.kv_tokens, now=time.monotonic())
                 elif not (engine.rejected and engine.tried == target.number):
+                    self.statistics.remove(url)
                     await self._load_target(engine, target)
             except (EngineUnavailable, EngineRejected) as error:
                 if serving and target is self._target:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, cast
 
-from rstar2_train.inference.policies import EngineLoad, EngineState, PolicyName, SchedulingPolicy, Work, make_policy
+from rstar2_train.inference.engine_load import EngineLoad, LagDetector
+from rstar2_train.inference.policies import EngineState, PolicyName, SchedulingPolicy, Work, make_policy
 from rstar2_train.utils.pacer import Pacer
 
 Key = TypeVar("Key", bound=Hashable)
@@ -91,6 +92,7 @@ class Scheduler(Generic[Key]):
         self._clock = clock
         self._engines: dict[str, EngineState] = {}
         self._held: set[str] = set()
+        self._lag = LagDetector()
         self._waiting = _WaitingWork(self.policy)
         self._works: dict[Key, Work] = {}
         self._engine_of: dict[Key, EngineState] = {}
@@ -116,6 +118,7 @@ class Scheduler(Generic[Key]):
 
         A held engine keeps its keys and accepts new ones again.
         """
+        self._lag.remove(engine)
         if engine in self._held:
             self._held.remove(engine)
             return
@@ -132,6 +135,7 @@ class Scheduler(Generic[Key]):
         """Remove an engine and return its keys, which wait again at their old position; an unknown engine has none."""
         state = self._engines.pop(engine, None)
         self._held.discard(engine)
+        self._lag.remove(engine)
         return [] if state is None else [self._requeue(work) for work in list(state.running.values())]
 
     def submit(self, key: Key, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> None:
@@ -147,24 +151,25 @@ class Scheduler(Generic[Key]):
         self._waiting.push(work)
 
     def next_turn(self, key: Key, *, context: int) -> str | None:
-        """Report that a running trajectory starts a turn with `context` tokens. Return its engine, old or new.
+        """Report that a running trajectory starts a turn with `context` tokens, or continues one in another engine.
 
-        Return None for a trajectory that waits.
+        Return its engine, old or new; None for a trajectory that waits.
         """
         work, engine = self._works[key], self._engine_of.get(key)
         if engine is None:
             return None
         now = self._clock()
-        if work.context and now > work.since:
+        if work.in_turn and now > work.since:
             rate = max(0, context - work.context) / (now - work.since)
             engine.rate = rate if not engine.rate else engine.rate + _RATE_WEIGHT * (rate - engine.rate)
-        work.context, work.since = context, now
+        work.context, work.since, work.in_turn = context, now, True
         if not self._waiting:
-            candidates = [state for state in self._engines.values() if state is engine or state.name not in self._held]
+            candidates = [engine, *(state for state in self._accepting() if state is not engine)]
             better = self.policy.moved(work, engine, candidates, now=now)
             if better is not engine:
                 self._leave(work)
                 self._enter(work, better)
+                work.in_turn = True
                 engine = better
         return engine.name
 
@@ -175,7 +180,26 @@ class Scheduler(Generic[Key]):
             return []
         state.load = load
         self.policy.observed(state)
+        self._lag.observe(engine, load, now=self._clock())
         return [self._requeue(work) for work in self.policy.displaced(state, now=self._clock())]
+
+    def relieve(self, engine: str) -> list[tuple[Key, str]]:
+        """Move the younger half of the trajectories of an engine that lags, as far as others have space for them.
+
+        Return each (key, new engine). Call it after `observe`.
+        """
+        state, now = self._engines.get(engine), self._clock()
+        if state is None or state in (accepting := self._accepting()):
+            return []
+        moved: list[tuple[Key, str]] = []
+        for work in state.youngest(now)[: (len(state.running) + 1) // 2]:
+            self._leave(work)
+            target = self.policy.choose(work, accepting, now=now)
+            self._enter(work, target or state)
+            if target is None:
+                break
+            moved.append((cast(Key, work.key), target.name))
+        return moved
 
     def finish(self, key: Key, *, tokens: int | None = None) -> None:
         """Remove a trajectory, waiting or running. `tokens`: its length with its prompt, if it finished."""
@@ -196,16 +220,19 @@ class Scheduler(Generic[Key]):
             engine = self.policy.choose(work, self._accepting(), now=self._clock())
             if engine is None:
                 break
-            work.since = self._clock()
             self._enter(work, engine)
             self._waiting.remove(work)
             assigned.append((cast(Key, work.key), engine.name))
         return assigned
 
     def _accepting(self) -> list[EngineState]:
-        return [state for name, state in self._engines.items() if name not in self._held]
+        """Return the engines that take trajectories; one that lags does only if all lag."""
+        states = [state for name, state in self._engines.items() if name not in self._held]
+        now = self._clock()
+        return [state for state in states if not self._lag.lags(state.name, now=now)] or states
 
     def _enter(self, work: Work, engine: EngineState) -> None:
+        work.since, work.in_turn = self._clock(), False
         engine.running[work.key] = work
         engine.reserved += engine.rounded(work.tokens)
         self._engine_of[cast(Key, work.key)] = engine
@@ -234,7 +261,7 @@ class EngineSlot:
         self.request: asyncio.Future[Any] | None = None
         """The request in the engine; cancelled when the engine is lost."""
         self.is_displaced = False
-        """Whether the policy moved the trajectory away from a full engine since the last failure."""
+        """Whether the trajectory was moved away from a full or lagging engine since the last failure."""
 
     async def wait_for_engine(self) -> str:
         """Wait for an engine and return it. Raises the error of `AdmissionQueue.fail_waiting`."""
@@ -277,11 +304,6 @@ class AdmissionQueue:
         """Spreads the requests of slots that get an engine together: each costs a millisecond to encode."""
 
     @property
-    def needs_load(self) -> bool:
-        """Whether the policy uses live figures of the engines."""
-        return self._scheduler.policy.needs_load
-
-    @property
     def engines(self) -> list[str]:
         """Engines that accept trajectories now."""
         return self._scheduler.engines
@@ -300,10 +322,14 @@ class AdmissionQueue:
             slot._move(engine)
 
     def observe(self, engine: str, load: EngineLoad) -> None:
-        """Report live figures of an engine. Trajectories that must leave it wait for another engine."""
+        """Report live figures of an engine. Trajectories that leave it continue in another engine, or wait for one."""
         for slot in self._scheduler.observe(engine, load):
             slot.is_displaced = True
             slot._unassign()
+        for slot, target in self._scheduler.relieve(engine):
+            slot.is_displaced = True
+            slot._unassign()
+            slot._assign(target)
         self._assign_slots()
 
     def release(self, slot: EngineSlot, *, tokens: int | None = None) -> None:

@@ -26,6 +26,7 @@ from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.makespan import makespan_bound
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
@@ -38,6 +39,7 @@ from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
+from rstar2_train.utils.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class RolloutSession:
             raise StageFailed("BadConfiguration", str(error), retryable=False) from error
         self._checked = False
         """Whether the sandbox has imported the job's functions."""
+        self._lag = LoopLag()
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
         self._judge = JudgeClient(
@@ -81,6 +84,7 @@ class RolloutSession:
         )
 
     async def __aenter__(self) -> Self:
+        await self._lag.__aenter__()
         await self._pool.__aenter__()
         await self._judge.__aenter__()
         return self
@@ -90,6 +94,7 @@ class RolloutSession:
     ) -> None:
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
+        await self._lag.__aexit__(kind, error, trace)
 
     async def push_weights(self, group: TrainerGroup, version: str) -> None:
         """Publish the trainer's weights and load them into the engines as `version`. Raises as `push_folder` does.
@@ -191,6 +196,20 @@ class RolloutSession:
         groups = await self._unless_stopped(collect_groups(problems, samples=samples, context=context, on_done=on_done))
         _check_lost([trajectory for group in groups for trajectory in group])
         return groups
+
+    def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
+        """Return the metrics of the engines and of the event loop since the last call.
+
+        `groups`: sampled in `seconds`, compared with their lower bound; None if other groups were sampled meanwhile.
+        """
+        statistics = self._pool.statistics
+        metrics = {"rollout/loop_lag_p99_seconds": self._lag.take(0.99)} | statistics.take()
+        if seconds is not None:
+            trajectories = [trajectory for group in groups for trajectory in group if not trajectory.failed]
+            bound = makespan_bound(trajectories, statistics.decode_samples, self._pool.kv_tokens)
+            if bound:
+                metrics["rollout/makespan_over_bound"] = seconds / bound
+        return metrics
 
     async def measure(
         self,

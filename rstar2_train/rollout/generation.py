@@ -62,12 +62,12 @@ class FailoverGenerator:
         pool, version = self.context.pool, self.context.version
         sampled = SampledTurn(self.context.accepts)
         failure: Exception | None = None
-        self.slot.start_turn(len(token_ids))
         tries = 0
         while tries < MAX_TRIES:
             tries += 1
             await self.wait_for_engine()
             await pool.admission.pacer.wait()
+            self.slot.start_turn(len(token_ids) + len(sampled.token_ids))
             url = await self.wait_for_engine()  # no wait, unless the engine was lost meanwhile
             if pool.version != version and not self.context.later_versions:
                 raise InfrastructureError(

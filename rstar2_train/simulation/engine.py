@@ -8,11 +8,12 @@ the newest request is preempted: it waits, and its tokens are computed again whe
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from rstar2_train.inference.policies import EngineLoad
+from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.simulation.hardware import Hardware
 
 _NEVER = math.inf
@@ -50,12 +51,14 @@ class SimulatedEngine:
         self.preemptions = 0
         self.recomputed_tokens = 0
         self.prefilled_tokens = 0
+        self.sampled_tokens = 0.0
         self.samples: list[EngineSample] = []
         self._steps = 0.0
         self._stall = 0.0
         """Seconds of prefill that hold the batch."""
         self._running: dict[int, _Request] = {}
         self._ends: list[tuple[float, int, _Request]] = []
+        self._count = itertools.count()
         self._base = 0.0
         """Tokens in the cache = `_base` + `_steps` * number of running requests."""
         self._waiting: deque[_Request] = deque()
@@ -77,23 +80,24 @@ class SimulatedEngine:
     def load(self) -> EngineLoad:
         """Live figures, as an engine's metrics have them."""
         usage = min(1.0, self.kv_tokens / self.hardware.kv_tokens)
-        return EngineLoad(usage, len(self._running), len(self._waiting), self.preemptions)
+        return EngineLoad(usage, len(self._running), len(self._waiting), self.preemptions, round(self.sampled_tokens))
 
     def add(self, key: int, *, context: int, tokens: int) -> None:
         """Add a request: `tokens` to sample after `context`."""
         self._waiting.append(_Request(key, context, float(tokens)))
         self._admit()
 
-    def abort(self, key: int) -> bool:
-        """Remove a request; return whether it was present."""
+    def abort(self, key: int) -> int | None:
+        """Remove a request; return the number of tokens that it still has to sample, None if there is no request."""
         request = self._running.get(key)
         if request is not None:
+            rest = request.remaining - (self._steps - request.start)
             self._leave(request)
             self._admit()
-            return True
-        before = len(self._waiting)
+            return max(1, math.ceil(rest))
+        waiting = [other for other in self._waiting if other.key == key]
         self._waiting = deque(other for other in self._waiting if other.key != key)
-        return len(self._waiting) < before
+        return max(1, math.ceil(waiting[0].remaining)) if waiting else None
 
     def forget(self, key: int) -> None:
         """Drop the cached context of a finished trajectory."""
@@ -103,7 +107,7 @@ class SimulatedEngine:
         """Return the time of the next end of a request, or of the next preemption."""
         if not self._running:
             return _NEVER
-        while self._running.get(self._ends[0][1]) is not self._ends[0][2]:
+        while self._running.get(self._ends[0][2].key) is not self._ends[0][2]:
             heapq.heappop(self._ends)
         steps = max(0.0, self._ends[0][0] - self._steps)
         steps = min(steps, max(0.0, self._space() / len(self._running)))
@@ -119,10 +123,13 @@ class SimulatedEngine:
         self.busy_seconds += elapsed
         held = min(self._stall, elapsed)
         self._stall -= held
-        self._steps += self._steps_in(elapsed - held)
+        steps = self._steps_in(elapsed - held)
+        self._steps += steps
+        self.sampled_tokens += steps * len(self._running)
         ended: list[int] = []
         while self._ends and self._ends[0][0] <= self._steps + _TOLERANCE:
-            _, key, request = heapq.heappop(self._ends)
+            _, _, request = heapq.heappop(self._ends)
+            key = request.key
             if self._running.get(key) is request:
                 context = round(request.context + request.remaining)
                 self._leave(request)
@@ -174,7 +181,7 @@ class SimulatedEngine:
             request.start = self._steps
             self._running[request.key] = request
             self._base += request.context - self._steps
-            heapq.heappush(self._ends, (self._steps + request.remaining, request.key, request))
+            heapq.heappush(self._ends, (self._steps + request.remaining, next(self._count), request))
 
     def _leave(self, request: _Request) -> None:
         del self._running[request.key]

@@ -35,6 +35,8 @@ class _Progress:
     engine: SimulatedEngine | None = None
     """The engine of its scheduler slot; None while it waits."""
     in_tool: bool = False
+    sampled: int = 0
+    """Tokens of the current turn that an engine sampled before the trajectory left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class SimulationResult:
     preemptions: int
     recomputed_tokens: int
     displaced: int
-    """Trajectories that the policy moved away from a nearly full engine."""
+    """Trajectories that were moved away from a nearly full or lagging engine."""
     idle_share: float
     """Share of the engines' time without a sequence, until the last trajectory ends."""
     tail_seconds: float
@@ -166,12 +168,13 @@ class _Simulation:
 
     def start_turn(self, key: int) -> None:
         progress = self.unfinished[key]
-        name = self.scheduler.next_turn(key, context=progress.context)
+        context = progress.context + progress.sampled
+        name = self.scheduler.next_turn(key, context=context)
         if name is None:
             return
         engine = progress.engine = self.engines[name]
         self.touch(engine)
-        engine.add(key, context=progress.context, tokens=progress.trajectory.turns[progress.turn].tokens)
+        engine.add(key, context=context, tokens=progress.trajectory.turns[progress.turn].tokens - progress.sampled)
         self.plan_event(engine)
 
     def touch(self, engine: SimulatedEngine) -> None:
@@ -190,6 +193,7 @@ class _Simulation:
             turn = progress.trajectory.turns[progress.turn]
             progress.context += turn.tokens + turn.tool_tokens
             progress.turn += 1
+            progress.sampled = 0
             if progress.turn < len(progress.trajectory.turns):
                 progress.in_tool = True
                 self.push(self.now + turn.tool_seconds, "tool", key)
@@ -217,12 +221,24 @@ class _Simulation:
             self.plan_event(engine)
             engine.sample()
             for key in self.scheduler.observe(engine.name, engine.load):
-                engine.abort(key)
                 self.unfinished[key].engine = None
-                self.displaced += 1
-                self.plan_event(engine)
+                self.abort(key, engine)
+            for key, target in self.scheduler.relieve(engine.name):
+                self.unfinished[key].engine = self.engines[target]
+                if self.abort(key, engine):
+                    self.start_turn(key)
         self.assign()
         self.push(self.now + OBSERVE_SECONDS, "observe", 0)
+
+    def abort(self, key: int, engine: SimulatedEngine) -> bool:
+        """Remove a trajectory from an engine, return whether it was in a turn, and keep the sampled tokens."""
+        self.displaced += 1
+        rest = engine.abort(key)
+        self.plan_event(engine)
+        progress = self.unfinished[key]
+        if rest is not None:
+            progress.sampled = progress.trajectory.turns[progress.turn].tokens - rest
+        return rest is not None
 
     def start_update(self) -> None:
         if not self.is_updating and self.trained < len(self.steps) and self.open[self.trained] == 0:

@@ -3,6 +3,7 @@
 - `auth`: bearer tokens and passwords: environment variables, reader, checks.
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.
+- `loop_lag`: the lag of an event loop.
 - `open_files`: the limit of open files of a process.
 - `options`: types of command-line options.
 - `ports`: ports of a job's pods, free local ports.

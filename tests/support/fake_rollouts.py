@@ -71,6 +71,9 @@ class FakeRollouts:
             on_group(group)
         return groups
 
+    def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
+        return {"engines/count": 1.0}
+
 
 class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""

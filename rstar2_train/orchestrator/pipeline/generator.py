@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,8 @@ class Batch:
     """The kept rollouts of the groups whose rewards differ."""
     seconds: float
     """Seconds from the start of the batch to its last group."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the engines and of the event loop while it was sampled."""
 
 
 BatchQueue = asyncio.Queue[asyncio.Future[Batch]]
@@ -166,6 +168,7 @@ class Generator:
         for group in await asyncio.to_thread(group_log.read):
             if self._usable(group, problems) and self._recent(group, step):
                 add(group)
+        stored = set(groups)
         if groups:
             log.info("step %d: %d groups are stored; sampling the others", step + 1, len(groups))
         try:
@@ -181,11 +184,13 @@ class Generator:
         finally:
             await asyncio.gather(*writes)
         seconds = time.monotonic() - started
+        sampled = [group for prompt_id, group in groups.items() if prompt_id not in stored]
+        metrics = self._rollouts.take_metrics(sampled, seconds=None if settings.max_staleness else seconds)
         ctx.check_current()
         drawn = [problem.id for problem in problems if problem.id in groups]
         await asyncio.to_thread(group_log.seal, drawn)
         trained = [sequences for prompt_id in drawn if (sequences := selected[prompt_id])]
-        return Batch(step, [groups[prompt_id] for prompt_id in drawn], trained, seconds)
+        return Batch(step, [groups[prompt_id] for prompt_id in drawn], trained, seconds, metrics)
 
     def _next_draw(
         self, problems: Sequence[Problem], selected: Mapping[str, list[TrainSequence] | None]

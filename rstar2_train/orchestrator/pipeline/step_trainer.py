@@ -106,7 +106,7 @@ class StepTrainer:
     def _report(self, batch: Batch, trained: dict[str, float], seconds: dict[str, float]) -> None:
         """Track the metrics and traces of the finished step, and delete trajectory files that need not be retained."""
         ctx, groups = self._ctx, batch.groups
-        metrics = step_metrics(groups, trained, seconds)
+        metrics = step_metrics(groups, trained, seconds) | batch.metrics
         if self._settings.max_staleness:
             metrics |= staleness_metrics(batch.trained, bound=self._settings.max_staleness)
         now = time.monotonic()

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rstar2_train.inference.policies import EngineLoad, Graded, LengthModel
+from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.length_model import LengthModel
+from rstar2_train.inference.policies import Graded
 from rstar2_train.inference.scheduler import Scheduler
 
 

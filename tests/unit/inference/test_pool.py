@@ -13,8 +13,8 @@ from aiohttp import ClientSession, web
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient, EngineUnavailable
+from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.openai_client import OpenAIClient
-from rstar2_train.inference.policies import EngineLoad
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rstar2_train.inference.policies import EngineLoad
+from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.scheduler import AdmissionQueue, Scheduler
 
 
@@ -230,7 +230,6 @@ async def test_slot_cancelled_while_waiting_can_be_released() -> None:
 async def test_slot_displaced_from_a_full_engine_waits() -> None:
     """With `Graded` the youngest of a full engine loses its request and starts in another engine."""
     admission = AdmissionQueue(policy="Graded", max_in_flight=10)
-    assert admission.needs_load and not AdmissionQueue(policy="Reserve", max_in_flight=1).needs_load
     admission.add_engine("full", capacity=1000, block=1)
     slots = [admission.request_slot(tokens=400, prompt_tokens=10) for _ in range(2)]
     for slot, context in zip(slots, (300, 10), strict=True):

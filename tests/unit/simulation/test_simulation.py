@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rstar2_train.inference.engine_load import LagDetector
 from rstar2_train.inference.policies import Graded, PolicyName, make_policy
 from rstar2_train.simulation.bound import lower_bound
 from rstar2_train.simulation.engine import SimulatedEngine
@@ -114,6 +115,28 @@ def test_simulate_static_overload_preempts() -> None:
 def test_simulate_staleness_fills_the_tail() -> None:
     """With one update of staleness the next step starts before the update ends: less time in all."""
     assert run("Graded", steps=4, staleness=1).makespan < run("Graded", steps=4).makespan - 10
+
+
+def test_simulate_slow_engine_is_relieved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one engine at a tenth of its speed, relief shortens the step; equal engines never lag."""
+    step = draw_step(LengthStatistics(budget=16_000, mean=7000), prompts=2, samples=8, seed=1)
+    hardware = HARDWARE.model_copy(update={"kv_tokens": 400_000})
+
+    def reserve() -> SimulationResult:
+        return simulate([step], hardware, make_policy("Reserve", max_in_flight=200), engines=2)
+
+    assert reserve().displaced == 0
+    seconds, steps_in = SimulatedEngine._seconds, SimulatedEngine._steps_in
+
+    def factor(engine: SimulatedEngine) -> float:
+        return 10.0 if engine.name == "engine-0" else 1.0
+
+    monkeypatch.setattr(SimulatedEngine, "_seconds", lambda self, steps: factor(self) * seconds(self, steps))
+    monkeypatch.setattr(SimulatedEngine, "_steps_in", lambda self, time: steps_in(self, time / factor(self)))
+    relieved = reserve()
+    monkeypatch.setattr(LagDetector, "SUSTAINED", float("inf"))
+    assert relieved.displaced > 0
+    assert relieved.makespan < 0.8 * reserve().makespan
 
 
 def test_simulate_trajectory_beyond_the_cache_raises() -> None:

@@ -1,6 +1,7 @@
 """Measures the lag of an event loop: the time by which a timer fires too late because something holds the loop.
 
-Used by `make bench-rollout`. With a lag of seconds, requests to healthy engines and judges time out.
+The rollouts of a step report it, and `make bench-rollout` measures it. With a lag of seconds, requests to healthy
+engines and judges time out.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class LoopLag:
         """Return the lag in seconds that `fraction` of the samples do not exceed; 0 without samples."""
         ordered = sorted(self._samples)
         return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)] if ordered else 0.0
+
+    def take(self, fraction: float) -> float:
+        """Return the quantile of the samples since the last call."""
+        lag = self.quantile(fraction)
+        self._samples.clear()
+        return lag
 
     async def _sample(self) -> None:
         while True:

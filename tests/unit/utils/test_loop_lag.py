@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from bench.loop_lag import LoopLag
+from rstar2_train.utils.loop_lag import LoopLag
 
 
 async def test_loop_lag_measures_a_blocked_loop() -> None:
