@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
     from rstar2_train.forecast.job_plan import plan_job
-    from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures
+    from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures, read_sft_figures
     from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
     from rstar2_train.planning.model_shape import UnknownModel, read_shape
 
@@ -83,8 +83,10 @@ def main(args: argparse.Namespace) -> int:
         shape, inputs = read_shape(source, folder=folder), {}
         if args.measure is not None:
             figures = read_figures(JobState(args.measure), job)
-            profile = fit_profile(job, shape, profile, figures)
-            inputs = {stage: each.inputs for stage, each in figures.items()}
+            sft = read_sft_figures(JobState(args.measure), job)
+            profile = fit_profile(job, shape, profile, figures, sft)
+            inputs = {stage: each.inputs for stage, each in sft.items()}
+            inputs |= {stage: each.inputs for stage, each in figures.items()}
             if args.save is not None:
                 args.save.write_text(profile.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
         plan = plan_job(job, shape, profile, mean_tokens=args.mean_tokens, measured=inputs)

@@ -1,9 +1,9 @@
 """The figures of a run on this machine: inputs of a plan, and a hardware profile that is fitted to its first RL stage.
 
-    track/journal.jsonl -> read_figures -> fit_profile (first GRPO stage) -> plan_job
+    track/journal.jsonl -> read_figures -> fit_profile (first GRPO stage, first SFT stage) -> plan_job
                                  `-------> rows with the measured step of every stage, to compare
 
-The other stages are predictions: only the lengths of their trajectories and the share of their trained groups are taken
+The other stages are predictions: only the lengths of their sequences and the share of their trained groups are taken
 from the run.
 """
 
@@ -64,13 +64,47 @@ class StageFigures:
         )
 
 
-def read_figures(state: JobState, job: AgenticRLJob) -> dict[str, StageFigures]:
-    """Return the figures of each GRPO stage with at least three steps. Raises NoFigures if there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTFigures:
+    """Medians over the steps of an SFT stage."""
+
+    step_seconds: float
+    conversation_tokens: float
+    """Tokens per conversation."""
+
+    @property
+    def inputs(self) -> StageInputs:
+        """The figures that a plan takes from a run."""
+        return StageInputs(conversation_tokens=self.conversation_tokens, step_seconds=self.step_seconds)
+
+
+def read_sft_figures(state: JobState, job: AgenticRLJob) -> dict[str, SFTFigures]:
+    """Return the figures of each SFT stage with at least three steps."""
+    values = _read_values(state)
+    figures = {}
+    for stage in job.spec.stages:
+        seconds = values[stage.name]["sft/seconds"]
+        if stage.type == "SFT" and len(seconds) >= LEAST_STEPS:
+            middle = median(seconds)
+            tokens = median(values[stage.name]["sft/tokens_per_second"]) * middle
+            sequences = median(values[stage.name]["sft/sequences"])
+            figures[stage.name] = SFTFigures(step_seconds=middle, conversation_tokens=tokens / sequences)
+    return figures
+
+
+def _read_values(state: JobState) -> dict[str, dict[str, list[float]]]:
+    """Return the values of each metric of each run in the journal."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in read_entries(journal_file(state.root)):
         if entry.event is not None and entry.event.get("kind") == "metrics":
             for name, value in entry.event["values"].items():
                 values[entry.event["run"]][name].append(float(value))
+    return values
+
+
+def read_figures(state: JobState, job: AgenticRLJob) -> dict[str, StageFigures]:
+    """Return the figures of each GRPO stage with at least three steps. Raises NoFigures if there is none."""
+    values = _read_values(state)
     figures = {
         stage.name: _figures(job, stage, values[stage.name])
         for stage in job.spec.stages
@@ -82,9 +116,16 @@ def read_figures(state: JobState, job: AgenticRLJob) -> dict[str, StageFigures]:
 
 
 def fit_profile(
-    job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, figures: Mapping[str, StageFigures]
+    job: AgenticRLJob,
+    shape: ModelShape,
+    profile: HardwareProfile,
+    figures: Mapping[str, StageFigures],
+    sft: Mapping[str, SFTFigures] | None = None,
 ) -> HardwareProfile:
-    """Return the profile whose update and rollouts last as long as those of the first stage with figures."""
+    """Return the profile whose update and rollouts last as long as those of the first stage with figures.
+
+    With the figures of an SFT stage, the fixed seconds of an update are fitted too, from its other number of tokens.
+    """
     stage = next(each for each in job.spec.stages if each.name in figures)
     measured, settings = figures[stage.name], job.grpo_settings(stage)
     lengths = Lengths.of(settings, measured.inputs)
@@ -98,7 +139,15 @@ def fit_profile(
         }
     )
     planned = update_time(job, stage, shape, fitted, trained).compute
-    fitted = fitted.model_copy(update={"train_flops": fitted.train_flops * planned / measured.update_seconds})
+    factor, fixed = measured.update_seconds / planned, 0.0
+    other = next(((each, sft[each.name]) for each in job.spec.stages if sft and each.name in sft), None)
+    if other is not None and other[0].sft is not None:
+        batch = [round(other[1].conversation_tokens)] * other[0].sft.batch_size
+        planned_sft = update_time(job, other[0], shape, fitted, batch).compute
+        factor, fixed = _fit_line(
+            (planned, settings.updates_per_step, measured.update_seconds), (planned_sft, 1, other[1].step_seconds)
+        )
+    fitted = fitted.model_copy(update={"train_flops": fitted.train_flops / factor, "update_seconds": fixed})
     for _ in range(FITS):
         simulated, _, _ = rollout_seconds(
             job, stage, engine_hardware(job, shape, fitted), lengths, engines=job.spec.rollout.replicas
@@ -112,9 +161,25 @@ def fit_profile(
             }
         )
     source = f"fitted to {measured.steps} steps of stage {stage.name} of job {job.metadata.name} on this machine"
-    names = ("trainFlops", "launchSeconds", "bandwidth", "engineFlops", "callCpuSeconds")
+    names = ("trainFlops", "updateSeconds", "launchSeconds", "bandwidth", "engineFlops", "callCpuSeconds")
     sources = profile.sources | dict.fromkeys(names, source)
     return fitted.model_copy(update={"device": f"{profile.device}, measured", "sources": sources})
+
+
+def _fit_line(first: tuple[float, int, float], second: tuple[float, int, float]) -> tuple[float, float]:
+    """Return (factor, fixed) with seconds = factor x planned + fixed x updates for both (planned, updates, seconds).
+
+    Where they would be negative, which noise can cause, `fixed` is 0 and the factor that of the first.
+    """
+    planned, updates, seconds = first
+    planned_2, updates_2, seconds_2 = second
+    determinant = planned * updates_2 - planned_2 * updates
+    if determinant:
+        factor = (seconds * updates_2 - seconds_2 * updates) / determinant
+        fixed = (planned * seconds_2 - planned_2 * seconds) / determinant
+        if factor > 0 and fixed >= 0:
+            return factor, fixed
+    return seconds / planned, 0.0
 
 
 def _figures(job: AgenticRLJob, stage: Stage, values: Mapping[str, list[float]]) -> StageFigures:

@@ -42,7 +42,7 @@ PROMPT_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInputs:
-    """Figures of a GRPO stage that no manifest has: assumed, or measured in a run."""
+    """Figures of a stage that no manifest has: assumed, or measured in a run."""
 
     mean_tokens: float | None = None
     """Mean sampled tokens per trajectory; None: half of maxResponseTokens."""
@@ -50,6 +50,8 @@ class StageInputs:
     """Groups that train / groups."""
     calls: float = CALLS_PER_TRAJECTORY
     """Calls per trajectory."""
+    conversation_tokens: float | None = None
+    """Tokens per conversation of an SFT stage; None: not measured."""
     step_seconds: float | None = None
     """Measured seconds of a step, to compare; None: not measured."""
 

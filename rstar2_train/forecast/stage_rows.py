@@ -43,11 +43,12 @@ def stage_rows(
     if stage.type == "GRPO":
         yield from _grpo_rows(job, stage, shape, profile, inputs)
     elif stage.sft is not None:
-        tokens = min(SFT_TOKENS, stage.sft.max_tokens)
+        tokens = round(inputs.conversation_tokens or min(SFT_TOKENS, stage.sft.max_tokens))
         update = update_time(job, stage, shape, profile, [tokens] * stage.sft.batch_size)
         yield from _update_rows(update, profile)
-        conversations = f"{stage.sft.batch_size} conversations"
+        conversations = f"{stage.sft.batch_size} conversations of {tokens:,} tokens"
         yield Row("Step", "stepSeconds", "step, synchronous", "seconds", update.seconds, conversations)
+        yield from _measured_rows(inputs, update.seconds)
         yield from _checkpoint_rows(job, shape, profile)
 
 
@@ -171,11 +172,7 @@ def _grpo_rows(
         *("Step", "stageSeconds", "stage", "seconds", settings.steps * now),
         f"{settings.steps} steps x {duration(now)}",
     )
-    if inputs.step_seconds is not None:
-        yield Row(
-            *("Step", "measuredStepSeconds", "step, measured", "seconds", inputs.step_seconds),
-            f"median; the plan differs by {now / inputs.step_seconds - 1:+.0%}",
-        )
+    yield from _measured_rows(inputs, now)
     splits = compare_splits(job, stage, shape, profile, lengths, trained)
     if splits:
         for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
@@ -196,6 +193,14 @@ def _grpo_rows(
         float(TRAJECTORY_BYTES * sum(each.prompt_tokens + each.length for each in drawn)),
         f"{TRAJECTORY_BYTES} bytes per token",
     )
+
+
+def _measured_rows(inputs: StageInputs, planned: float) -> Iterator[Row]:
+    if inputs.step_seconds is not None:
+        yield Row(
+            *("Step", "measuredStepSeconds", "step, measured", "seconds", inputs.step_seconds),
+            f"median; the plan differs by {planned / inputs.step_seconds - 1:+.0%}",
+        )
 
 
 def _update_rows(update: UpdateTime, profile: HardwareProfile) -> Iterator[Row]:

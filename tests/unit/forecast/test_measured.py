@@ -10,7 +10,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.cli.main import main
 from rstar2_train.forecast.job_plan import plan_job
-from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures
+from rstar2_train.forecast.measured import NoFigures, SFTFigures, fit_profile, read_figures, read_sft_figures
 from rstar2_train.planning.hardware_profile import load_profile
 from rstar2_train.planning.model_shape import read_shape
 from rstar2_train.tracking.journal import Journal
@@ -29,9 +29,14 @@ STEP = {
 }
 
 
-def run_of(folder: Path, *, steps: int) -> JobState:
-    """Return a state folder whose journal has `steps` steps of rl-1."""
+SFT_STEP = {"sft/seconds": 0.2, "sft/tokens_per_second": 14400.0, "sft/sequences": 32.0}
+
+
+def run_of(folder: Path, *, steps: int, sft_steps: int = 0) -> JobState:
+    """Return a state folder whose journal has steps of sft and of rl-1."""
     journal = Journal(journal_file(folder))
+    for step in range(sft_steps):
+        journal.append({"kind": "metrics", "run": "sft", "step": step + 1, "values": SFT_STEP})
     for step in range(steps):
         journal.append({"kind": "metrics", "run": "rl-1", "step": step + 1, "values": STEP})
     journal.close()
@@ -56,6 +61,31 @@ def test_measured_profile_reproduces_the_stage(tmp_path: Path) -> None:
     assert stage["updateSeconds"] == pytest.approx(0.5, rel=0.05)
     assert stage["measuredStepSeconds"] == 6.3
     assert "fitted to 5 steps of stage rl-1 of job tiny" in profile.sources["trainFlops"]
+
+
+def test_measured_sft_fits_the_seconds_of_an_update(tmp_path: Path) -> None:
+    """With an SFT stage in the run, the plan reproduces its step too, by fixed seconds per update."""
+    job, shape = tiny(), read_shape("generated://tiny/base")
+    state = run_of(tmp_path, steps=5, sft_steps=5)
+    figures, sft = read_figures(state, job), read_sft_figures(state, job)
+    assert sft["sft"].conversation_tokens == pytest.approx(90)
+    profile = fit_profile(job, shape, load_profile("cpu"), figures, sft)
+    assert profile.update_seconds > 0
+    measured = {"rl-1": figures["rl-1"].inputs, "sft": sft["sft"].inputs}
+    stages = plan_job(job, shape, profile, measured=measured).as_json()["stages"]
+    assert stages["rl-1"]["updateSeconds"] == pytest.approx(0.5, rel=0.01)
+    assert stages["sft"]["stepSeconds"] == pytest.approx(0.2, rel=0.01)
+    assert stages["sft"]["measuredStepSeconds"] == 0.2
+
+
+def test_measured_slow_sft_is_not_fitted(tmp_path: Path) -> None:
+    """If another load slowed SFT, no negative rate follows: the profile is that without SFT."""
+    job, shape = tiny(), read_shape("generated://tiny/base")
+    state = run_of(tmp_path, steps=5)
+    figures = read_figures(state, job)
+    slow = {"sft": SFTFigures(step_seconds=9.0, conversation_tokens=90)}
+    cpu = load_profile("cpu")
+    assert fit_profile(job, shape, cpu, figures, slow) == fit_profile(job, shape, cpu, figures)
 
 
 def test_measured_run_without_steps_is_an_error(tmp_path: Path) -> None:
