@@ -59,7 +59,7 @@ def main() -> None:
         "tokens": tokens,
         "micro_batch_tokens": BUDGET,
         "parameters": parameters,
-        "command": "python -m bench.train_compare",
+        "command": "QUICK=1 python -m bench.train_compare" if quick else "python -m bench.train_compare",
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 1),
     }
