@@ -23,7 +23,7 @@ Body = dict[str, Any]
 
 
 class JobController:
-    """The batch Jobs of namespace `lab`. Jobs for preparation and report complete at once; the others run."""
+    """The batch Jobs of namespace `lab`. Jobs for preparation and report complete immediately; the others run."""
 
     def __init__(self, api: KubeApiserver) -> None:
         self.api = api
@@ -115,7 +115,7 @@ class JobController:
     def play_for(self, seconds: float) -> None:
         """Play for a time."""
         end = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() > end, "the clock stands still")
+        self.wait(lambda: time.monotonic() > end, "the clock does not advance")
 
     def pods(self) -> list[str]:
         """Return the names of all running pods."""
