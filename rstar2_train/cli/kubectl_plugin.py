@@ -19,6 +19,7 @@ from rich.table import Table
 
 from rstar2_train.cli.common import table_console
 from rstar2_train.cli.job_story import ROLE_LABEL, STAGE_LABEL, Story, checkpoints, engine_figures, event_rows, story
+from rstar2_train.cli.plan import add_plan_options, print_plan
 
 PROGRAM = "kubectl rstar2"
 KIND = "agenticrljobs.rstar2.dev"
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def completion(shell: str) -> str:
     """Return the completion script of a shell. Pure."""
     body, register = SHELLS[shell]
-    commands = " ".join(("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "completion"))
+    commands = " ".join(("status", "suspend", "resume", "logs", "checkpoints", "events", "top", "plan", "completion"))
     return COMPLETE.format(words=commands, body=body, register=register)
 
 
@@ -145,7 +146,10 @@ def _parser() -> argparse.ArgumentParser:
         ("top", _top, "show tokens per second, KV cache use and idle share of each engine, and the last step"),
     ):
         add(name, run, text).add_argument("job", help="name of the job")
-    for command in ("status", "checkpoints", "events", "top"):
+    plan = add("plan", _plan, "print memory, step time and GPU split of a job, as rstar2 plan does")
+    plan.add_argument("job", help="name of the job")
+    add_plan_options(plan)
+    for command in ("status", "checkpoints", "events", "top", "plan"):
         commands.choices[command].add_argument(
             "-o", "--output", choices=("table", "json"), help="format (default: table on a terminal, otherwise json)"
         )
@@ -285,6 +289,11 @@ def _top(kubectl: Kubectl, options: argparse.Namespace) -> int:
         options, [{"figure": name, "last step": each} for name, each in (stage.get("metrics") or {}).items()], ""
     )
     return 0
+
+
+def _plan(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    options.output = "table" if _as_table(options) else "json"
+    return print_plan(kubectl.get(KIND, options.job), options, name=options.job)
 
 
 def _metrics(kubectl: Kubectl, names: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
 
@@ -35,6 +35,20 @@ def add_arguments(commands: Subparsers) -> None:
     help = "memory, step time and GPU split of a manifest, before anything starts"
     parser = add_command(commands, NAME, main, help=help, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("file", type=Path, metavar="MANIFEST", help="AgenticRLJob manifest (YAML)")
+    add_plan_options(parser)
+    parser.add_argument(
+        "--measure",
+        type=Path,
+        metavar="STATE",
+        help="state folder of a run of this manifest, such as .rstar2/tiny: fit the hardware profile to its first RL "
+        "stage, take the lengths of all stages from it, and print the measured step next to the plan",
+    )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the fitted profile, for --hardware FILE")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `kubectl rstar2 plan` has too."""
     parser.add_argument(
         "--hardware",
         metavar="NAME",
@@ -47,21 +61,26 @@ def add_arguments(commands: Subparsers) -> None:
         metavar="N",
         help="mean tokens that a trajectory samples (default: half of maxResponseTokens)",
     )
-    parser.add_argument(
-        "--measure",
-        type=Path,
-        metavar="STATE",
-        help="state folder of a run of this manifest, such as .rstar2/tiny: fit the hardware profile to its first RL "
-        "stage, take the lengths of all stages from it, and print the measured step next to the plan",
-    )
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the fitted profile, for --hardware FILE")
     parser.add_argument("--explain", action="store_true", help="print the arithmetic of each figure")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the plan; return the exit code."""
+    """Print the plan of a file; return the exit code."""
     from rstar2_train.api.loader import ManifestError, read_manifest
+
+    try:
+        manifest = read_manifest(args.file)
+    except ManifestError as error:
+        return fail(NAME, str(error))
+    return print_plan(manifest, args, name=str(args.file), folder=args.file.parent)
+
+
+def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str, folder: Path | None = None) -> int:
+    """Print the plan of a manifest; return the exit code.
+
+    `args`: those of `add_plan_options`, `output`, and for a file `measure` and `save`; `name`: of the manifest in
+    messages; `folder`: that relative paths of the manifest start from.
+    """
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
     from rstar2_train.forecast.job_plan import plan_job
@@ -70,18 +89,18 @@ def main(args: argparse.Namespace) -> int:
     from rstar2_train.planning.model_shape import UnknownModel, read_shape
 
     try:
-        job, issues = check(read_manifest(args.file))
+        job, issues = check(manifest)
         if job is None:
-            return fail(NAME, "\n".join([f"{args.file} is not a valid job:", *map(str, issues)]))
+            return fail(NAME, "\n".join([f"{name} is not a valid job:", *map(str, issues)]))
         vendor = job.spec.accelerator.vendor
         profile = load_profile(args.hardware or DEFAULT_PROFILES[vendor])
         if (profile.vendor == "None") != (vendor == "None"):
             return fail(NAME, f"--hardware {args.hardware} does not suit spec.accelerator.vendor {vendor}")
         source = job.spec.model.source
-        local = args.file.parent / source
-        folder = args.model or (local if "://" not in source and local.is_dir() else None)
-        shape, inputs = read_shape(source, folder=folder), {}
-        if args.measure is not None:
+        local = None if folder is None or "://" in source else folder / source
+        model = args.model or (local if local is not None and local.is_dir() else None)
+        shape, inputs = read_shape(source, folder=model), {}
+        if folder is not None and args.measure is not None:
             figures = read_figures(JobState(args.measure), job)
             sft = read_sft_figures(JobState(args.measure), job)
             profile = fit_profile(job, shape, profile, figures, sft)
@@ -90,10 +109,10 @@ def main(args: argparse.Namespace) -> int:
             if args.save is not None:
                 args.save.write_text(profile.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
         plan = plan_job(job, shape, profile, mean_tokens=args.mean_tokens, measured=inputs)
-    except (ManifestError, ProfileError, UnknownModel, NoFigures) as error:
+    except (ProfileError, UnknownModel, NoFigures) as error:
         return fail(NAME, str(error))
     except OSError as error:
-        return fail(NAME, f"{error.filename or args.save}: {error.strerror}")
+        return fail(NAME, f"{error.filename}: {error.strerror}")
     if args.output == "json":
         print(json.dumps(plan.as_json(), indent=1))
     else:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rstar2_train.api.loader import read_manifest
 from rstar2_train.cli import kubectl_plugin
 from rstar2_train.cli.job_story import checkpoints, duration, engine_figures, event_rows, story
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny.yaml"
 
 
 def condition(kind: str, value: bool, reason: str, message: str = "") -> dict[str, Any]:
@@ -107,13 +110,16 @@ def test_print_stories_shows_everything() -> None:
 def test_plugin_sends_requests_by_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """Requests go to kubectl with namespace and context; its error is the plugin's."""
     (tmp_path / "job.json").write_text(json.dumps(job()))
+    live = read_manifest(EXAMPLE)
+    live["metadata"] |= {"uid": "u", "resourceVersion": "7", "managedFields": [{"manager": "kubectl"}]}
+    (tmp_path / "live.json").write_text(json.dumps({**live, "status": {"phase": "Running"}}))
     fake = tmp_path / "kubectl"
     fake.write_text(
         f"""#!/bin/sh
 echo "$@" >> {tmp_path}/calls
 case "$1 $2" in
 "get pods") echo '{{"items": []}}' ;;
-"get agenticrljobs.rstar2.dev") cat {tmp_path}/job.json ;;
+"get agenticrljobs.rstar2.dev") cat {tmp_path}/$([ "$3" = live ] && echo live || echo job).json ;;
 "patch agenticrljobs.rstar2.dev") echo 'Error: not seen' >&2; exit 1 ;;
 esac
 """
@@ -125,6 +131,11 @@ esac
     assert kubectl_plugin.main(["suspend", "demo"]) == 1
     assert "kubectl rstar2: Error: not seen" in capfd.readouterr().err
     assert kubectl_plugin.main(["logs", "demo", "--role", "trainer", "--stage", "rl", "-f"]) == 0
+    capfd.readouterr()
+    assert kubectl_plugin.main(["plan", "live"]) == 0
+    assert {"rl-1", "rl-2", "rl-3"} <= set(json.loads(capfd.readouterr().out)["stages"])
+    assert kubectl_plugin.main(["plan", "live", "--hardware", "h200"]) == 1
+    assert "does not suit spec.accelerator.vendor None" in capfd.readouterr().err
     calls = (tmp_path / "calls").read_text()
     assert "get agenticrljobs.rstar2.dev demo -o json --namespace=lab --context=c" in calls
     assert 'patch agenticrljobs.rstar2.dev demo --type=merge -p {"spec": {"suspend": true}}' in calls
