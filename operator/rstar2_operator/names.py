@@ -46,6 +46,7 @@ JUDGE_PORT: Final = 8080
 EXECUTOR_PORT: Final = 7070
 ENGINE_PORT: Final = 8000
 ENDPOINT_PORT: Final = 8000
+ENVIRONMENT_PORT: Final = 8000
 
 JOB_FILE: Final = "/etc/rstar2/job.json"
 WORKER_KEYS: Final = "/etc/rstar2/worker"
@@ -109,6 +110,11 @@ def executor(job: str) -> str:
 def rollout(job: str) -> str:
     """Return the name of Deployment and headless Service of the engines."""
     return f"{job}-rollout"
+
+
+def environment(job: str) -> str:
+    """Return the name of Deployment and headless Service of the environment's servers."""
+    return f"{job}-environment"
 
 
 def prepare(job: str) -> str:

@@ -216,6 +216,7 @@ def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
         "judge": ("Deployment", names.judge),
         "executor": ("Deployment", names.executor),
         "rollout": ("Deployment", names.rollout),
+        "environment": ("Deployment", names.environment),
     }[role]
     child = observed.child(kind, name(observed.name))
     if child is None:

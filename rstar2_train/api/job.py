@@ -39,10 +39,10 @@ from rstar2_train.api.roles import (
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
-from rstar2_train.api.tasks import MCPServerSpec, RewardSpec, ToolSpec
+from rstar2_train.api.tasks import EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
-FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis"]
+FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment"]
 FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost"]
 """Outcome reasons, and the reasons of failures of pods."""
 PodCondition = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
@@ -83,7 +83,7 @@ class TrajectoriesSpec(ApiModel):
 class FailureRule(ApiModel):
     """Action after a failure with one of the listed exit codes, reasons or pod conditions."""
 
-    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=5), SET] = ["trainer"]
+    roles: Annotated[list[FailingRole], Field(min_length=1, max_length=6), SET] = ["trainer"]
     """Roles whose pods the rule is about. Containers of the others are restarted by default."""
     on_exit_codes: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(max_length=16), SET] = []
     """Exit codes that match: of the orchestrator, or of a container of another role."""
@@ -173,8 +173,10 @@ class JobSpec(ApiModel):
     """Tools of the model. Default: the tool of rollout.tool."""
     mcp_servers: Annotated[list[MCPServerSpec], Field(max_length=8), BY_NAME] = []
     """Servers of tools."""
+    environments: Annotated[list[EnvironmentSpec], Field(max_length=1), BY_NAME] = []
+    """Environment of the rollouts; at most one."""
     rewards: Annotated[list[RewardSpec], Field(max_length=16), BY_NAME] = []
-    """Rewards of final answers; a row selects one by name. Default: Math."""
+    """Rewards of final answers; a row selects one by name. Default: the environment's, else Math."""
     judge: JudgeSpec = JudgeSpec()
     """The Code Judge: its API and workers queue the model's tool calls and send them to the executors."""
     executor: ExecutorSpec = ExecutorSpec()

@@ -124,10 +124,15 @@ def amounts(job: AgenticRLJob) -> Iterator[Issue]:
     for role in ("trainer", "rollout", "redis"):
         resources = getattr(spec, role).resources
         yield from _limits_below_requests(resources, resources, f"spec.{role}")
+    for index, environment in enumerate(spec.environments):
+        resources = environment.resources
+        yield from _limits_below_requests(resources, resources, f"spec.environments[{index}]")
     for index, patch in enumerate(spec.runtime_patches):
         if patch.resources is None:
             continue
-        bases = [getattr(getattr(spec, role), "resources", Resources()) for role in patch.roles if role != "executor"]
+        roles = [spec.environments[0] if role == "environment" and spec.environments else getattr(spec, role, None)
+                 for role in patch.roles if role != "executor"]  # fmt: skip
+        bases = [getattr(role, "resources", Resources()) for role in roles]
         at = f"spec.runtimePatches[{index}]"
         issues = [issue for base in bases for issue in _limits_below_requests(base, patch.resources, at)]
         yield from dict.fromkeys(issues)

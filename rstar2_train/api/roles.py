@@ -52,7 +52,7 @@ Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
 ]
 """A package of PyPI, optionally with versions."""
-Role = Literal["trainer", "rollout", "judge", "executor", "redis"]
+Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment"]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
 GPU_RESOURCES: dict[Vendor, str] = {"AMD": "amd.com/gpu", "NVIDIA": "nvidia.com/gpu"}
@@ -319,7 +319,7 @@ class RuntimePatch(ApiModel):
 
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     """Author of the patch; unique in the job."""
-    roles: Annotated[list[Role], Field(min_length=1, max_length=5), SET]
+    roles: Annotated[list[Role], Field(min_length=1, max_length=6), SET]
     """Roles to patch. Executors accept only fields about placement, labels and imagePullSecrets."""
     labels: Annotated[Labels, Field(json_schema_extra=ATOMIC_MAP)] = {}
     """Further labels of the pods, such as the queue of a scheduler."""

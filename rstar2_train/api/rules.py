@@ -241,6 +241,18 @@ def _mcp_servers(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"{at}.name", message, server.name, warning=True)
 
 
+def _environments(job: AgenticRLJob) -> Iterator[Issue]:
+    for index, spec in enumerate(job.spec.environments):
+        at = f"spec.environments[{index}]"
+        if spec.url is None and not spec.image and not spec.command:
+            yield Issue(f"{at}.command", "set command (or image in a cluster), or the url of a running server")
+        if spec.url is not None and not spec.url.startswith(("http://", "https://")):
+            yield Issue(f"{at}.url", "must start with http:// or https://", spec.url)
+        for field, value in (("image", spec.image), ("command", spec.command)):
+            if spec.url is not None and value:
+                yield Issue(f"{at}.{field}", "must not be set together with url: nothing is started then", value)
+
+
 def _rewards(job: AgenticRLJob) -> Iterator[Issue]:
     for index, reward in enumerate(job.spec.rewards):
         needs_source = reward.type == "Program"
@@ -289,6 +301,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _judge,
     _tools,
     _mcp_servers,
+    _environments,
     _rewards,
     _failure_rules,
     patches,

@@ -121,6 +121,10 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
                 "a Deployment of its own and set url"
             )
             yield Issue(f"spec.mcpServers[{index}].command", message)
+    for index, environment in enumerate(job.spec.environments):
+        if environment.url is None and environment.image is None:
+            message = "is required in a cluster, unless url is set: the image of the environment's servers"
+            yield Issue(f"spec.environments[{index}].image", message)
 
 
 def schemes(job: AgenticRLJob) -> Iterator[Issue]:

@@ -101,7 +101,7 @@ class RoleStatus(ApiModel):
     """Pods of a role."""
 
     name: Annotated[str, StringConstraints(max_length=32)]
-    """trainer, rollout, judge, executor or redis."""
+    """trainer, rollout, judge, executor, redis or environment."""
     ready: Count = 0
     """Pods that are ready."""
     desired: Count = 0

@@ -1,4 +1,4 @@
-"""Models of a job's task: the tools of the model, the servers of some of them, and the rewards of its answers.
+"""Models of a job's task: the tools of the model, its servers and environment, and the rewards of answers.
 
 `job.py` has them in the spec. `tools/toolset.py` makes tools of the first, `rewards/task_rewards.py` rewards of the
 second. Rows of data select among them by name (`data/problems.py`).
@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rstar2_train.api.base import ATOMIC, ApiModel, LocalReference, Name, Quantity, Text
+from rstar2_train.api.base import ATOMIC, SET, ApiModel, ImageName, LocalReference, Name, Quantity, Text
+from rstar2_train.api.roles import Resources
 
 ToolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=64)]
 Seconds = Annotated[int, Field(ge=1, le=600)]
@@ -47,6 +48,37 @@ class MCPServerSpec(ApiModel):
     def token_variable(self) -> str:
         """Environment variable of the bearer token."""
         return self.name.upper().replace("-", "_") + "_MCP_TOKEN"
+
+
+class EnvironmentSpec(ApiModel):
+    """An OpenEnv server: its actions become tools of the model, one episode per rollout."""
+
+    name: Name
+    """Name of the entry."""
+    url: Text | None = None
+    """URL of a running server. Default: the job starts the servers."""
+    image: ImageName | None = None
+    """Image of the servers; required in a cluster unless url is set."""
+    command: Annotated[list[Text], Field(max_length=32), ATOMIC] = []
+    """Command line of a server; {host} and {port} stand for its address. Default: the image's."""
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Servers."""
+    episodes: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Episodes that a server runs at the same time: OpenEnv's max_concurrent_envs."""
+    step_seconds: Seconds = 30
+    """Time limit of a reset or a step."""
+    observation: Text | None = None
+    """Field of an observation that the model reads. Default: all."""
+    tool_errors: Annotated[list[Text], Field(max_length=16), SET] = []
+    """Codes of error messages that are tool errors of the model. Other errors lose the rollout."""
+    correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Lowest reward of a correct response."""
+    resources: Resources = Resources()
+    """Requests and limits per pod."""
+
+    def argv(self, *, host: str, port: int) -> list[str]:
+        """Return the command line of a server that listens on this address."""
+        return [part.replace("{host}", host).replace("{port}", str(port)) for part in self.command]
 
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]

@@ -86,7 +86,7 @@ def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
 
     The sources of the job's checkers must be paths.
     """
-    names = [tool.name for tool in job.spec.tools] or [job.spec.rollout.tool]
+    names = [tool.name for tool in job.spec.tools] or ([] if job.spec.environments else [job.spec.rollout.tool])
     try:
         rewards = TaskRewards(job.spec.rewards)
     except SourceError:  # an error of its own field
@@ -95,7 +95,9 @@ def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
     def check(problem: Problem) -> None:
         unknown = sorted(set(problem.tools or ()) - set(names))
         if unknown:
-            raise DataError(f"row {problem.id}: tools: unknown tool {unknown[0]!r}; the job has {', '.join(names)}")
+            raise DataError(
+                f"row {problem.id}: tools: unknown tool {unknown[0]!r}; the job has {', '.join(names) or 'none'}"
+            )
         try:
             rewards.check_row(problem.reward, problem.answer, problem.data)
         except ValueError as error:

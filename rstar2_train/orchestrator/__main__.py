@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--engine", action="append", default=[], help="base URL of a vLLM engine; repeatable")
     arguments.add_argument("--engines", default="", metavar="HOST:PORT", help="discover engines by this DNS name")
     arguments.add_argument("--judge", default="", help="base URL of the judge API")
+    arguments.add_argument(
+        "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
+    )
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
 
@@ -82,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         engines=tuple(options.engine),
         engine_service=options.engines,
         judge=options.judge,
+        environments=tuple(options.environment),
         ray=options.ray,
     )
     return asyncio.run(_run_attempt(StageContext(job, stage, options.attempt, state, endpoints, tracker)))

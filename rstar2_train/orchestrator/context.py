@@ -46,6 +46,8 @@ class Endpoints:
     """`HOST:PORT` whose addresses are engines too, looked up periodically; empty: only `engines`."""
     judge: str = ""
     """Base URL of the judge API."""
+    environments: tuple[str, ...] = ()
+    """`HOST:PORT` of servers of the environment, or of headless Services; looked up periodically."""
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
 

@@ -22,7 +22,11 @@ from rstar2_train.tools.toolset import load_toolset
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
     """Return the job's chat format on the tokenizer in `model`. Raises StageFailed when it cannot be used."""
     try:
-        tools = load_toolset(ctx.job.spec.tools, ctx.job.spec.rollout.tool, ctx.job.spec.mcp_servers)
+        spec = ctx.job.spec
+        tools = None  # a stage that samples nothing needs no servers
+        if ctx.stage.needs_engines:
+            services = ctx.endpoints.environments
+            tools = load_toolset(spec.tools, spec.rollout.tool, spec.mcp_servers, spec.environments, services)
         return ChatFormat.load(model, ctx.job.spec.model, tools=tools)
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error

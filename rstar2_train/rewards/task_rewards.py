@@ -80,6 +80,11 @@ class TaskRewards:
         self._default = specs[0] if specs else RewardSpec(name="math")
         self.programs = {spec.name: _checker_program(Path(spec.source)) for spec in specs if spec.source}
 
+    @property
+    def is_default(self) -> bool:
+        """Whether the job sets no rewards: an environment then gives its own."""
+        return not self._rules
+
     def rule(self, name: str) -> RewardSpec:
         """Return the reward of a row that gives this name; empty: the first. Raises ValueError for an unknown name."""
         if not name:

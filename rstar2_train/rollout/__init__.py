@@ -20,7 +20,8 @@ Modules:
 - `context`           the shared inputs of a set of rollouts
 - `agent`             the agent loop of one trajectory
 - `generation`        generates one turn, with failover to another engine
-- `remote_tools`      the tools of MCP servers, one session per trajectory
+- `remote_tools`      the tools of MCP servers and of an environment
+- `episode`           the episode of an environment, one per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_format`       conversations as tokens: prompts, turns, tool responses
 - `scoring`           penalties, verdict and reward of a finished trajectory

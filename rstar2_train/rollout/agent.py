@@ -38,6 +38,14 @@ class ToolExecutor(Protocol):
 class RemoteCalls(Protocol):
     """Calls the tools of servers."""
 
+    @property
+    def opening(self) -> str:
+        """Text of the environment before the first turn; empty: none."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the environment has ended the episode."""
+
     def call(self, tool: Tool, arguments: str, *, limits: JudgeLimits) -> Coroutine[Any, Any, CallResult]:
         """Call a tool with checked arguments (JSON). Raises ServerLost on an infrastructure failure."""
 
@@ -82,21 +90,22 @@ class Agent:
     ) -> str:
         """Run the loop and fill in `trajectory`, which has its prompt. Return the text that the model wrote.
 
-        `remote`: calls the tools of servers; a job without such tools needs none.
+        `remote`: calls the tools of servers; a job without such tools needs none. The first observation of an
+        environment is the response to an empty turn that the model did not write. If the environment ends the episode,
+        the stop reason is `done`, and its last observation is not appended.
         `on_calls`: called with the calls of a turn when all of them have finished, for example to stream them.
 
         The budget `sampling.max_response_tokens` includes tool output. Tool output that would exhaust it is not
         appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`).
         """
-
-        async def run_call(call: ParsedCall) -> ToolCall:
-            return await self._run_call(call, trajectory.turns - 1, executor, remote)
-
         budget = self.sampling.max_response_tokens
         ids = list(trajectory.prompt_ids)
         model_text: list[str] = []
         display_text: list[str] = []
         stop: StopReason | None = None
+        if remote is not None and remote.opening:
+            opening = await self._response(remote.opening)
+            stop = await self._append_reply(trajectory, ids, display_text, [opening], started=time.monotonic())
         while stop is None:
             started = time.monotonic()
             remaining = budget - (len(ids) - len(trajectory.prompt_ids))
@@ -124,7 +133,18 @@ class Agent:
             elif trajectory.turns >= self.sampling.max_turns:
                 stop = "max_turns"
             else:
-                stop = await self._run_calls(trajectory, ids, display_text, calls, run_call=run_call, on_calls=on_calls)
+                started = time.monotonic()
+                results = await asyncio.gather(
+                    *(self._run_call(call, trajectory.turns - 1, executor, remote) for call in calls)
+                )
+                trajectory.calls += results
+                if on_calls is not None:
+                    await on_calls(results)
+                if remote is not None and remote.done:
+                    stop = "done"
+                else:
+                    responses = [call.response for call in results]
+                    stop = await self._append_reply(trajectory, ids, display_text, responses, started=started)
         trajectory.stop = stop
         trajectory.text = "".join(display_text)
         return "\n".join(model_text)
@@ -140,23 +160,22 @@ class Agent:
 
         return read() if len(turn.token_ids) <= INLINE_TOKENS else await asyncio.to_thread(read)
 
-    async def _run_calls(
+    async def _append_reply(
         self,
         trajectory: Trajectory,
         ids: list[int],
         display_text: list[str],
-        calls: Sequence[ParsedCall],
+        responses: Sequence[str],
         *,
-        run_call: Callable[[ParsedCall], Awaitable[ToolCall]],
-        on_calls: OnCalls | None,
+        started: float,
     ) -> StopReason | None:
-        """Run the tool calls of a turn and append their output; return a stop reason if the loop ends here."""
-        started = time.monotonic()
-        results = await asyncio.gather(*(run_call(call) for call in calls))
-        trajectory.calls += results
-        if on_calls is not None:
-            await on_calls(results)
-        reply, reply_ids = await self._reply([call.response for call in results])
+        """Append the turn with tool responses; return a stop reason if the loop ends here.
+
+        `started`: start of the turn (monotonic).
+        """
+        reply, reply_ids = await self._reply(responses)
+        if not trajectory.turns:  # the first observation answers an empty turn
+            reply_ids = [self.chat_format.end_of_turn_id, *reply_ids]
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -19,10 +20,12 @@ from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.episode import Episode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.remote_tools import RemoteTools
-from rstar2_train.rollout.scoring import score_trajectory
+from rstar2_train.rollout.scoring import score_episode, score_trajectory
+from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.mcp_session import ServerLost
 
@@ -136,7 +139,14 @@ async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, con
     )
     try:
         agent = await asyncio.to_thread(row_agent, context.agent, problem) if problem.has_own_tools else context.agent
-        model_text = await _generate(trajectory, agent, context)
+        async with _remote_tools(agent, problem, sample, context) as remote:
+            model_text = await _generate(trajectory, agent, context, remote)
+            episode = remote.episode
+        if episode is not None and context.rewards.is_default:
+            assert agent.tools.environment is not None
+            correct_from = agent.tools.environment.spec.correct_from
+            score_episode(trajectory, model_text, episode.reward, correct_from=correct_from)
+            return trajectory
         # The engine slot is released: the next trajectory starts while this one is scored.
         await score_trajectory(
             trajectory,
@@ -156,7 +166,7 @@ async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, con
     return trajectory
 
 
-async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContext) -> str:
+async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContext, remote: RemoteTools) -> str:
     """Run the agent loop in an engine slot; return the text that the model wrote."""
     tokens = len(trajectory.prompt_ids) + agent.sampling.max_response_tokens
     slot = context.pool.admission.request_slot(
@@ -169,7 +179,7 @@ async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContex
         await generator.wait_for_engine()
         started = time.monotonic()
         trajectory.started_at = time.time()
-        async with _tool(agent, context.judge) as tool, RemoteTools(agent.tools.servers) as remote:
+        async with _tool(agent, context.judge) as tool:
             model_text = await agent.run(trajectory, generate=generator, executor=tool, remote=remote)
         trajectory.seconds = time.monotonic() - started
         finished = len(trajectory.prompt_ids) + trajectory.response_tokens
@@ -186,3 +196,15 @@ def row_agent(agent: Agent, problem: Problem) -> Agent:
 def _tool(agent: Agent, judge: JudgeClient) -> AbstractAsyncContextManager[ToolExecutor]:
     """Return the executor of one trajectory's calls: the judge itself, or a session of the judge."""
     return JupyterTool(judge) if agent.tools.has_notebook else nullcontext(judge)
+
+
+def _remote_tools(agent: Agent, problem: Problem, sample: int, context: RolloutContext) -> RemoteTools:
+    """Return the servers' tools of one trajectory. The seed of an episode is the same for the whole group."""
+    if agent.tools.environment is None:
+        return RemoteTools(agent.tools.servers)
+    seed = derive_seed(*context.seed, problem.id) >> 32  # fits into 31 bits, as environments expect
+    name = f"{problem.id}/{sample}/{uuid.uuid4().hex[:8]}"
+    rewards = context.rewards.is_default
+    return RemoteTools(
+        agent.tools.servers, Episode(agent.tools.environment, problem, seed=seed, name=name, rewards=rewards)
+    )

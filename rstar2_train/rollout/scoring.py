@@ -45,11 +45,7 @@ async def score_trajectory(
 
     Raises JudgeUnavailable when the judge is unreachable; the penalties are then set, the verdict is not.
     """
-    trajectory.answer_tags, trajectory.tags_balanced = count_answers(model_text)
-    trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)
-    trajectory.p_format = format_penalty(
-        answers=trajectory.answer_tags, turns=trajectory.turns, balanced=trajectory.tags_balanced
-    )
+    _set_penalties(trajectory, model_text)
     if trajectory.truncated:
         return
     last_turn = chat_format.model_text(trajectory.segments[-1].token_ids)
@@ -66,6 +62,29 @@ async def score_trajectory(
     if grade.verdict in EXCLUDED:
         trajectory.lost_to = "checker" if grade.reason else "judge"
         trajectory.error = f"{trajectory.lost_to}: {grade.reason or _ERRORS[grade.verdict]}"
+
+
+def score_episode(trajectory: Trajectory, model_text: str, reward: float | None, *, correct_from: float) -> None:
+    """Set the penalties, the verdict and the reward of a trajectory by the reward of its environment.
+
+    `reward`: of the last observation that has one, clipped to [0, 1]; None: 0. A truncated trajectory has reward 0.
+    """
+    _set_penalties(trajectory, model_text)
+    trajectory.correct_from = correct_from
+    if trajectory.truncated:
+        return
+    trajectory.reward = min(1.0, max(0.0, reward or 0.0))
+    trajectory.verdict = "correct" if trajectory.correct else "wrong"
+
+
+def _set_penalties(trajectory: Trajectory, model_text: str) -> None:
+    """Set p_err and p_format. A trajectory whose environment ended the episode needs no answer."""
+    trajectory.answer_tags, trajectory.tags_balanced = count_answers(model_text)
+    trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)
+    if trajectory.stop != "done":
+        trajectory.p_format = format_penalty(
+            answers=trajectory.answer_tags, turns=trajectory.turns, balanced=trajectory.tags_balanced
+        )
 
 
 def _row(trajectory: Trajectory, problem: Problem | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
 
 SegmentKind = Literal["model", "tool"]
-StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "infrastructure"]
+StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "done", "infrastructure"]
+"""`done`: the environment ended the episode."""
 LostTo = Literal["engine", "judge", "checker", "server"]
 """`server`: an MCP server, or an environment."""
 

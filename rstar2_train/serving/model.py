@@ -47,7 +47,10 @@ class ServingModel:
     """Accelerator of this machine; that of the job may be another."""
 
     def chat_format(self) -> ChatFormat:
-        """Return the chat format of its conversations. Raises ChatFormatError, SourceError and ServerLost."""
+        """Return the chat format of its conversations. Raises ChatFormatError, SourceError and ServerLost.
+
+        A conversation of a user is no episode, so a model that learned in an environment is served without it.
+        """
         tools = load_toolset(self.tools, self.rollout.tool, self.servers)
         return ChatFormat.load(self.folder, self.source, tools=tools)
 

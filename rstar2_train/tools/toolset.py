@@ -20,14 +20,18 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import ToolName
-from rstar2_train.api.tasks import MCPServerSpec, ToolSpec
+from rstar2_train.api.tasks import EnvironmentSpec, MCPServerSpec, ToolSpec
+from rstar2_train.tools.environment import EnvironmentTools, read_environment
 from rstar2_train.tools.function_schema import read_signature
 from rstar2_train.tools.mcp_session import list_tools
 from rstar2_train.tools.remote_schema import lenient_schema, remote_signature
 from rstar2_train.tools.sandbox_program import SourceError, function_input, function_program, read_sources
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
+from rstar2_train.utils.run_apart import run_apart
 from rstar2_train.utils.text import lone_surrogate
 
+ENVIRONMENT = "environment/"
+"""`Tool.server` of the environment; no name of an MCP server contains a slash."""
 MAX_DETAIL = 200
 """Characters of a message on wrong arguments: a schema's message repeats the value."""
 
@@ -73,6 +77,8 @@ class Toolset:
     """Whether the system prompt describes them in the form of the paper's Figure 2, else in that of Qwen."""
     servers: tuple[MCPServerSpec, ...] = ()
     """MCP servers of the tools."""
+    environment: EnvironmentTools | None = None
+    """Environment of each rollout, which runs the tools with server ENVIRONMENT."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Tool]:
@@ -85,14 +91,19 @@ class Toolset:
         return JUPYTER in self.by_name
 
     def select(self, names: Iterable[str] | None) -> Toolset:
-        """Return the tools with these names, in the job's order; None: all. Raises ValueError for an unknown name."""
+        """Return the tools with these names, in the job's order; None: all. Raises ValueError for an unknown name.
+
+        The tools of the environment are always selected.
+        """
         if names is None:
             return self
         allowed = set(names)
         unknown = sorted(allowed - set(self.by_name))
         if unknown:
             raise ValueError(f"unknown tool {unknown[0]!r}; the job has {', '.join(self.by_name)}")
-        return replace(self, tools=tuple(tool for tool in self.tools if tool.name in allowed))
+        return replace(
+            self, tools=tuple(tool for tool in self.tools if tool.name in allowed or tool.server == ENVIRONMENT)
+        )
 
     def section(self) -> str:
         """Return the part of a system prompt that describes the tools; empty without tools."""
@@ -108,22 +119,45 @@ def builtin_toolset(name: ToolName = TOOL_NAME) -> Toolset:
 
 
 def load_toolset(
-    specs: Sequence[ToolSpec], tool: ToolName = TOOL_NAME, servers: Sequence[MCPServerSpec] = ()
+    specs: Sequence[ToolSpec],
+    tool: ToolName = TOOL_NAME,
+    servers: Sequence[MCPServerSpec] = (),
+    environments: Sequence[EnvironmentSpec] = (),
+    services: Sequence[str] = (),
 ) -> Toolset:
-    """Return the tools of `spec.tools`; if it is empty, `tool`, which is `spec.rollout.tool`.
+    """Return the tools of `spec.tools` and of the environment; without both, `tool`, which is `spec.rollout.tool`.
 
-    Reads the users' files and never imports them. Connects to the MCP servers (`spec.mcpServers`) of the tools.
+    Reads the users' files and never imports them. Connects to the MCP servers (`spec.mcpServers`) of the tools, and to
+    the environment (`spec.environments`), whose `HOST:PORT` are `services` unless it has a URL.
     Raises SourceError for a file or a server's tool that cannot be used, ServerLost for an unreachable server.
     """
-    if not specs:
+    if not specs and not environments:
         return builtin_toolset(tool)
+    environment = _read_environment(environments[0], services) if environments else None
     needed = {spec.server for spec in specs}
     used = tuple(server for server in servers if server.name in needed)
     remote = list_tools(used)
-    return Toolset(
-        tuple(_remote_tool(spec, remote[spec.server]) if spec.server else load_tool(spec) for spec in specs),
-        servers=used,
-    )
+    own = [_remote_tool(spec, remote[spec.server]) if spec.server else load_tool(spec) for spec in specs]
+    actions = [] if environment is None else [_action_tool(signature) for signature in environment.signatures]
+    tools = (*own, *actions)
+    names = [each.name for each in tools]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise SourceError(f"two tools have the name {repeated!r}: one of spec.tools, and one of the environment")
+    return Toolset(tools, servers=used, environment=environment)
+
+
+def _read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> EnvironmentTools:
+    if spec.url is None and not services:
+        raise SourceError(
+            f"environment {spec.name}: only `rstar2 run` and a cluster start its servers; start one yourself and set "
+            "its url in spec.environments"
+        )
+    return run_apart(read_environment(spec, services))
+
+
+def _action_tool(signature: dict[str, Any]) -> Tool:
+    read = _schema_reader(lenient_schema(signature["function"]["parameters"]))
+    return Tool(signature, read, server=ENVIRONMENT)
 
 
 def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:

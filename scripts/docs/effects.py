@@ -64,6 +64,11 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rollout.*", ATTEMPT),
     ("spec.tools[[]].*", ATTEMPT),
     ("spec.mcpServers[[]].*", ATTEMPT),
+    *(
+        (f"spec.environments[[]].{field}", replaces("environment", and_attempt=True))
+        for field in ("image", "command", "resources.*")
+    ),
+    ("spec.environments[[]].*", ATTEMPT),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),

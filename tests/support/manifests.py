@@ -95,6 +95,8 @@ FINE: list[tuple[str, object]] = [
     ),
     ("spec.tools", [{"name": "execute_python_code_with_standard_io"}, {"name": "f", "source": "pvc://a/f.py"}]),
     ("spec.mcpServers", [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools"}}]),
+    ("spec.environments", [{"name": "e", "image": "games:1", "command": ["serve", "{port}"], "episodes": 8}]),
+    ("spec.environments", [{"name": "e", "url": "http://games:8000", "toolErrors": ["EXECUTION_ERROR"]}]),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]
@@ -125,6 +127,9 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         "a server on stdio has no bearer token",
         None,
     ),
+    ("spec.environments", [{"name": "e"}], "set command (or image in a cluster), or the url", None),
+    ("spec.environments", [{"name": "e", "url": "games:8000"}], "must start with http:// or https://", None),
+    ("spec.environments", [{"name": "e", "url": "http://g", "image": "g"}], "nothing is started then", None),
     ("spec.rewards", [{"name": "r", "type": "Program"}], "is required if type is Program", None),
     ("spec.rewards", [{"name": "r", "source": "pvc://a/c.py"}], "is only allowed if type is Program", None),
     ("spec.model.source", "s3://bucket/model", "spec.model.source is 's3://bucket/model': allowed: pvc://CLAIM", None),

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from typing import Annotated
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent
 from pydantic import Field
 
 server = MCPServer("toolbox")
@@ -37,6 +39,14 @@ async def hang() -> str:
     """Never returns."""
     await asyncio.sleep(3600)
     return ""
+
+
+@server.tool()
+def execute_python_code_with_standard_io(code: str, input: str = "") -> CallToolResult:
+    """Runs a program."""
+    process = subprocess.run([sys.executable, "-c", code], input=input, capture_output=True, text=True, check=False)
+    text = process.stderr if process.returncode else process.stdout
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=process.returncode != 0)
 
 
 @server.tool()

@@ -2,13 +2,14 @@
 
 trainer ──> any address (engines, judge, API server, MLflow, MCP servers); ingress only from trainers (Ray, gloo, RCCL)
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
-rollout, executor, redis ──> no egress
+rollout, executor, redis, environment ──> no egress
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
 
 from __future__ import annotations
 
 from rstar2_operator import names
+from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.pod import BuildContext, Manifest
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
@@ -43,6 +44,8 @@ def network(context: BuildContext) -> list[Manifest]:
         ),
         **_judge_flows(context, caller="trainer"),
     }
+    if own_environment(context) is not None:
+        flows["environment"] = ([_from(context, "trainer", names.ENVIRONMENT_PORT)], [])
     return _policies(context, flows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.builders.access import access
 from rstar2_operator.builders.config import config, secret
+from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.network import network
 from rstar2_operator.builders.pod import BuildContext, Manifest
@@ -55,7 +56,7 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
 
 
 def _serving(context: BuildContext) -> list[Manifest]:
-    return [*redis(context), *judge(context), *executor(context), *rollout(context)]
+    return [*redis(context), *judge(context), *executor(context), *rollout(context), *environment(context)]
 
 
 def _workload(context: BuildContext, name: str, stage: Stage) -> Manifest:

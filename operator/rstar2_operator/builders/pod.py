@@ -61,6 +61,7 @@ class Container:
     name: str
     image: str
     command: Sequence[str]
+    """Empty: the image's own."""
     env: Mapping[str, str] = field(default_factory=dict)
     tuning: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of libraries, which a patch may override."""
@@ -147,7 +148,6 @@ def _container(container: Container, context: BuildContext) -> Manifest:
         "name": container.name,
         "image": container.image,
         "imagePullPolicy": context.settings.image_pull_policy,
-        "command": list(container.command),
         "env": env,
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -157,6 +157,8 @@ def _container(container: Container, context: BuildContext) -> Manifest:
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *container.mounts],
         **container.probes,
     }
+    if container.command:
+        body["command"] = list(container.command)
     if container.ports:
         body["ports"] = [{"name": name, "containerPort": port} for name, port in container.ports.items()]
     if env_from := [{"secretRef": {"name": each.name}} for each in container.env_from if each is not None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.builders import accelerator
+from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.pod import (
     HEADLESS,
     BuildContext,
@@ -120,6 +121,8 @@ def _stage_template(
     if stage.needs_engines:
         command += ["--engines", f"{names.rollout(context.name)}:{names.ENGINE_PORT}"]
         command += ["--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"]
+        if own_environment(context) is not None:
+            command += ["--environment", f"{names.environment(context.name)}:{names.ENVIRONMENT_PORT}"]
     container = Container(
         name="trainer",
         image=image(trainer.image, context.settings.trainer_image, context),

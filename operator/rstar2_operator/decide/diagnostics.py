@@ -63,6 +63,7 @@ MEMORY_FIELDS = {
     "trainer": "spec.trainer.resources.limits.memory, or decrease spec.trainer.tokensPerMicroBatch",
     "rollout": "spec.rollout.resources.limits.memory",
     "redis": "spec.redis.resources.limits.memory",
+    "environment": "spec.environments[0].resources.limits.memory",
 }
 """Role -> field with the memory limit of its containers."""
 WAITING = frozenset(

@@ -103,6 +103,8 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
     """Return a digest of all that decides which quota a stage needs."""
     spec = job.spec.model_dump(mode="json", include=set(QUOTA_FIELDS))
     needs: dict[str, Any] = {"replicas": job.replicas(stage), "learns": stage.learns, "engines": stage.needs_engines}
+    if job.spec.environments:
+        needs["environments"] = [each.model_dump(mode="json") for each in job.spec.environments]
     return hashlib.sha256(as_json([spec, needs]).encode()).hexdigest()[:16]
 
 

@@ -22,6 +22,7 @@ _STOPS = {
     "answered": "a turn without a call",
     "length": "a limit of tokens: the response is truncated",
     "max_turns": "maxTurns: the calls of the last turn did not run",
+    "done": "the environment has ended the episode",
     "tool_overflow": "the tool output does not fit into maxResponseTokens",
     "infrastructure": "an infrastructure failure",
 }

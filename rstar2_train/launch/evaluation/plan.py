@@ -175,7 +175,7 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
 def load_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
     """Return the chat format of a tokenizer's folder with the prompts and tools of a job. Raises PreflightError."""
     try:
-        tools = load_toolset(base.spec.tools, base.spec.rollout.tool, base.spec.mcp_servers)
+        tools = load_toolset(base.spec.tools, base.spec.rollout.tool, base.spec.mcp_servers, base.spec.environments)
         return ChatFormat.load(tokenizer, base.spec.model, tools=tools)
     except (ChatFormatError, SourceError, ServerLost) as error:
         raise PreflightError(str(error)) from error

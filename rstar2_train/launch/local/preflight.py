@@ -76,6 +76,10 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
             continue
         source.put(str(path.resolve()))
     errors = find_invalid_files(job) | missing
+    for index, environment in enumerate(job.spec.environments):
+        if environment.url is None and not environment.command:
+            message = "is required by `rstar2 run`, which starts no image: the command line of the environment's server"
+            errors[f"spec.environments[{index}].command"] = message
     _raise_all([f"{field}: {message}" for field, message in errors.items()])
     return job
 

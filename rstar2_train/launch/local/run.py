@@ -116,6 +116,7 @@ class _LocalRun:
             engines=job.spec.rollout.replicas,
             devices=self._devices,
             packages=self._packages,
+            environments=job.spec.environments,
         )
         self._stop = asyncio.Event()
         async with Supervisor(logs=state.logs, register=state.children_file, notify=self._warn) as supervisor:
@@ -192,7 +193,11 @@ class _LocalRun:
         services, supervisor = self._services, self._supervisor
         source = Path(self._job.spec.model.source)
         try:
-            await gather_or_cancel(services.judge.start(supervisor), services.start_engines(supervisor, source))
+            await gather_or_cancel(
+                services.judge.start(supervisor),
+                services.start_engines(supervisor, source),
+                services.start_environment(supervisor),
+            )
         except ChildFailed as error:
             supervisor.fail(error)
 

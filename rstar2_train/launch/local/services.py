@@ -8,6 +8,7 @@ of pods. Each listens on loopback on a port of its own. Secrets are passed in th
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import aiohttp
 from rstar2_train.api.roles import ExecutorSpec
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.judge.local import PROBE_TIMEOUT, LocalJudge
 from rstar2_train.launch.local.devices import DeviceAssignment
 from rstar2_train.tracking import shipper
@@ -27,6 +29,7 @@ from rstar2_train.utils.ports import LOOPBACK, free_ports
 from rstar2_train.utils.supervisor import Child, Supervisor, gather_or_cancel
 
 ENGINE_READY_SECONDS = 600.0
+ENVIRONMENT_READY_SECONDS = 300.0
 ORCHESTRATOR_STOP_SECONDS = 120.0
 """Grace period of an orchestrator, which writes a checkpoint before it exits."""
 
@@ -41,6 +44,8 @@ class Services:
     engine_ports: tuple[int, ...]
     engine_token: str
     devices: DeviceAssignment
+    environment: EnvironmentSpec | None = None
+    environment_ports: tuple[int, ...] = ()
 
     @classmethod
     def create(
@@ -51,12 +56,17 @@ class Services:
         engines: int,
         devices: DeviceAssignment | None = None,
         packages: Path | None = None,
+        environments: Sequence[EnvironmentSpec] = (),
     ) -> Services:
-        """Choose free ports and new secrets. `engines`: number of engines; `devices`: of each child, default: none.
+        """Choose free ports and new secrets.
 
+        `engines`: number of engines; `devices`: of each child, default: none; `environments`: those of the job;
         `packages`: folder of the sandbox's packages (`preflight.prepare_packages`).
         """
-        redis_port, judge_port, *engine_ports = free_ports(2 + engines)
+        environment = next((spec for spec in environments if spec.url is None), None)
+        servers = environment.replicas if environment is not None else 0
+        redis_port, judge_port, *more_ports = free_ports(2 + engines + servers)
+        engine_ports, environment_ports = more_ports[:engines], more_ports[engines:]
         judge_token = secrets.token_urlsafe(24)
         local_judge = LocalJudge(
             state.root,
@@ -74,6 +84,8 @@ class Services:
             engine_ports=tuple(engine_ports),
             engine_token=secrets.token_urlsafe(24),
             devices=devices or DeviceAssignment(),
+            environment=environment,
+            environment_ports=tuple(environment_ports),
         )
 
     @property
@@ -106,6 +118,24 @@ class Services:
             advice=advice,
         )
 
+    async def start_environment(self, supervisor: Supervisor) -> None:
+        """Start the servers of the job's environment. Raises ChildFailed."""
+        servers = [self._environment_server(index) for index in range(len(self.environment_ports))]
+        await gather_or_cancel(*(supervisor.start(server) for server in servers))
+
+    def _environment_server(self, index: int) -> Child:
+        """Return a server of the environment: a program of others, which gets no variable except PATH and HOME."""
+        assert self.environment is not None
+        port = self.environment_ports[index]
+        clean = ["env", "-i", f"PATH={os.environ.get('PATH', os.defpath)}", "HOME=/tmp"]
+        return Child(
+            f"environment-{index}",
+            [*clean, *self.environment.argv(host=LOOPBACK, port=port)],
+            ready=_health_probe(f"http://{LOOPBACK}:{port}/health"),
+            ready_seconds=ENVIRONMENT_READY_SECONDS,
+            advice="check spec.environments[0].command: the server must listen on {host} and {port}",
+        )
+
     def shipper(self) -> Child:
         """Return the process that sends the tracking journal to MLflow."""
         return Child("tracking", shipper.command(self.state.root))
@@ -116,6 +146,8 @@ class Services:
         argv += ["--stage", stage.name, "--attempt", str(attempt), "--judge", self.judge.url]
         for url in self.engine_urls:
             argv += ["--engine", url]
+        for port in self.environment_ports:
+            argv += ["--environment", f"{LOOPBACK}:{port}"]
         env = self.devices.trainer_environment()
         env |= secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)
         return Child(f"orchestrator-{stage.name}-{attempt}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)

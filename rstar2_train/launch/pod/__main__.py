@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--subdomain", required=True, help="headless Service that names the pods")
     launch.add_argument("--engines", default="", help="HOST:PORT of the engines' headless Service")
     launch.add_argument("--judge", default="", help="base URL of the judge API")
+    launch.add_argument("--environment", default="", help="HOST:PORT of the headless Service of the environment")
     launch.add_argument("--ray-port", type=int, default=ports.RAY, help="port of Ray's head (default: %(default)s)")
     launch.add_argument("--head", default="", help="host of index 0; default: from HOSTNAME and --subdomain")
 
@@ -84,6 +85,7 @@ def _run(args: argparse.Namespace) -> int:
         subdomain=args.subdomain,
         engines=args.engines,
         judge=args.judge,
+        environment=args.environment,
         progress=args.progress,
         ray_port=args.ray_port,
         head=args.head,

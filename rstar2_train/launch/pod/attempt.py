@@ -61,6 +61,7 @@ class AttemptOptions:
     """Headless Service that names the pods."""
     engines: str = ""
     judge: str = ""
+    environment: str = ""
     progress: str = ""
     """Name of the progress ConfigMap; empty: none."""
     ray_port: int = ports.RAY
@@ -188,7 +189,12 @@ class _TrainerPod:
         options = self._options
         command = [sys.executable, "-m", "rstar2_train.orchestrator", "--state", str(options.state)]
         command += ["--stage", options.stage, "--attempt", str(options.attempt)]
-        for flag, value in (("--engines", options.engines), ("--judge", options.judge), ("--ray", ray_address)):
+        for flag, value in (
+            ("--engines", options.engines),
+            ("--judge", options.judge),
+            ("--environment", options.environment),
+            ("--ray", ray_address),
+        ):
             command += [flag, value] if value else []
         orchestrator = await self._spawn(command, ray=ray_address is not None)
         exited = asyncio.create_task(orchestrator.wait())

@@ -38,9 +38,12 @@ def sampled_step(stage: Stage, groups: Sequence[Sequence[Trajectory]], *, defaul
 
     The reward of the batch rates these weights.
     """
-    versions = Counter(
-        trajectory.segments[0].weight_version for group in groups for trajectory in group if trajectory.segments
+    turns = (
+        next((segment for segment in trajectory.segments if segment.kind == "model"), None)
+        for group in groups
+        for trajectory in group
     )
+    versions = Counter(turn.weight_version for turn in turns if turn is not None)
     steps = {version: version_step(stage, version) for version in versions}
     known = [(count, step) for version, count in versions.items() if (step := steps[version]) is not None]
     return max(known)[1] if known else default

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
+import contextlib
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,38 +24,21 @@ from rstar2_train.tools.mcp_session import McpSession, ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import call_text
 from rstar2_train.tools.toolset import load_toolset
-from rstar2_train.utils.ports import free_ports
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.scripted_pool import ScriptedPool
+from tests.support.servers import SUPPORT, running
 
 __all__ = ["chat_format", "model_folder"]
 
 LAST_TURN = "<answer>\\boxed{2}</answer>"
-SUPPORT = Path(__file__).parents[2] / "support"
 STDIO = MCPServerSpec(name="kit", command=[sys.executable, str(SUPPORT / "mcp_server.py"), "stdio"])
-
-
-def start(*argv: object) -> subprocess.Popen[bytes]:
-    """Start a server whose last argument is its port, and wait until it listens."""
-    process = subprocess.Popen([sys.executable, *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", int(str(argv[-1])))).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return process
-    raise AssertionError(f"{argv} exited with {process.returncode}")
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The URL of the test server."""
-    (port,) = free_ports(1)
-    process = start(SUPPORT / "mcp_server.py", port)
-    yield f"http://127.0.0.1:{port}/mcp"
-    process.kill()
-    process.wait()
+    with running("mcp_server.py") as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 async def sample(
@@ -134,17 +114,13 @@ def test_load_toolset_unusable_server_is_named() -> None:
 @pytest.mark.parametrize("fault", ["malformed", "wrong_shape", "flood", "hang", "drip", "exit"])
 async def test_mcp_faulty_server_is_lost(transport: str, fault: str) -> None:
     """Each violation of the protocol is an infrastructure failure, at the latest after the deadline of the call."""
-    peer = SUPPORT / "faulty_peer.py"
-    if transport == "http":
-        (port,) = free_ports(1)
-        process = start(peer, fault, port)
-        spec = MCPServerSpec(name="kit", url=f"http://127.0.0.1:{port}/mcp")
-    else:
-        spec = MCPServerSpec(name="kit", command=[sys.executable, str(peer), fault])
-    async with McpSession(spec) as session:
-        assert [tool.name for tool in session.tools] == ["add"]
-        with pytest.raises(ServerLost, match="MCP server kit"):
-            await session.call("add", {"a": 1}, seconds=0.5)
-    if transport == "http":
-        process.kill()
-        process.wait()
+    with contextlib.ExitStack() as stack:
+        if transport == "http":
+            port = stack.enter_context(running("faulty_peer.py", fault))
+            spec = MCPServerSpec(name="kit", url=f"http://127.0.0.1:{port}/mcp")
+        else:
+            spec = MCPServerSpec(name="kit", command=[sys.executable, str(SUPPORT / "faulty_peer.py"), fault])
+        async with McpSession(spec) as session:
+            assert [tool.name for tool in session.tools] == ["add"]
+            with pytest.raises(ServerLost, match="MCP server kit"):
+                await session.call("add", {"a": 1}, seconds=0.5)

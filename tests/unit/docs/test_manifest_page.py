@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.objects import build_context
 from rstar2_operator.builders.redis import redis
@@ -22,7 +23,7 @@ from scripts.docs import manifest_page
 from scripts.docs.effects import EFFECTS, FETCH, LEGEND, NEVER, NOW, REJECTED, effect
 
 ROOT = Path(__file__).parents[3]
-ROLES = {"rollout": rollout, "judge": judge, "executor": executor, "redis": redis}
+ROLES = {"rollout": rollout, "judge": judge, "executor": executor, "redis": redis, "environment": environment}
 SPEC = build_schema()["properties"]["spec"]
 EXAMPLE = yaml.safe_load((ROOT / "examples" / "qwen3-14b.yaml").read_text("utf-8"))
 

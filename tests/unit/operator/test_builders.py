@@ -354,3 +354,30 @@ def test_settings_invalid_variable_is_named(variable: str) -> None:
 
 if __name__ == "__main__":
     GOLDEN.write_text(dump_yaml([example()]), encoding="utf-8")
+
+
+def test_builders_environment_has_no_secret_and_one_client() -> None:
+    """The servers of an environment run the user's image without secrets and egress; only the trainer reaches them."""
+    spec = {"name": "game", "image": "games:1", "command": ["serve", "--at", "{host}:{port}"], "replicas": 2}
+    bodies = all_objects(manifest("g", environments=[spec]), "g0")
+    pod = dict(templates(bodies))["demo-environment"]["spec"]
+    (container,) = pod["containers"]
+    assert (container["image"], container["command"]) == ("games:1", ["serve", "--at", "0.0.0.0:8000"])
+    assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp"] and container["env"] == [
+        {"name": "HOME", "value": "/tmp"}
+    ]
+    policies = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "NetworkPolicy"}
+    policy = policies["demo-environment"]
+    assert policy["egress"] == []
+    (rule,) = policy["ingress"]
+    assert rule["from"][0]["podSelector"]["matchLabels"][names.ROLE_LABEL] == "trainer"
+    trainer = dict(templates(bodies))["demo-g0-1"]["spec"]["containers"][0]["command"]
+    assert trainer[trainer.index("--environment") + 1] == "demo-environment:8000"
+
+
+def test_builders_environment_with_url_has_no_objects() -> None:
+    """A running server needs no pod, no Service and no argument of the trainer."""
+    bodies = all_objects(manifest("g", environments=[{"name": "game", "url": "http://games:8000"}]), "g0")
+    assert not any(body["metadata"]["name"].endswith("-environment") for body in bodies)
+    assert "--environment" not in dict(templates(bodies))["demo-g0-1"]["spec"]["containers"][0]["command"]
