@@ -283,7 +283,7 @@ class Supervisor:
         alive = [(name, child.process) for name, child in self._running.items() if child.process.returncode is None]
         entries = []
         for name, process in [*alive, *starting]:
-            if psutil.pid_exists(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may have exited
                 started = psutil.Process(process.pid).create_time()
                 entries.append({"name": name, "pid": process.pid, "started": started})
         write_atomically(self._register, json.dumps(entries))
