@@ -33,16 +33,16 @@ class ToolSpec(ApiModel):
 
 
 class MCPServerSpec(ApiModel):
-    """An MCP server. The model may call only those of its tools that spec.tools lists."""
+    """An MCP server. The model has those of its tools that spec.tools lists."""
 
     name: Name
     """Name of the entry."""
     url: Text | None = None
     """URL of the server, such as http://tools:8000/mcp."""
     command: Annotated[list[Text], Field(max_length=32), ATOMIC] = []
-    """`rstar2 run` only: command line of a server on stdio, one process per rollout."""
+    """`rstar2 run` only: command line of a server on stdio."""
     secret_ref: LocalReference | None = None
-    """Secret with NAME_MCP_TOKEN, the bearer token; NAME: of the entry, in upper case, with _ for -."""
+    """Secret with the bearer token NAME_MCP_TOKEN; NAME: in upper case, with _ for -."""
 
     @property
     def token_variable(self) -> str:
@@ -51,26 +51,26 @@ class MCPServerSpec(ApiModel):
 
 
 class EnvironmentSpec(ApiModel):
-    """An OpenEnv server: its actions become tools of the model, one episode per rollout."""
+    """An OpenEnv server: its actions become tools, one episode per rollout."""
 
     name: Name
     """Name of the entry."""
     url: Text | None = None
     """URL of a running server. Default: the job starts the servers."""
     image: ImageName | None = None
-    """Image of the servers; required in a cluster unless url is set."""
+    """Image of the servers; required in a cluster without url."""
     command: Annotated[list[Text], Field(max_length=32), ATOMIC] = []
-    """Command line of a server; {host} and {port} stand for its address. Default: the image's."""
+    """Command line; {host} and {port} are its address. Default: the image's."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Servers."""
     episodes: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Episodes that a server runs at the same time: OpenEnv's max_concurrent_envs."""
+    """Concurrent episodes per server (OpenEnv's max_concurrent_envs)."""
     step_seconds: Seconds = 30
     """Time limit of a reset or a step."""
     observation: Text | None = None
     """Field of an observation that the model reads. Default: all."""
     tool_errors: Annotated[list[Text], Field(max_length=16), SET] = []
-    """Codes of error messages that are tool errors of the model. Other errors lose the rollout."""
+    """Error codes that are tool errors of the model. Other errors lose the rollout."""
     correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Lowest reward of a correct response."""
     resources: Resources = Resources()

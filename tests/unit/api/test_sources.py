@@ -111,3 +111,11 @@ def test_sources_stdio_server_is_rejected_in_a_cluster() -> None:
     with pytest.raises(InvalidJob, match=r"spec\.mcpServers\[0\]\.command.*is only for `rstar2 run`.*set url"):
         resolved_sources(manifest, STATE)
     assert resolved_sources(job(tools=tools, mcpServers=[{"name": "kit", "url": "http://kit:8000/mcp"}]), STATE)
+
+
+def test_sources_environment_without_image_is_rejected_in_a_cluster() -> None:
+    """A cluster starts the servers of an environment from an image."""
+    with pytest.raises(InvalidJob, match=r"spec\.environments\[0\]\.image.*is required in a cluster"):
+        resolved_sources(job(environments=[{"name": "game", "command": ["serve"]}]), STATE)
+    for spec in ({"image": "games:1"}, {"url": "http://games:8000"}):
+        assert resolved_sources(job(environments=[{"name": "game", **spec}]), STATE)
