@@ -11,17 +11,20 @@ UID: objects of a deleted job of the same name are not part of it, but the pods 
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict, deque
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.node_health import NodeTrouble, trouble
 from rstar2_operator.observed import Object, ObservedJob, belongs, is_true, labels
 from rstar2_operator.records import Record, record, thin_event, uid_of, version_of
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
 JOB = "AgenticRLJob"
+NODE = "Node"
 KEPT_WARNINGS = 64
 """Warning events kept per job."""
 KEPT_DELETIONS = 4096
@@ -37,6 +40,8 @@ class WatchCache:
         self._pods: defaultdict[Key, dict[str, Record]] = defaultdict(dict)
         self._warnings: defaultdict[Key, deque[Object]] = defaultdict(lambda: deque(maxlen=KEPT_WARNINGS))
         self._disrupted: defaultdict[Key, set[str]] = defaultdict(set)
+        self._nodes: dict[str, tuple[str, NodeTrouble]] = {}
+        """Name of a faulty node -> its UID and trouble."""
         self._owners: dict[str, Key] = {}
         """UID of a cached object -> its job."""
         self._deleted: dict[str, float] = {}
@@ -127,6 +132,17 @@ class WatchCache:
             self._warnings[key].append(thin_event(event))
         return keys
 
+    def record_node(self, body: Object, *, gone: bool) -> list[Key]:
+        """Record the trouble of a node, if it has any. Return the keys of the jobs that see a change."""
+        name, now = body["metadata"]["name"], None if gone else trouble(body)
+        before = self._nodes.pop(name, None)
+        if now is not None:
+            self._nodes[name] = uid_of(body), now
+        if (before and before[1]) == now:
+            return []
+        own = f'"nodeName":{json.dumps(name)}'.encode()
+        return [key for key, pods in self._pods.items() if any(own in pod.data for pod in pods.values())]
+
     def was_delivered(self, key: Key) -> bool:
         """Whether a job was ever delivered; True for all jobs after `end_initial_sync`."""
         return self._delivered is None or key in self._delivered
@@ -137,6 +153,8 @@ class WatchCache:
 
     def uids(self, kind: str, namespace: str) -> set[str]:
         """Return the UIDs of all cached objects of a kind. An empty namespace means all namespaces."""
+        if kind == NODE:
+            return {uid for uid, _ in self._nodes.values()}
         if kind == JOB:
             return {job.uid for key, job in self._jobs.items() if namespace in ("", key[0])}
         tables = self._pods if kind == "Pod" else self._children
@@ -144,7 +162,13 @@ class WatchCache:
         return {each.uid for table in selected for entry, each in table if kind == "Pod" or entry[0] == kind}
 
     def drop(self, kind: str, uid: str) -> tuple[Key, str] | None:
-        """Remove a deleted object of `uids`. Return the key of its job and its name; None if it is not cached."""
+        """Remove a deleted object of `uids`. Return the key of its job and its name; None if it is not cached.
+
+        Of a deleted node None: the deletions of its pods are delivered too.
+        """
+        if kind == NODE:
+            self._nodes = {name: node for name, node in self._nodes.items() if node[0] != uid}
+            return None
         key = self._owners.get(uid)
         if key is None:
             return None
@@ -171,11 +195,14 @@ class WatchCache:
         job = self.job(key)
         if job is None:
             return None
+        pods = tuple(pod.body() for _, pod in sorted(self._pods.get(key, {}).items()))
+        nodes = {pod["spec"].get("nodeName", "") for pod in pods}
         children = {entry: child.body() for entry, child in self._children.get(key, {}).items()}
         return ObservedJob(
             job=job,
             children={entry: child for entry, child in children.items() if belongs(child, job)},
-            pods=tuple(pod.body() for _, pod in sorted(self._pods.get(key, {}).items())),
+            pods=pods,
+            node_troubles={name: each for name, (_, each) in self._nodes.items() if name in nodes},
             warnings=tuple(self._warnings.get(key, ())),
             disrupted=frozenset(self._disrupted.get(key, ())),
         )

@@ -37,6 +37,7 @@ KINDS = {
     "ResourceFlavor": (f"apis/{names.KUEUE_API}", "resourceflavors"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "Warning": ("api/v1", "events"),
+    "Node": ("api/v1", "nodes"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }
 """Kind -> (API path, plural). Warning: an Event of the older API, which other components write."""

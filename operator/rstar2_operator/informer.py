@@ -14,7 +14,7 @@ import random
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.cache import NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient, retry_after
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
@@ -57,7 +57,8 @@ class Informer:
         self._cache = cache
         self._queue = queue
         self._listing = listing or asyncio.Lock()
-        self._selectors = {"fieldSelector": "type=Warning"} if kind == WARNING else {"labelSelector": names.SELECTOR}
+        own = {"labelSelector": names.SELECTOR}
+        self._selectors = {WARNING: {"fieldSelector": "type=Warning"}, NODE: {}}.get(kind, own)
         self.synced = asyncio.Event()
         """Set when the first list is in the cache."""
 
@@ -118,7 +119,10 @@ class Informer:
         return version
 
     def _record(self, body: Body, *, gone: bool) -> None:
-        if self.kind != WARNING:
+        if self.kind == NODE:
+            for job in self._cache.record_node(body, gone=gone):
+                self._queue.add(job)
+        elif self.kind != WARNING:
             key = self._cache.record_child(self.kind, body, gone=gone)
             if key is not None:
                 self._queue.add(key)
@@ -135,11 +139,12 @@ def children(site: OperatorSettings) -> tuple[str, ...]:
 def informers(
     site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
 ) -> list[Informer]:
-    """Return the informers of all children and of Warning events. Without namespaces, of the whole cluster."""
+    """Return the informers of all children and of Warning events. Without namespaces: also of nodes."""
     listing = asyncio.Lock()
+    nodes = () if site.watch_namespaces else (NODE,)  # nodes need rights in the whole cluster
     return [
         Informer(kind, namespace, client=client, cache=cache, queue=queue, listing=listing)
-        for kind in (*children(site), WARNING)
+        for kind in (*children(site), WARNING, *nodes)
         for namespace in site.watch_namespaces or ("",)
     ]
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from rstar2_operator import names
+from rstar2_operator.node_health import NodeTrouble
 from rstar2_train.api.contracts import (
     OUTCOME_PREFIX,
     PREPARE_KEY,
@@ -45,6 +46,8 @@ class ObservedJob:
     """Batch Jobs with an evicted, preempted or drained pod; the pod may be deleted before its Job has failed."""
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """ResourceFlavors that Kueue has assigned to the job, by name."""
+    node_troubles: Mapping[str, NodeTrouble] = field(default_factory=dict)
+    """Faulty nodes with pods of the job, by name."""
     secret_missing: bool = False
     """Whether the Secret was deleted while pods use it."""
 

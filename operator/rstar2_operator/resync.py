@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.cache import JOB, Key, WatchCache
+from rstar2_operator.cache import JOB, NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient
 from rstar2_operator.informer import Informer
 from rstar2_operator.metrics import Metrics
@@ -55,7 +55,8 @@ class Resync:
                     break
                 await asyncio.sleep(POLL_SECONDS)
         for informer in informers:
-            await informer.synced.wait()
+            if informer.kind != NODE:  # an account without rights on nodes reports only lost ones
+                await informer.synced.wait()
         self._cache.end_initial_sync()
         counts = {kind: len(self._cache.uids(kind, "")) for kind in self._kinds}
         log.info("the cache is complete: %d jobs, %d objects", counts[JOB], sum(counts.values()))

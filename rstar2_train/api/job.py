@@ -109,7 +109,7 @@ class FailurePolicy(ApiModel):
 
 
 class NodeLoss(ApiModel):
-    """Reaction to a node that does not report any more."""
+    """Reaction to a node that does not report any more, or is faulty and takes no new pods."""
 
     after_seconds: Annotated[int, Field(ge=30, le=86_400)]
     """Seconds after which the pods of such a node are removed and the stage restarts on other nodes, not counted."""

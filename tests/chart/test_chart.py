@@ -16,6 +16,7 @@ from rstar2_operator import names
 from rstar2_operator.apply import CREATE_ONLY
 from rstar2_operator.builders.access import access
 from rstar2_operator.builders.objects import build_context
+from rstar2_operator.cache import NODE
 from rstar2_operator.client import KINDS
 from rstar2_operator.decide.pruning import PRUNED
 from rstar2_operator.informer import CHILDREN, QUOTA, WARNING
@@ -183,10 +184,10 @@ def needed() -> set[tuple[str, str, str]]:
     requests = set()
     for kind, (path, plural) in KINDS.items():
         group = path.removeprefix("apis/").partition("/")[0] if path.startswith("apis/") else ""
-        if kind in (*CHILDREN, *QUOTA, WARNING):
+        if kind in (*CHILDREN, *QUOTA, WARNING, NODE):
             requests |= {(group, plural, verb) for verb in ("list", "watch")}
-        if kind in ("Lease", WARNING):
-            continue  # the Lease has a Role of its own, and Warnings are only read
+        if kind in ("Lease", WARNING, NODE):
+            continue  # the Lease has a Role of its own, and Warnings and nodes are only read
         if kind == "Pod":
             requests.add((group, plural, "delete"))
         elif kind == "AgenticRLJob":
@@ -246,8 +247,9 @@ def test_rights_with_namespaces_are_no_cluster_rights(rendered: Render) -> None:
     objects = rendered(*ALL_ON)
     assert "ClusterRoleBinding" not in objects.kinds()
     for namespace in ("team-a", "team-b"):
-        without_kueue = {each for each in needed() if not {each[0], each[1]} & {"kueue.x-k8s.io", "priorityclasses"}}
-        assert without_kueue <= allowed(objects.single("Role", OPERATOR, namespace)["rules"])
+        of_cluster = {"kueue.x-k8s.io", "priorityclasses", "nodes"}
+        namespaced = {each for each in needed() if not {each[0], each[1]} & of_cluster}
+        assert namespaced <= allowed(objects.single("Role", OPERATOR, namespace)["rules"])
         binding = objects.single("RoleBinding", OPERATOR, namespace)
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": OPERATOR, "namespace": "site"}]
     lease = objects.single("Role", f"{OPERATOR}-lease", "site")["rules"]

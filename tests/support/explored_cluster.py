@@ -14,6 +14,7 @@ from typing import Any
 
 from rstar2_operator import names
 from rstar2_operator.decide.plan import FINAL, Plan
+from rstar2_operator.node_health import NodeTrouble
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
@@ -73,6 +74,8 @@ class ExploredCluster(SimulatedCluster):
                     yield f"hang {job}"
                 if "lose" in self.faults and self._stage(job):
                     yield f"lose {job}"
+                if "fault" in self.faults and self._stage(job):
+                    yield f"fault {job}"
         yield from (fault for fault in ("toggle", "secret", "status", "unschedulable") if fault in self.faults)
 
     def act(self, action: str) -> None:
@@ -111,6 +114,9 @@ class ExploredCluster(SimulatedCluster):
         elif verb == "hang":
             if self._has_progress():
                 self.report_success(*stage)
+        elif verb == "fault":
+            pod = next(each for each in self.pods.values() if labels(each)[names.OF_JOB_LABEL] == job)
+            self.node_troubles = {**self.node_troubles, pod["spec"]["nodeName"]: NodeTrouble(("label x",), closed=True)}
         elif verb in ("crash", "misconfigure"):
             self.finish_job(job, 137 if verb == "crash" else 78)
         else:
@@ -206,7 +212,9 @@ class ExploredCluster(SimulatedCluster):
             (row["attempts"], row.get("outcome"), row.get("ended"), row.get("disruptedAttempt"), "startTime" in row)
             for row in status.get("stages", ())
         ]
-        timers = [status.get(name) for name in ("nextRetryTime", "finalizingSince", "completionTime")]
+        timers = [
+            status.get(name) for name in ("nodeTroubleSince", "nextRetryTime", "finalizingSince", "completionTime")
+        ]
         counters = status.get("restarts"), status.get("restartsCountedTowardsMax")
         jobs = [
             (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"
@@ -215,7 +223,8 @@ class ExploredCluster(SimulatedCluster):
             (key, child.get("data"), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
         ]
         pods = [
-            (name, pod["status"], "deletionTimestamp" in pod["metadata"]) for name, pod in sorted(self.pods.items())
+            (name, pod["status"], pod["spec"]["nodeName"] in self.node_troubles, "deletionTimestamp" in pod["metadata"])
+            for name, pod in sorted(self.pods.items())
         ]
         state = (status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend"),
                  jobs, others, pods, sorted(self.disrupted), self.faults)  # fmt: skip

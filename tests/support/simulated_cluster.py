@@ -21,6 +21,7 @@ from rstar2_operator.decide.plan import Plan
 from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
+from rstar2_operator.node_health import NodeTrouble
 from rstar2_operator.observed import ObservedJob, is_true, labels, timestamp
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
@@ -72,6 +73,8 @@ class SimulatedCluster:
         """Jobs with an evicted pod."""
         self.flavors: dict[str, dict[str, Any]] = {}
         """ResourceFlavors by name."""
+        self.node_troubles: dict[str, NodeTrouble] = {}
+        """Faulty nodes by name."""
         self.rejected_kinds: set[str] = set()
         """Kinds whose writes the API server rejects."""
 
@@ -82,7 +85,8 @@ class SimulatedCluster:
         evicted = (pod for pod in self.pods.values() if is_true(pod, "DisruptionTarget"))
         self.disrupted |= {labels(pod)["batch.kubernetes.io/job-name"] for pod in evicted}
         facts = ObservedJob(job=self.job, children=dict(self.children), pods=tuple(self.pods.values()),
-                        disrupted=frozenset(self.disrupted), flavors=self.flavors)  # fmt: skip
+                        disrupted=frozenset(self.disrupted), flavors=self.flavors,
+                        node_troubles=self.node_troubles)  # fmt: skip
         return replace(facts, secret_missing=SECRET not in self.children and has_secret_consumers(facts))
 
     def plan(self) -> Plan:
@@ -183,7 +187,7 @@ class SimulatedCluster:
             }
             self.pods[f"{name}-{index}"] = {
                 "metadata": {"name": f"{name}-{index}", "labels": pod_labels, "creationTimestamp": timestamp(self.now)},
-                "spec": {"nodeName": "node-1"},
+                "spec": {"nodeName": f"node-{len(self.node_troubles) + 1}"},
                 "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             }
 

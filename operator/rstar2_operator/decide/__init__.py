@@ -4,7 +4,7 @@
          │              │  POLICIES, one file each, named after the field of the spec:
          │              ├─ ttl_after_finished.py, active_deadline.py, suspend.py, pending_deadline.py, storage.py
          │              ├─ kueue.py               quota of a queue, eviction, assigned nodes
-         │              ├─ node_loss.py           pods of nodes that do not report
+         │              ├─ node_loss.py           pods of nodes that do not report, or are faulty and closed
          │              ├─ failure_policy.py      restarts and backoff; disruption.py: evictions and drains
          │              ├─ shared_secret.py       loss of the job's Secret
          │              ├─ pod_termination.py     pods of at most one attempt at any time

@@ -14,6 +14,7 @@ from rstar2_operator.observed import (
     Object,
     ObservedJob,
     condition,
+    is_alive,
     job_finished_at,
     labels,
     lacks_pods,
@@ -54,6 +55,8 @@ ADVICE = {
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node). No new attempt starts before.",
     "NodeNotReady": "If the node does not return, set spec.nodeLoss.afterSeconds, or run: kubectl "
     "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
+    "NodeUnhealthy": "Check the node. A new attempt leaves it only if it is cordoned: kubectl cordon {node}. With "
+    "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
     "DriverNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
@@ -86,7 +89,15 @@ OF_CLAIMS = frozenset({"ProvisioningFailed", "FailedBinding"})
 REASONS = frozenset({*ADVICE, *WAITING, UNSCHEDULABLE, NAME_CONFLICT, OUT_OF_MEMORY})
 """Closed list of the reasons of problems."""
 MAY_RESOLVE = frozenset(
-    {UNSCHEDULABLE, "NodeNotReady", "CrashLoopBackOff", "FailedCreatePodSandBox", "FailedMount", "FailedAttachVolume"}
+    {
+        UNSCHEDULABLE,
+        "NodeNotReady",
+        "NodeUnhealthy",
+        "CrashLoopBackOff",
+        "FailedCreatePodSandBox",
+        "FailedMount",
+        "FailedAttachVolume",
+    }
 )
 """Reasons of problems that often resolve without a person: with other jobs, retries or new nodes."""
 MAY_RESOLVE_MESSAGES = ("exceeded quota", "is being deleted")
@@ -124,6 +135,7 @@ def diagnoses(observed: ObservedJob, *, now: float) -> list[Diagnosis]:
     if any(pod["metadata"].get("deletionTimestamp") for pod in observed.pods):
         # The job's own terminating pods still hold the resources.
         problems = [problem for problem in problems if problem.reason != UNSCHEDULABLE]
+    problems += _of_nodes(observed)
     for (kind, name), child in observed.children.items():
         problems += _of_child(kind, name, child, observed)
     for key, error in observed.invalid_reports().items():
@@ -194,6 +206,19 @@ def _of_pod(pod: Object, observed: ObservedJob, now: float) -> Iterator[Diagnosi
             return
     if status.get("phase") == "Pending":
         yield from _events("Pod", name, role, OF_PENDING_PODS, observed, subject=pod)
+
+
+def _of_nodes(observed: ObservedJob) -> Iterator[Diagnosis]:
+    """The faulty nodes of running pods, unless they do not report at all."""
+    for node, trouble in observed.node_troubles.items():
+        pods = [pod for pod in observed.pods if pod["spec"].get("nodeName") == node and is_alive(pod)]
+        if not pods or any(lost_since(pod) is not None for pod in pods):
+            continue
+        listed = ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
+        closed = "; it takes no new pods" if trouble.closed else ""
+        message = f"{'; '.join(trouble.causes)}{closed}; pods on it: {listed}"
+        role = min(labels(pod).get(names.ROLE_LABEL, "") for pod in pods)
+        yield Diagnosis(role, f"Node/{node}", "NodeUnhealthy", message, node)
 
 
 def _not_ready(pod: Object, role: str, since: float) -> Diagnosis:

@@ -5,6 +5,9 @@ of their containers stays as it was. Kubernetes deletes the pods after 5 more mi
 answers. After `nodeLoss.afterSeconds` the operator deletes the Job of the attempt, so that the orchestrator can write a
 checkpoint, and removes the pods of the lost node without waiting for it.
 
+A faulty node that reports (node_health.py) is left in the same way, if it is cordoned or tainted: the scheduler could
+choose another faulty node again. Its pods terminate with a checkpoint. `status.nodeTroubleSince` is the timer.
+
 A lost node may still run its pods. The storage rejects an older attempt (contracts.AttemptRecord), which fences them.
 """
 
@@ -15,7 +18,7 @@ from rstar2_operator.decide import disruption
 from rstar2_operator.decide.ended_attempt import end_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.plan import NODE_LOST, Defer, Verdict
-from rstar2_operator.observed import Object, labels, lost_since, timestamp
+from rstar2_operator.observed import Object, ObservedJob, is_alive, labels, lost_since, seconds, timestamp
 
 
 def remove_lost_pods(facts: Facts) -> Verdict:
@@ -38,12 +41,53 @@ def node_loss(facts: Facts) -> Verdict:
     own = facts.stage_name, str(facts.attempt)
     pod = next((each for each in _overdue(facts) if _attempt_of(each) == own), None)
     if pod is None:
-        return None
+        return _leave_faulty_node(facts)
     message = (
         f"Node {pod['spec'].get('nodeName', '')} of Pod/{pod['metadata']['name']} has not reported since "
         f"{timestamp(lost_since(pod) or facts.now)}. Attempt {facts.attempt} of stage {facts.stage_name} ends, and a "
         "new one starts on other nodes."
     )
+    return _end(facts, message)
+
+
+def pods_to_move(observed: ObservedJob) -> list[Object]:
+    """Return the pods of attempts on faulty nodes that take no new pods."""
+    closed = {name for name, trouble in observed.node_troubles.items() if trouble.closed}
+    return (
+        []
+        if not closed
+        else [
+            pod
+            for pod in observed.pods
+            if pod["spec"].get("nodeName") in closed
+            and names.STAGE_LABEL in labels(pod)
+            and is_alive(pod)
+            and not pod["metadata"].get("deletionTimestamp")
+        ]
+    )
+
+
+def _leave_faulty_node(facts: Facts) -> Verdict:
+    """End the running attempt if one of its nodes was faulty and closed for spec.nodeLoss.afterSeconds."""
+    after, pods = _after_seconds(facts), pods_to_move(facts.observed)
+    if after is None or not pods:
+        return None
+    recorded = facts.observed.status.get("nodeTroubleSince")
+    due = (facts.now if recorded is None else seconds(recorded)) + after
+    if facts.now < due:
+        return Defer(wake_at=due)
+    node = pods[0]["spec"]["nodeName"]
+    causes = "; ".join(facts.observed.node_troubles[node].causes)
+    message = (
+        f"Node {node} of Pod/{pods[0]['metadata']['name']} is faulty: {causes}. Attempt {facts.attempt} of stage "
+        f"{facts.stage_name} ends, and a new one starts on other nodes."
+    )
+    return _end(facts, message)
+
+
+def _end(facts: Facts, message: str) -> Verdict:
+    if facts.stage is None or facts.running_job is None:
+        return None
     disruptions = disruption.consecutive(facts.running_job, facts.stage.name, facts.attempt, facts.observed)
     counts = disruptions > disruption.MAX_CONSECUTIVE
     return end_attempt(facts, NODE_LOST, message, counts=counts, disruptions=disruptions)

@@ -12,16 +12,17 @@ from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress
 from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
+from rstar2_operator.decide.node_loss import pods_to_move
 from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.decide.plan_fits import plan_fits
-from rstar2_operator.observed import Object, ObservedJob, job_finished_at, ready_of, timestamp
+from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 
 Status = dict[str, Any]
 MESSAGE_LENGTH = 1024
-TIMERS = frozenset({"activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
+TIMERS = frozenset({"nodeTroubleSince", "activeSince", "suspendedSince", "finalizingSince", "nextRetryTime"})
 
 
 def status_of(
@@ -41,7 +42,7 @@ def status_of(
         "restarts": plan.restarts,
         "restartsCountedTowardsMax": plan.counted,
         "startTime": old.get("startTime") or timestamp(now),
-        **_times(plan, old, now=now),
+        **_times(plan, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
                                  [*conditions(plan, observed, problems), *plan_fits(job)], now=now,
                                  generation=generation),
@@ -71,9 +72,11 @@ def _engines(observed: ObservedJob) -> int:
     return int((deployment.get("status") or {}).get("replicas") or 0)
 
 
-def _times(plan: Plan, old: Object, *, now: float) -> Status:
+def _times(plan: Plan, observed: ObservedJob, *, now: float) -> Status:
     """The timers that policies read in later rounds."""
-    times: Status = {}
+    times, old = Status(), observed.status
+    if pods_to_move(observed):
+        times["nodeTroubleSince"] = old.get("nodeTroubleSince") or timestamp(now)
     if plan.phase == "Suspended":
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     elif plan.reason != QUEUED:
@@ -113,7 +116,7 @@ def invalid_status(
     described = conditions(plan, observed, problems)
     return {
         **{name: value for name, value in old.items() if name not in TIMERS},
-        **_times(plan, old, now=now),
+        **_times(plan, observed, now=now),
         "observedGeneration": generation,
         "phase": phase,
         "reason": INVALID_SPEC,

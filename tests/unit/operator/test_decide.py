@@ -9,6 +9,7 @@ import pytest
 from rstar2_operator import names
 from rstar2_operator.decide.diagnostics import SILENT_SECONDS, STUCK_SECONDS, next_overdue_at
 from rstar2_operator.decide.stage_progress import EXIT_SECONDS
+from rstar2_operator.node_health import NodeTrouble
 from rstar2_operator.observed import timestamp
 from rstar2_train.api.contracts import Outcome
 from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, kinds, manifest
@@ -600,6 +601,38 @@ def test_node_loss_after_seconds_starts_a_new_attempt() -> None:
     cluster.finish_job("demo-g0-1", 75)
     cluster.round()
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+
+
+def test_node_loss_faulty_node_is_reported_only() -> None:
+    """A faulty node is named with its cause; while it is open for new pods, the attempt stays."""
+    cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
+    cluster.node_troubles = {"node-1": NodeTrouble(("condition KernelDeadlock (task hung)",), closed=False)}
+    cluster.round()
+    problem = degraded(cluster)
+    assert problem is not None and problem["reason"] == "NodeUnhealthy"
+    assert (
+        "Node/node-1: NodeUnhealthy: condition KernelDeadlock (task hung); pods on it: demo-g0-1-0"
+        in problem["message"]
+    )
+    cluster.now += 3600
+    assert cluster.round().phase == "Running" and "nodeTroubleSince" not in cluster.job["status"]
+
+
+def test_node_loss_faulty_closed_node_is_left() -> None:
+    """A faulty node that takes no new pods is left after nodeLoss.afterSeconds, with a checkpoint, not counted."""
+    cluster = at_first_stage("g", nodeLoss={"afterSeconds": 60})
+    cluster.node_troubles = {"node-1": NodeTrouble(("taint amd-gpu-unhealthy:NoSchedule",), closed=True)}
+    plan = cluster.round()
+    assert plan.phase == "Running" and plan.wake_at == cluster.now + 60
+    cluster.now += 60
+    plan = cluster.round(1)
+    assert plan.reason == "NodeLost" and "Node node-1 of Pod/demo-g0-1-0 is faulty: taint amd" in plan.message
+    assert cluster.running() == ["demo-g0-1"]  # the pods write a checkpoint
+    cluster.finish_job("demo-g0-1", 75)
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 0
+    assert cluster.pods["demo-g0-2-0"]["spec"]["nodeName"] == "node-2" and degraded(cluster) is None
+    assert "nodeTroubleSince" not in cluster.job["status"]
 
 
 def test_node_loss_ignores_containers_that_are_not_ready() -> None:

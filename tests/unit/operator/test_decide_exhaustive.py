@@ -18,7 +18,7 @@ SPEC = {
     "pendingDeadlineSeconds": 60,
     "nodeLoss": {"afterSeconds": 60},
 }
-FAULTS = ["crash", "misconfigure", "evict", "hang", "lose", "secret", "status", "unschedulable", "toggle"]
+FAULTS = ["crash", "misconfigure", "evict", "hang", "lose", "fault", "secret", "status", "unschedulable", "toggle"]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
 
 

@@ -1,0 +1,82 @@
+"""Signs of faulty nodes, and their way through the cache to the jobs with pods on the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_operator import names
+from rstar2_operator.cache import NODE, WatchCache
+from rstar2_operator.node_health import trouble
+
+AMD = "metricsexporter.amd.com.gpu.3.state"
+NVIDIA = "dgxc.nvidia.com/nvsentinel-state"
+
+
+def node(
+    name: str = "gpu-7",
+    *,
+    labels: dict[str, str] | None = None,
+    taints: tuple[tuple[str, str], ...] = (),
+    conditions: tuple[tuple[str, str], ...] = (),
+    cordoned: bool = False,
+) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels or {}},
+        "spec": {"unschedulable": cordoned, "taints": [{"key": key, "effect": effect} for key, effect in taints]},
+        "status": {"conditions": [{"type": kind, "status": status} for kind, status in conditions]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("signs", "cause"),
+    [
+        ({"labels": {AMD: "unhealthy"}}, f"label {AMD}=unhealthy"),
+        ({"labels": {NVIDIA: "quarantined"}}, f"label {NVIDIA}=quarantined"),
+        ({"taints": (("amd-gpu-unhealthy", "NoSchedule"),)}, "taint amd-gpu-unhealthy:NoSchedule"),
+        ({"conditions": (("AMDGPUHardwareAssertionHwa", "True"),)}, "condition AMDGPUHardwareAssertionHwa"),
+        ({"conditions": (("GpuNvlinkWatch", "True"),)}, "condition GpuNvlinkWatch"),
+        ({"conditions": (("ReadonlyFilesystem", "True"),)}, "condition ReadonlyFilesystem"),
+    ],
+)
+def test_trouble_sign_of_a_fault_is_the_cause(signs: dict[str, Any], cause: str) -> None:
+    """Each tool's sign is found, and named in the cause."""
+    open_node = trouble(node(**signs))
+    assert open_node is not None and open_node.causes == (cause,) and open_node.closed is ("taints" in signs)
+    cordoned = trouble(node(**signs, cordoned=True))
+    assert cordoned is not None and cordoned.closed
+
+
+@pytest.mark.parametrize(
+    "signs",
+    [
+        {"cordoned": True},
+        {"labels": {AMD: "healthy", NVIDIA: "remediation-succeeded", "nvidia.com/gpu.count": "8"}},
+        {"taints": (("nvidia.com/gpu", "NoSchedule"), ("amd.com/gpu", "NoSchedule"))},
+        {"conditions": (("Ready", "True"), ("KernelDeadlock", "False"), ("GpuMemWatch", "Unknown"))},
+    ],
+)
+def test_trouble_healthy_node_has_none(signs: dict[str, Any]) -> None:
+    """A cordon alone, the usual taints of GPU nodes, and signs with healthy values are no fault."""
+    assert trouble(node(**signs)) is None
+
+
+def test_cache_node_trouble_reaches_the_jobs_of_its_pods() -> None:
+    """A change of a node's health queues the jobs with a pod on the node, and only those see it."""
+    cache = WatchCache()
+    for job, where in (("a", "gpu-7"), ("b", "gpu-77")):
+        meta = {"namespace": "team", "name": job, "uid": job, "resourceVersion": "1"}
+        cache.record_job({"kind": "AgenticRLJob", "metadata": meta}, gone=False)
+        own = {"name": f"{job}-0", "uid": f"{job}-0", "labels": names.labels(job, "trainer")}
+        cache.record_child("Pod", {"metadata": meta | own, "spec": {"nodeName": where}}, gone=False)
+    faulty = node(labels={AMD: "unhealthy"})
+    assert cache.record_node(faulty, gone=False) == [("team", "a")]
+    assert cache.record_node(faulty, gone=False) == []  # a heartbeat
+    first, second = cache.observed(("team", "a")), cache.observed(("team", "b"))
+    assert first is not None and list(first.node_troubles) == ["gpu-7"]
+    assert second is not None and second.node_troubles == {}
+    assert cache.uids(NODE, "") == {"uid-gpu-7"}
+    assert cache.record_node(node(), gone=False) == [("team", "a")]
+    cache.record_node(faulty, gone=False)
+    assert cache.drop(NODE, "uid-gpu-7") is None and cache.uids(NODE, "") == set()
