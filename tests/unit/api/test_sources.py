@@ -113,7 +113,7 @@ def test_sources_stdio_server_is_rejected_in_a_cluster() -> None:
     assert resolved_sources(job(tools=tools, mcpServers=[{"name": "kit", "url": "http://kit:8000/mcp"}]), STATE)
 
 
-def test_sources_environment_without_image_is_rejected_in_a_cluster() -> None:
+def test_sources_environment_needs_an_image_in_a_cluster() -> None:
     """A cluster starts the servers of an environment from an image."""
     with pytest.raises(InvalidJob, match=r"spec\.environments\[0\]\.image.*is required in a cluster"):
         resolved_sources(job(environments=[{"name": "game", "command": ["serve"]}]), STATE)
