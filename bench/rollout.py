@@ -33,7 +33,7 @@ def main() -> None:
     for part in options.only or PARTS:
         results |= importlib.import_module(PARTS[part]).measure(quick=quick)
         results.setdefault("measured", {})[part] = {
-            "command": f"python -m bench.rollout --only {part}",
+            "command": f"{'QUICK=1 ' if quick else ''}python -m bench.rollout --only {part}",
             "commit": _commit(),
             "cores": len(os.sched_getaffinity(0)),
             "processor": platform.machine(),
