@@ -253,12 +253,11 @@ async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client:
     await asyncio.sleep(0.15)
     assert await pool.update_weights(models.other, "flight/1", keep_requests=True) == [client.url]
     generation = await request
-    assert len(generation.token_ids) == 180
     assert generation.weight_version == "flight/0"
     [(later, start)] = generation.later_versions
     assert later == "flight/1"
-    assert 0 < start < 180
-    for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, 180))):
+    assert 0 < start < len(generation.token_ids)  # at most 180: the other model may sample the end
+    for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, None))):
         reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         with torch.no_grad():
             logits = reference(torch.tensor([PROMPT + generation.token_ids])).logits[0, len(PROMPT) - 1 : -1]
