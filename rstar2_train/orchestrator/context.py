@@ -79,6 +79,10 @@ class StageContext:
         """The seed of the job."""
         return self.job.spec.seed
 
+    def step_seed(self, step: int) -> tuple[int | str, ...]:
+        """The name of a step's random numbers: job seed, stage and step. Stages share no random numbers."""
+        return (self.seed, self.stage.name, step)
+
     def report(self, *, metrics: Mapping[str, float] | None = None, **changes: object) -> None:
         """Change fields of the progress and write it. Skips metrics that are not finite, which JSON cannot hold."""
         if metrics is not None:

@@ -19,12 +19,12 @@ def select_group(
     group: Sequence[Trajectory],
     *,
     settings: GRPOSettings,
-    seed: int,
-    step: int,
+    seed: tuple[int | str, ...],
     staleness: Callable[[str], int] | None = None,
 ) -> list[TrainSequence] | None:
     """Mark the trajectories of one group in place; return its training sequences (paper §2.2.3, eq. 7).
 
+    `seed` names the step; with the problem's id it seeds the draw.
     `staleness`: returns the age of a weight version at the step, in steps; None: every token has age 0. Return None for
     a group whose kept rewards are equal: it has no advantage.
     """
@@ -33,7 +33,7 @@ def select_group(
         keep=settings.keep_per_prompt,
         mode=settings.resample.mode,
         min_per_class=settings.resample.min_per_class,
-        seed=(seed, step, group[0].prompt_id),
+        seed=(*seed, group[0].prompt_id),
     )
     for index, trajectory in enumerate(group):
         trajectory.kept = selection.trainable and index in selection.kept

@@ -1,4 +1,4 @@
-"""Random seeds derived from names: run, step, prompt, sample and turn give the same seed in every process.
+"""Random seeds derived from names: job, stage, step, prompt, sample and turn give the same seed in every process.
 
 Every request to an engine has such a seed, so that a resumed step samples as the interrupted one would have. Pure.
 """

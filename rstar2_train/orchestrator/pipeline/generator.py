@@ -177,7 +177,7 @@ class Generator:
                     missing,
                     samples=settings.rollouts_per_prompt,
                     sampling=settings.sampling,
-                    seed=(ctx.seed, step),
+                    seed=ctx.step_seed(step),
                     on_group=accept,
                     later_versions=settings.max_staleness > 0,
                 )
@@ -208,7 +208,7 @@ class Generator:
     def _select(self, group: Group, step: int) -> list[TrainSequence] | None:
         settings = self._settings
         staleness = partial(self._staleness, step) if settings.max_staleness else None
-        return select_group(group, settings=settings, seed=self._ctx.seed, step=step, staleness=staleness)
+        return select_group(group, settings=settings, seed=self._ctx.step_seed(step), staleness=staleness)
 
     def _staleness(self, step: int, version: str) -> int:
         """Return how many steps older than those of `step` the weights of a version are; 0 for an unknown version."""

@@ -17,6 +17,7 @@ from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.orchestrator.triggers import EndReason, StepRecord, end_reason
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.tracking.metrics import headline, step_metrics
 from rstar2_train.tracking.traces import select_trajectories
 from rstar2_train.trainer import lr_schedule
@@ -82,8 +83,9 @@ class StepTrainer:
             log.warning("step %d: no update, because no group has both correct and wrong rollouts", step + 1)
             return {}
         rate = lr_schedule.warmup(step, peak=settings.learning_rate, warmup_steps=settings.warmup_steps)
+        seed = derive_seed(*self._ctx.step_seed(step))
         metrics = await asyncio.to_thread(
-            self._trainer.group.grpo_step, batch.trained, lr=rate, settings=settings, seed=self._ctx.seed + step
+            self._trainer.group.grpo_step, batch.trained, lr=rate, settings=settings, seed=seed
         )
         return dict(metrics) | {"lr": rate}
 

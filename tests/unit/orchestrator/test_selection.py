@@ -43,7 +43,7 @@ def test_select_group_classes_follow_the_threshold() -> None:
         trajectory.reward, trajectory.correct_from = score, 0.5
         trajectory.segments = [Segment("model", [1], [-0.5])]
     settings = GRPOSettings(keep_per_prompt=4)
-    sequences = select_group(group, settings=settings, seed=0, step=0)
+    sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
     assert sequences is not None
     reasons = [trajectory.kept_reason for trajectory in group]
     assert reasons == ["kept: negative", "kept: negative", "kept: positive", "kept: positive"]
@@ -51,4 +51,4 @@ def test_select_group_classes_follow_the_threshold() -> None:
     assert advantages == sorted(advantages) and len(set(advantages)) == 4
     for trajectory in group:
         trajectory.reward = 0.6
-    assert select_group(group, settings=settings, seed=0, step=0) is None
+    assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None
