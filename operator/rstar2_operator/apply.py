@@ -32,7 +32,7 @@ SCALED = ("rollout", "judge", "executor")
 """Members of the spec whose `replicas` may change without a change of pods."""
 WITHOUT_PODS = frozenset(
     {
-        *("suspend", "failurePolicy", "nodeLoss"),
+        *("suspend", "failurePolicy", "nodeLoss", "stuck"),
         *("pendingDeadlineSeconds", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
     }
 )

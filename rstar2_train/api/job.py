@@ -115,6 +115,15 @@ class NodeLoss(ApiModel):
     """Seconds after which the pods of such a node are removed and the stage restarts on other nodes, not counted."""
 
 
+class Stuck(ApiModel):
+    """Reaction to an attempt without progress."""
+
+    factor: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Usual step times without progress."""
+    action: Literal["Report", "Restart"] = "Report"
+    """Report: condition Stuck. Restart: also a counted restart."""
+
+
 class SecretRefs(ApiModel):
     """Secrets of the site."""
 
@@ -189,6 +198,8 @@ class JobSpec(ApiModel):
     """Reaction to the failure of a stage's attempt."""
     node_loss: NodeLoss | None = None
     """Reaction to a lost node. Default: wait until the node returns or a person removes it."""
+    stuck: Stuck = Stuck()
+    """Reaction to an attempt without progress."""
     registry_prefix: ImageName | None = None
     """Prefix of every image that the job does not set. Default: none."""
     secret_refs: SecretRefs = SecretRefs()

@@ -54,7 +54,7 @@ _RULES = (
 )
 
 
-COMPACT_LENGTH = 300
+COMPACT_LENGTH = 400
 """Characters of a mapping up to which `dump_yaml` writes it without one line per entry."""
 
 

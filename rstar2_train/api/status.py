@@ -73,6 +73,10 @@ class StageStatus(ApiModel):
     """Steps done."""
     total_steps: Count | None = None
     """Steps of the stage; unknown until the data of an SFT stage is loaded."""
+    last_step_time: Time | None = None
+    """End of the last step."""
+    step_seconds: Count | None = None
+    """Usual seconds per step."""
     start_time: Time | None = None
     """Start of the first attempt."""
     completion_time: Time | None = None

@@ -83,6 +83,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.tracking.*", ATTEMPT),
     ("spec.failurePolicy.*", NOW),
     ("spec.nodeLoss.*", NOW),
+    ("spec.stuck.*", NOW),
     ("spec.pendingDeadlineSeconds", NOW),
     ("spec.activeDeadlineSeconds", NOW),
     ("spec.ttlSecondsAfterFinished", NOW),

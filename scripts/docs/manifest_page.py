@@ -25,7 +25,7 @@ SECTIONS = (
     "spec.model", "spec.stages[]", "spec.stages[].sft", "spec.stages[].grpo", "spec.stages[].filter",
     "spec.stages[].evaluate", "spec.grpo", "spec.validation", "spec.checkpoint", "spec.trajectories", "spec.trainer",
     "spec.rollout", "spec.judge", "spec.executor", "spec.redis", "spec.accelerator", "spec.storage", "spec.tracking",
-    "spec.failurePolicy", "spec.nodeLoss", "spec.secretRefs", "spec.runtimePatches[]",
+    "spec.failurePolicy", "spec.nodeLoss", "spec.stuck", "spec.secretRefs", "spec.runtimePatches[]",
     "spec.tools[]", "spec.mcpServers[]", "spec.environments[]", "spec.rewards[]",
 )  # fmt: skip
 """Objects with a section of their own, in the order of the page; other objects are rows of the section around them."""

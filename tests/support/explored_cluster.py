@@ -16,6 +16,7 @@ from rstar2_operator import names
 from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.node_health import NodeTrouble
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
+from rstar2_train.api.contracts import PROGRESS_KEY
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.validation import check
 from tests.support.simulated_cluster import SECRET, SimulatedCluster
@@ -74,8 +75,9 @@ class ExploredCluster(SimulatedCluster):
                     yield f"hang {job}"
                 if "lose" in self.faults and self._stage(job):
                     yield f"lose {job}"
-                if "fault" in self.faults and self._stage(job):
-                    yield f"fault {job}"
+                yield from (
+                    f"{fault} {job}" for fault in ("fault", "stick") if fault in self.faults and self._stage(job)
+                )
         yield from (fault for fault in ("toggle", "secret", "status", "unschedulable") if fault in self.faults)
 
     def act(self, action: str) -> None:
@@ -114,6 +116,11 @@ class ExploredCluster(SimulatedCluster):
         elif verb == "hang":
             if self._has_progress():
                 self.report_success(*stage)
+        elif verb == "stick":
+            if self._has_progress():  # the attempt has made steps, and makes no other
+                self.progress(*stage, step=2)
+                for row in self.job.get("status", {}).get("stages", ()):
+                    row["stepSeconds"] = 100
         elif verb == "fault":
             pod = next(each for each in self.pods.values() if labels(each)[names.OF_JOB_LABEL] == job)
             self.node_troubles = {**self.node_troubles, pod["spec"]["nodeName"]: NodeTrouble(("label x",), closed=True)}
@@ -209,7 +216,14 @@ class ExploredCluster(SimulatedCluster):
         """Return the state as text in which times are ages, so that equal situations at other times are equal."""
         status = self.job.get("status") or {}
         rows = [
-            (row["attempts"], row.get("outcome"), row.get("ended"), row.get("disruptedAttempt"), "startTime" in row)
+            (
+                row["attempts"],
+                row.get("outcome"),
+                row.get("ended"),
+                row.get("disruptedAttempt"),
+                row.get("stepSeconds"),
+                "startTime" in row,
+            )
             for row in status.get("stages", ())
         ]
         timers = [
@@ -220,14 +234,20 @@ class ExploredCluster(SimulatedCluster):
             (name, *self._of_child(child)) for (kind, name), child in sorted(self.children.items()) if kind == "Job"
         ]
         others = [
-            (key, child.get("data"), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
+            (key, _outcomes(child), child.get("status")) for key, child in sorted(self.children.items()) if key in READ
         ]
         pods = [
             (name, pod["status"], pod["spec"]["nodeName"] in self.node_troubles, "deletionTimestamp" in pod["metadata"])
             for name, pod in sorted(self.pods.items())
         ]
-        state = (status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend"),
-                 jobs, others, pods, sorted(self.disrupted), self.faults)  # fmt: skip
+        progress = self.observed().progress()
+        reported = progress and (
+            progress.stage,
+            progress.attempt,
+            min(2, int((self.now - progress.updated_at) // TICK)),
+        )
+        own = status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend")
+        state = own, jobs, others, pods, reported, sorted(self.disrupted), self.faults
         return repr(self._aged(state))
 
     def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:
@@ -245,6 +265,11 @@ class ExploredCluster(SimulatedCluster):
         if isinstance(value, str) and len(value) == 20 and value.endswith("Z"):
             return max(-1, min(1, int((self.now - seconds(value)) // TICK)))
         return value
+
+
+def _outcomes(child: dict[str, Any]) -> dict[str, Any]:
+    """The data of a ConfigMap, without the progress."""
+    return {name: text for name, text in child.get("data", {}).items() if name != PROGRESS_KEY}
 
 
 def _is_read(body: dict[str, Any]) -> bool:

@@ -216,10 +216,11 @@ class SimulatedCluster:
         config.setdefault("data", {})[key] = json.dumps(value)
 
     def progress(
-        self, stage: str, attempt: int, step: int, *, phase: Literal["Starting", "Training"] = "Training"
+        self, stage: str, attempt: int, step: int, *, phase: Literal["Starting", "Training", "Evaluating"] = "Training"
     ) -> None:
         """Act as the driver: report a step."""
-        report = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4, metrics={"reward": 0.5})
+        report = Progress(stage=stage, attempt=attempt, phase=phase, step=step, total_steps=4,
+                          metrics={"reward": 0.5}, updated_at=self.now)  # fmt: skip
         self.patch_progress(PROGRESS_KEY, report.model_dump(mode="json", exclude_none=True))
 
     def finish_preparation(self) -> None:

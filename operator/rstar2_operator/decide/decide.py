@@ -22,6 +22,7 @@ from rstar2_operator.decide.pod_termination import pod_termination
 from rstar2_operator.decide.role_failure import role_failure
 from rstar2_operator.decide.shared_secret import shared_secret
 from rstar2_operator.decide.storage import storage
+from rstar2_operator.decide.stuck import stuck
 from rstar2_operator.decide.suspend import suspend
 from rstar2_operator.decide.ttl_after_finished import ttl_after_finished
 from rstar2_operator.observed import ObservedJob
@@ -41,6 +42,7 @@ POLICIES: tuple[Policy, ...] = (
     kueue,
     node_loss,
     role_failure,
+    stuck,
     running_attempt,
     pod_termination,
     failure_policy,

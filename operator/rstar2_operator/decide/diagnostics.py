@@ -57,6 +57,8 @@ ADVICE = {
     "taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (or delete the Node).",
     "NodeUnhealthy": "Check the node. A new attempt leaves it only if it is cordoned: kubectl cordon {node}. With "
     "spec.nodeLoss.afterSeconds the operator starts it then; otherwise drain the node.",
+    "Stuck": "Check the logs: kubectl logs -l batch.kubernetes.io/job-name={pod} --prefix. To restart such attempts "
+    "automatically, set spec.stuck.action: Restart; if the step is legitimate, increase spec.stuck.factor.",
     "DriverNotReporting": "Check pod-to-pod networking (pod 0, port 6379) and the storage. Logs: kubectl logs -l "
     "batch.kubernetes.io/job-name={pod} --prefix",
 }
@@ -93,6 +95,7 @@ MAY_RESOLVE = frozenset(
         UNSCHEDULABLE,
         "NodeNotReady",
         "NodeUnhealthy",
+        "Stuck",
         "CrashLoopBackOff",
         "FailedCreatePodSandBox",
         "FailedMount",

@@ -21,7 +21,9 @@ NODE_LOST = "NodeLost"
 """Reason while the attempt on a lost node is removed."""
 ROLE_FAILED = "RoleFailed"
 """Reason while an attempt ends because a rule of the failure policy matches a pod of another role."""
-RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED})
+STUCK = "Stuck"
+"""Reason of an attempt that makes no progress, and of phase Pending while spec.stuck ends it."""
+RESTART_REASONS = frozenset({"BackOff", WAITING_FOR_PODS, "SharedSecretMissing", NODE_LOST, ROLE_FAILED, STUCK})
 """Reasons of phase Pending between two attempts of a stage."""
 SCHEDULING_TIMEOUT = "SchedulingTimeout"
 """Reason of phase Pending after a release of all pods."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rstar2_operator import names
-from rstar2_operator.decide import disruption, stage_progress
+from rstar2_operator.decide import disruption, stage_progress, stuck
 from rstar2_operator.decide.conditions import conditions, with_times
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.node_loss import pods_to_move
@@ -31,7 +31,7 @@ def status_of(
     """Return the whole status. `rejected`: objects that the API server rejected in this round."""
     old = observed.status
     generation = int(observed.job["metadata"].get("generation", 0))
-    problems = [*rejected, *diagnoses(observed, now=now)]
+    problems = [*rejected, *diagnoses(observed, now=now), *stuck.problems(job, observed, now=now)]
     progress = observed.progress()
     rows = [_stage(job, stage, observed, plan, progress, now=now) for stage in job.spec.stages]
     status: Status = {
@@ -141,7 +141,8 @@ def _stage(
         row["ended"] = _ended(plan.ended)
     row["phase"] = _stage_phase(stage, observed, plan)
     if progress is not None and progress.stage == stage.name:
-        row |= _of_progress(progress)
+        attempt = observed.attempts(stage.name).get(progress.attempt)
+        row |= stuck.step_times(row, progress, attempt) | _of_progress(progress)
     elif (total := job.total_steps(stage)) is not None:
         row.setdefault("totalSteps", total)
     outcome = observed.outcome(stage.name)

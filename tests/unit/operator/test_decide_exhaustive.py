@@ -17,8 +17,12 @@ SPEC = {
     "failurePolicy": {"maxRestarts": 1},
     "pendingDeadlineSeconds": 60,
     "nodeLoss": {"afterSeconds": 60},
+    "stuck": {"action": "Restart"},
 }
-FAULTS = ["crash", "misconfigure", "evict", "hang", "lose", "fault", "secret", "status", "unschedulable", "toggle"]
+FAULTS = [
+    *("crash", "misconfigure", "evict", "hang", "lose", "fault", "stick"),
+    *("secret", "status", "unschedulable", "toggle"),
+]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
 
 

@@ -1,0 +1,125 @@
+"""Attempts without progress: what is stuck, what only takes long, and the restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.contracts import CheckpointRef, Outcome, outcome_key
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage
+
+STEP = 1000.0
+RESTART = {"factor": 5, "action": "Restart"}
+
+
+def training(steps: int = 3, **stuck: Any) -> SimulatedCluster:
+    """Return a job after steps of STEP seconds; the first one took ten times as long."""
+    cluster = at_first_stage("g", stuck={"factor": 5, **stuck})
+    cluster.progress("g0", 1, 0, phase="Starting")
+    cluster.round()
+    for step in range(1, steps + 1):
+        cluster.now += 10 * STEP if step == 1 else STEP
+        cluster.progress("g0", 1, step)
+        cluster.round()
+    return cluster
+
+
+def problem(cluster: SimulatedCluster) -> str:
+    """Return reason and message of Degraded; empty if it is False."""
+    (degraded,) = (each for each in cluster.job["status"]["conditions"] if each["type"] == "Degraded")
+    return f"{degraded['reason']} {degraded['message']}" if degraded["status"] == "True" else ""
+
+
+def test_stuck_is_reported_and_recovers() -> None:
+    """Without a report for the factor of the usual step time: a condition, no restart; a report ends it."""
+    cluster = training()
+    row = cluster.job["status"]["stages"][0]
+    assert row["stepSeconds"] == STEP  # the first step is not a sample
+    plan = cluster.round()
+    assert plan.wake_at == pytest.approx(cluster.now + 5 * STEP)
+    cluster.now += 5 * STEP
+    plan = cluster.round()
+    assert plan.phase == "Running" and cluster.running() == ["demo-g0-1"]
+    assert problem(cluster).startswith("Stuck Job/demo-g0-1: Stuck: attempt 1 of stage g0 has made no progress since")
+    assert "a step usually takes 1000 s, and the limit is 5000 s" in problem(cluster)
+    writes = cluster.writes
+    cluster.now += STEP
+    cluster.round()
+    assert cluster.writes == writes
+    cluster.progress("g0", 1, 3)  # such as a finished rollout
+    cluster.round()
+    assert problem(cluster) == ""
+
+
+def test_stuck_first_step_with_compilation_is_not() -> None:
+    """Before a step time is known, also in the first step of a later attempt, the limit is two hours."""
+    cluster = training(1, **RESTART)
+    cluster.now += 7100
+    assert cluster.round().phase == "Running" and problem(cluster) == ""
+    cluster.now += 100
+    assert cluster.reconcile().reason == "Stuck"
+
+
+def test_stuck_validation_is_not() -> None:
+    """A validation that reports nothing has two hours; afterwards its step extends the usual step time."""
+    cluster = training(**RESTART)
+    cluster.progress("g0", 1, 3, phase="Evaluating")
+    cluster.now += 7 * STEP
+    assert cluster.round().phase == "Running" and problem(cluster) == ""
+    cluster.progress("g0", 1, 4)
+    cluster.round()
+    assert cluster.job["status"]["stages"][0]["stepSeconds"] == 7 * STEP
+
+
+def test_stuck_restart_counts() -> None:
+    """action Restart: the attempt ends with its checkpoint, the next one resumes, and the restart is counted."""
+    cluster = training(**RESTART)
+    cluster.now += 5 * STEP
+    plan = cluster.reconcile()
+    assert (plan.phase, plan.reason) == ("Pending", "Stuck") and "has made no progress since" in plan.message
+    cluster.round(1)
+    assert ("Job", "demo-g0-1") not in cluster.children
+    cluster.finish_job("demo-g0-1", 137)
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
+    cluster.pods = {name: pod for name, pod in cluster.pods.items() if "deletionTimestamp" not in pod["metadata"]}
+    cluster.now += 7000
+    cluster.progress("g0", 2, 2, phase="Starting")  # it resumes at the checkpoint
+    cluster.round()
+    cluster.now += 7000
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"] and problem(cluster) == ""
+
+
+def test_stuck_after_max_restarts_fails() -> None:
+    """The failure policy limits the restarts."""
+    cluster = training(**RESTART)
+    cluster.job["spec"]["failurePolicy"] = {"maxRestarts": 0}
+    cluster.now += 5 * STEP
+    assert cluster.reconcile().reason == "Stuck"
+    cluster.round()
+    cluster.finish_job("demo-g0-1", 137)
+    cluster.round()
+    cluster.finish_job("demo-report", 0)
+    plan = cluster.round()
+    assert plan.phase == "Failed" and "no progress since" in plan.message
+
+
+def test_stuck_other_problem_is_no_reason_to_restart() -> None:
+    """A job with another problem, such as a pod without a node, is not restarted."""
+    cluster = training(**RESTART)
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "conditions": [unschedulable]}
+    cluster.now += 5 * STEP
+    assert cluster.round().phase == "Running" and "Stuck" in problem(cluster) and "0/1 nodes" in problem(cluster)
+
+
+def test_stuck_finished_attempt_is_not() -> None:
+    """An attempt with an outcome, or one that is suspended, makes no progress by intention."""
+    cluster = training(**RESTART)
+    outcome = Outcome(stage="g0", attempt=1, outcome="suspended", reason="Suspended",
+                      checkpoint=CheckpointRef(path="c", step=3))  # fmt: skip
+    cluster.patch_progress(outcome_key("g0"), outcome.model_dump(mode="json", exclude_none=True))
+    cluster.now += 50 * STEP
+    assert cluster.round().reason != "Stuck" and problem(cluster) == ""
