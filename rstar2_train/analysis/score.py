@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rstar2_train.analysis.sources import AnalysisError
 from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import TokenSequence, Trajectory
 
 if TYPE_CHECKING:
     from rstar2_train.trainer.model import Policy
@@ -49,9 +49,12 @@ class Scorer:
 
         Raises AnalysisError if the model cannot score the trajectory.
         """
-        ids, mask, _ = trajectory.response()
-        sequence = np.asarray([*trajectory.prompt_ids, *ids], dtype=np.int32)
-        learned = np.flatnonzero(np.asarray([0] * len(trajectory.prompt_ids) + mask))
+        return np.concatenate([self._score(sequence) for sequence in trajectory.sequences()], axis=1)
+
+    def _score(self, tokens: TokenSequence) -> NDArray[np.float32]:
+        ids, mask, _ = tokens.response()
+        sequence = np.asarray([*tokens.prompt_ids, *ids], dtype=np.int32)
+        learned = np.flatnonzero(np.asarray([0] * len(tokens.prompt_ids) + mask))
         key = hashlib.blake2b(f"{self.temperature!r} {learned.tolist()}".encode(), digest_size=16)
         key.update(sequence.tobytes())
         file = self._folder / f"{key.hexdigest()}.npy"

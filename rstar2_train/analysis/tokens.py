@@ -104,7 +104,7 @@ def annotate(trajectory: Trajectory, decode: Decode, entropies: Sequence[float] 
         count = len(segment.token_ids)
         texts = all_texts[start : start + count]
         start += count
-        if segment.kind == "tool":
+        if segment.kind != "model":
             turns.append(AnnotatedTurn("tool", texts, seconds=segment.seconds))
             continue
         after_tool = bool(turns) and turns[-1].kind == "tool"

@@ -11,7 +11,7 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.advantage import group_advantages
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
-from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.trajectory import TokenSequence, Trajectory
 from rstar2_train.trainer.types import TrainSequence
 
 
@@ -42,7 +42,11 @@ def select_group(
         return None
     kept = [group[index] for index in selection.kept]
     advantages = group_advantages([trajectory.reward for trajectory in kept])
-    return [_sequence(trajectory, advantage, staleness) for trajectory, advantage in zip(kept, advantages, strict=True)]
+    return [
+        _train_sequence(sequence, advantage, staleness)
+        for trajectory, advantage in zip(kept, advantages, strict=True)
+        for sequence in trajectory.sequences()
+    ]
 
 
 def regroup_stored(
@@ -69,22 +73,22 @@ def _stats(trajectory: Trajectory) -> RolloutStats:
     )
 
 
-def _sequence(trajectory: Trajectory, advantage: float, staleness: Callable[[str], int] | None) -> TrainSequence:
-    ids, mask, logprobs = trajectory.response()
+def _train_sequence(sequence: TokenSequence, advantage: float, staleness: Callable[[str], int] | None) -> TrainSequence:
+    ids, mask, logprobs = sequence.response()
     return TrainSequence(
-        prompt_ids=trajectory.prompt_ids,
+        prompt_ids=sequence.prompt_ids,
         response_ids=ids,
         mask=mask,
         engine_logprobs=logprobs,
         advantage=advantage,
-        staleness=_token_staleness(trajectory, staleness) if staleness else (),
+        staleness=_token_staleness(sequence, staleness) if staleness else (),
     )
 
 
-def _token_staleness(trajectory: Trajectory, staleness: Callable[[str], int]) -> list[int]:
+def _token_staleness(sequence: TokenSequence, staleness: Callable[[str], int]) -> list[int]:
     """Return the age of the weights that sampled each response token; 0 for tool output."""
     ages: list[int] = []
-    for segment in trajectory.segments:
+    for segment in sequence.segments:
         if segment.kind == "tool":
             ages += [0] * len(segment.token_ids)
         for version, count in segment.version_spans():

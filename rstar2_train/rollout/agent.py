@@ -111,17 +111,7 @@ class Agent:
             remaining = budget - (len(ids) - len(trajectory.prompt_ids))
             turn = await generate(ids, max_tokens=remaining, turn=trajectory.turns)
             trajectory.turns += 1
-            trajectory.segments.append(
-                Segment(
-                    kind="model",
-                    token_ids=turn.token_ids,
-                    logprobs=turn.logprobs,
-                    weight_version=turn.weight_version,
-                    later_versions=[version for version, _ in turn.later_versions],
-                    later_starts=[start for _, start in turn.later_versions],
-                    seconds=time.monotonic() - started,
-                )
-            )
+            trajectory.segments.append(Segment.sampled(turn, seconds=time.monotonic() - started))
             ids += turn.token_ids
             text, calls = await self._read_turn(turn)
             model_text.append(text)

@@ -7,16 +7,20 @@ never tokenised again. Imports only the standard library and two type names.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
 
-SegmentKind = Literal["model", "tool"]
+if TYPE_CHECKING:
+    from rstar2_train.inference.client import Generation
+
+SegmentKind = Literal["model", "tool", "prompt"]
+"""`prompt`: all tokens before the first trained token of a further sequence (`Trajectory.sequences`)."""
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "done", "infrastructure"]
 """`done`: the environment ended the episode."""
 LostTo = Literal["engine", "judge", "checker", "server"]
-"""`server`: an MCP server, or an environment."""
+"""`server`: an MCP server, an environment, or the program of an agent."""
 
 
 @dataclass(slots=True)
@@ -26,9 +30,9 @@ class Segment:
     kind: SegmentKind
     token_ids: list[int]
     logprobs: list[float] = field(default_factory=list)
-    """Log-probabilities of `token_ids` under the engine's sampling policy; empty for tool segments."""
+    """Log-probabilities of `token_ids` under the engine's sampling policy; only for model segments."""
     weight_version: str = ""
-    """Weight version that sampled it, or its first tokens; empty for tool segments."""
+    """Weight version that sampled it, or its first tokens; only for model segments."""
     seconds: float = 0.0
     """Wall time of the generation, or of the tool calls."""
     later_versions: list[str] = field(default_factory=list)
@@ -36,8 +40,21 @@ class Segment:
     later_starts: list[int] = field(default_factory=list)
     """Position of the first token of each of `later_versions`."""
 
+    @classmethod
+    def sampled(cls, turn: Generation, *, seconds: float) -> Segment:
+        """Return the segment of a turn of the model."""
+        return cls(
+            kind="model",
+            token_ids=turn.token_ids,
+            logprobs=turn.logprobs,
+            weight_version=turn.weight_version,
+            later_versions=[version for version, _ in turn.later_versions],
+            later_starts=[start for _, start in turn.later_versions],
+            seconds=seconds,
+        )
+
     def version_spans(self) -> list[tuple[str, int]]:
-        """Return each weight version with its number of tokens, in order; empty for a tool segment."""
+        """Return each weight version with its number of tokens, in order; only for a model segment."""
         if self.kind != "model":
             return []
         ends = [*self.later_starts, len(self.token_ids)]
@@ -64,6 +81,30 @@ class ToolCall:
     def is_error(self) -> bool:
         """Whether the call counts as a tool error in p_err (eq. 4): every status except `ok`."""
         return self.status != "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Tokens that the trainer reads as one sequence: a prompt, and the segments after it."""
+
+    prompt_ids: list[int]
+    segments: list[Segment]
+
+    def response(self) -> tuple[list[int], list[int], list[float]]:
+        """Return token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked).
+
+        The three lists have equal length.
+        """
+        ids: list[int] = []
+        mask: list[int] = []
+        logprobs: list[float] = []
+        for segment in self.segments:
+            count = len(segment.token_ids)
+            sampled = segment.kind == "model"
+            ids += segment.token_ids
+            mask += [int(sampled)] * count
+            logprobs += segment.logprobs if sampled else [0.0] * count
+        return ids, mask, logprobs
 
 
 @dataclass(slots=True)
@@ -128,8 +169,8 @@ class Trajectory:
 
     @property
     def response_tokens(self) -> int:
-        """Number of tokens after the prompt, tool output included."""
-        return sum(len(segment.token_ids) for segment in self.segments)
+        """Number of tokens after the prompts, tool output included."""
+        return sum(len(segment.token_ids) for segment in self.segments if segment.kind != "prompt")
 
     @property
     def call_errors(self) -> int:
@@ -141,18 +182,21 @@ class Trajectory:
         self.stop, self.verdict = "infrastructure", "internal"
         self.lost_to, self.error = lost_to, f"{lost_to}: {error}"
 
-    def response(self) -> tuple[list[int], list[int], list[float]]:
-        """Return token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked).
+    def sequences(self) -> list[TokenSequence]:
+        """Return the sequences that the trainer reads: one, unless segments are prompts.
 
-        The three lists have equal length.
+        The program of an agent may edit its history or run several conversations. Each `prompt` segment then starts a
+        sequence and is the whole prompt of it; `prompt_ids`, the prompt of the row, is not trained on.
         """
-        ids: list[int] = []
-        mask: list[int] = []
-        logprobs: list[float] = []
+        sequences = [TokenSequence(self.prompt_ids, [])]
         for segment in self.segments:
-            count = len(segment.token_ids)
-            sampled = segment.kind == "model"
-            ids += segment.token_ids
-            mask += [int(sampled)] * count
-            logprobs += segment.logprobs if sampled else [0.0] * count
-        return ids, mask, logprobs
+            if segment.kind == "prompt":
+                sequences.append(TokenSequence(segment.token_ids, []))
+            else:
+                sequences[-1].segments.append(segment)
+        return sequences if sequences[0].segments or len(sequences) == 1 else sequences[1:]
+
+    def response(self) -> tuple[list[int], list[int], list[float]]:
+        """Return `response` of the only sequence. Raises ValueError if there are several."""
+        (sequence,) = self.sequences()
+        return sequence.response()

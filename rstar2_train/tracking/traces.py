@@ -165,7 +165,8 @@ def _turns(trajectory: Trajectory, clock: int, prompt: str, decode: Decode) -> l
             spans.append(_generation(segment, generations, clock, end, input_text, decode))
         else:
             input_text = _clip(decode(segment.token_ids))
-            if pending and generations:  # the first observation of an environment answers no call
+            # The first observation of an environment answers no call, nor does the prompt of a further sequence.
+            if pending and generations and segment.kind == "tool":
                 spans += [_call(call, clock) for call in pending.pop(0)]
         clock = end
     # Calls whose results exceeded the token budget have no tool segment.

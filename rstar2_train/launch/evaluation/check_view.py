@@ -47,8 +47,9 @@ def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
     yield _segment(chat_format, trajectory.prompt_ids, MASKED)
     turn = 0
     for segment in trajectory.segments:
-        if segment.kind == "tool":
-            yield _heading(f"tool output: {len(segment.token_ids)} tokens, masked")
+        if segment.kind != "model":
+            name = "prompt of the next sequence" if segment.kind == "prompt" else "tool output"
+            yield _heading(f"{name}: {len(segment.token_ids)} tokens, masked")
             yield _segment(chat_format, segment.token_ids, MASKED)
             continue
         yield _heading(f"turn {turn + 1} of the model: {len(segment.token_ids)} tokens, trained")

@@ -52,3 +52,25 @@ def test_select_group_classes_follow_the_threshold() -> None:
     for trajectory in group:
         trajectory.reward = 0.6
     assert select_group(group, settings=settings, seed=(0, "rl-1", 0)) is None
+
+
+def test_select_group_sequences_of_a_rollout_share_its_advantage() -> None:
+    """Each prompt segment starts a sequence of the update; the prompt of the row is then not trained on."""
+    group = rollouts("a", "a")
+    for trajectory, reward in zip(group, (0.0, 1.0), strict=True):
+        trajectory.reward = reward
+        trajectory.segments = [
+            Segment("prompt", [5, 6]),
+            Segment("model", [7], [-0.5], "3"),
+            Segment("tool", [8]),
+            Segment("model", [9], [-0.1], "4"),
+            Segment("prompt", [5]),
+            Segment("model", [3], [-0.2], "4"),
+        ]
+    sequences = select_group(
+        group, settings=GRPOSettings(keep_per_prompt=2), seed=(0, "rl-1", 0), staleness=lambda version: 4 - int(version)
+    )
+    assert sequences is not None
+    rows = [(row.prompt_ids, row.response_ids, row.mask, row.engine_logprobs, row.staleness) for row in sequences]
+    assert rows == [([5, 6], [7, 8, 9], [1, 0, 1], [-0.5, 0.0, -0.1], [1, 0, 0]), ([5], [3], [1], [-0.2], [0])] * 2
+    assert [row.advantage < 0 for row in sequences] == [True, True, False, False]
