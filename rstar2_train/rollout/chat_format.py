@@ -245,12 +245,27 @@ class ChatFormat:
             written = [*self.encode(content), self.end_of_turn_id]
             ids += written
             mask += [1] * len(written)
-            if reply:
-                after = self._after_model_turn(reply)[len(self.end_of_turn) :]
-                between = self.encode(after)
-                ids += between
-                mask += [0] * len(between)
+            between = self._reply_ids(reply)
+            ids += between
+            mask += [0] * len(between)
         return EncodedConversation(ids, mask)
+
+    def continuation_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the token ids after an assistant turn and its end-of-turn token, up to the model's next turn.
+
+        `messages`: those after the turn; the last one must not be the assistant's. They may have further assistant
+        turns. Raises ChatFormatError for messages that the template cannot render.
+        """
+        before = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+        _, ((_, reply), *turns) = _split_turns([*before, *messages])
+        ids = self._reply_ids(reply)
+        for content, later_reply in turns:
+            ids += [*self.encode(content), self.end_of_turn_id, *self._reply_ids(later_reply)]
+        return ids
+
+    def _reply_ids(self, reply: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the token ids of the messages between two assistant turns, without the first turn's end."""
+        return self.encode(self._after_model_turn(reply)[len(self.end_of_turn) :]) if reply else []
 
     def model_text(self, token_ids: Sequence[int]) -> str:
         """Return the text of a sampled turn, without its stop token."""

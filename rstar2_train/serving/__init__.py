@@ -7,7 +7,7 @@
 
 - `model`: the model to serve and its job's settings.
 - `stack`: starts and stops the services; `server`: the endpoint's settings, socket and lifetime.
-- `app`: HTTP routes, streaming, errors (`errors`).
+- `app`: HTTP routes, streaming, errors (`utils/api_error`).
 - `request`: checks a request and renders its messages; `text`: the text form of calls and outputs.
 - `completion`: the agent loop for one answer; `engine_client`: streams turns from the engine.
 - `judge_timeout`: fails a tool call if its judge is unreachable.

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rstar2_train.serving.completion import Completion, CompletionEnd, ServerContext
 from rstar2_train.serving.engine_client import DONE
-from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import ChatRequest
+from rstar2_train.utils.api_error import ApiError
 from rstar2_train.utils.auth import SERVE_TOKEN, BearerAuth
 
 CHAT = "/v1/chat/completions"

@@ -21,12 +21,12 @@ from rstar2_train.rollout.jupyter_tool import JupyterTool
 from rstar2_train.rollout.remote_tools import RemoteTools
 from rstar2_train.rollout.trajectory import StopReason, ToolCall, Trajectory
 from rstar2_train.serving.engine_client import StreamingEngine, TurnGenerator
-from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.judge_timeout import JudgeWithTimeout
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.serving.request import ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
 from rstar2_train.tools.mcp_session import ServerLost
+from rstar2_train.utils.api_error import ApiError
 
 Emit = Callable[[str], Awaitable[None]]
 """Sends a piece of text to the client."""

@@ -18,7 +18,7 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
 from rstar2_train.inference.openai_client import NOTHING_ADDED
 from rstar2_train.rollout.seeds import derive_seed
-from rstar2_train.serving.errors import ApiError
+from rstar2_train.utils.api_error import ApiError
 
 SILENT_SECONDS = 600.0
 """Time without data after which an engine counts as lost. A full engine keeps a request waiting."""

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.rollout.agent_program.conversation import message_text
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
-from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.text import split_turns
-from rstar2_train.utils.text import lone_surrogate
+from rstar2_train.utils.api_error import ApiError, reject_unsupported
 
 TEMPERATURE = 0.6
 """Default sampling temperature: the paper's, for evaluation."""
@@ -76,12 +76,7 @@ class ChatRequest(BaseModel):
         if self.model != model:
             message = f"the model {self.model!r} is not served here; use {model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        for name, value in (self.model_extra or {}).items():
-            if value is None or value in _NO_OP_VALUES.get(name, ()):
-                continue
-            allowed = f" (only {_NO_OP_VALUES[name][0]!r})" if name in _NO_OP_VALUES else ""
-            message = f"{name}={value!r} is not supported{allowed}: remove it"
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
+        reject_unsupported(self.model_extra or {}, _NO_OP_VALUES)
         if not self.tools:
             for name in ("tool_choice", "parallel_tool_calls"):
                 if getattr(self, name) is not None:
@@ -149,20 +144,7 @@ def _message(message: dict[str, Any], *, at: str) -> list[dict[str, str]]:
         raise ApiError(400, f"{at}.role {role!r} is not system, developer, user or assistant{hint}", param="messages")
     if message.get("tool_calls"):
         raise ApiError(400, f"{at}.tool_calls require `tools` in the request", param="messages")
-    content = _content(message.get("content"), at=f"{at}.content")
-    if lone_surrogate(content):
-        raise ApiError(400, f"{at}.content has a lone surrogate, which is not a valid character", param="messages")
+    content = message_text(message.get("content"), at=f"{at}.content")
     if role == "assistant":
         return split_turns(content)
     return [{"role": "system" if role == "developer" else role, "content": content}]
-
-
-def _content(content: Any, *, at: str) -> str:
-    """Return a message's text: a string, or a list of parts of type text."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if len(texts) == len(content):
-            return "".join(texts)
-    raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -29,6 +29,9 @@ from rstar2_train.tools.sandbox_program import SourceError, function_input, func
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
 from rstar2_train.utils.run_apart import run_apart
 from rstar2_train.utils.text import lone_surrogate
+
+if TYPE_CHECKING:
+    from rstar2_train.api.job import JobSpec
 
 ENVIRONMENT = "environment/"
 """`Tool.server` of the environment; no name of an MCP server contains a slash."""
@@ -118,6 +121,13 @@ def builtin_toolset(name: ToolName = TOOL_NAME) -> Toolset:
     return Toolset((_builtin(name),), in_paper_form=True)
 
 
+def job_toolset(spec: JobSpec, services: Sequence[str] = ()) -> Toolset:
+    """Return the tools of a job: none if it has an agent, whose program has its own. As `load_toolset`."""
+    if spec.agent is not None:
+        return Toolset(())
+    return load_toolset(spec.tools, spec.rollout.tool, spec.mcp_servers, spec.environments, services)
+
+
 def load_toolset(
     specs: Sequence[ToolSpec],
     tool: ToolName = TOOL_NAME,
@@ -138,7 +148,8 @@ def load_toolset(
     used = tuple(server for server in servers if server.name in needed)
     remote = list_tools(used)
     own = [_remote_tool(spec, remote[spec.server]) if spec.server else load_tool(spec) for spec in specs]
-    actions = [] if environment is None else [_action_tool(signature) for signature in environment.signatures]
+    signatures = () if environment is None else environment.signatures
+    actions = [schema_tool(signature, server=ENVIRONMENT) for signature in signatures]
     tools = (*own, *actions)
     names = [each.name for each in tools]
     if repeated := next((name for name in names if names.count(name) > 1), None):
@@ -155,9 +166,9 @@ def _read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> Environ
     return run_apart(read_environment(spec, services))
 
 
-def _action_tool(signature: dict[str, Any]) -> Tool:
-    read = _schema_reader(lenient_schema(signature["function"]["parameters"]))
-    return Tool(signature, read, server=ENVIRONMENT)
+def schema_tool(signature: dict[str, Any], *, server: str) -> Tool:
+    """Return a tool of a signature from `remote_signature`. `server`: who runs its calls."""
+    return Tool(signature, _schema_reader(lenient_schema(signature["function"]["parameters"])), server=server)
 
 
 def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
@@ -167,8 +178,7 @@ def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
         names = ", ".join(tool.name for tool in offered) or "none"
         raise SourceError(f"MCP server {spec.server} has no tool {spec.name!r}; its tools: {names}")
     signature = remote_signature(match.name, match.description or "", match.input_schema)
-    read = _schema_reader(lenient_schema(signature["function"]["parameters"]))
-    return Tool(signature, read, wall_seconds=spec.wall_seconds, server=spec.server or "")
+    return replace(schema_tool(signature, server=spec.server or ""), wall_seconds=spec.wall_seconds)
 
 
 def load_tool(spec: ToolSpec) -> Tool:

@@ -1,5 +1,6 @@
 """Helpers that every package may import; this package imports none of the others.
 
+- `api_error`: errors in OpenAI's format.
 - `auth`: bearer tokens and passwords: environment variables, reader, checks.
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.

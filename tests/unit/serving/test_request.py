@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from rstar2_train.rollout.chat_format import ChatFormat
-from rstar2_train.serving.errors import ApiError
 from rstar2_train.serving.request import TEMPERATURE, ChatRequest, prompt_ids
 from rstar2_train.serving.text import outputs_text
+from rstar2_train.utils.api_error import ApiError
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION, SYSTEM
 
 CONTEXT = 1024

@@ -1,0 +1,241 @@
+"""The conversations of one episode: messages as the tokens of a prompt, and a sampled turn as a message. Pure.
+
+A message that an earlier request or response of the episode had keeps its recorded tokens: sampled tokens are never
+tokenised again. Messages are compared by role, text without white space at its ends, and calls. A client that edits an
+earlier message starts another branch of the tree (`tree.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rstar2_train.inference.client import Generation
+from rstar2_train.rollout.agent_program.tree import TokenTree, Turn
+from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
+from rstar2_train.rollout.trajectory import ToolCall
+from rstar2_train.tools.parser import parse_calls
+from rstar2_train.tools.remote_schema import remote_signature
+from rstar2_train.tools.sandbox_program import SourceError
+from rstar2_train.tools.schema import CALL_OPEN, call_text, qwen_tools_section
+from rstar2_train.tools.toolset import Toolset, schema_tool
+from rstar2_train.utils.api_error import ApiError
+from rstar2_train.utils.text import lone_surrogate, replace_surrogates
+
+MAX_TOOLS = 128
+CLIENT = "client"
+"""`Tool.server` of the tools that the client runs."""
+CONTEXT_LENGTH = "context_length_exceeded"
+"""OpenAI's code of a conversation that is too long."""
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Conversations:
+    """The conversations of one episode."""
+
+    def __init__(self, chat_format: ChatFormat, *, max_calls: int) -> None:
+        """`max_calls`: calls of a turn that are parsed (`rollout.maxCallsPerTurn`)."""
+        self.tree = TokenTree()
+        self.chat_format = chat_format
+        self._max_calls = max_calls
+        self._turns: dict[bytes, Turn] = {}
+        """Turn of each recorded conversation, by its key."""
+        self._calls: dict[str, ToolCall] = {}
+
+    def prompt_ids(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], *, limit: int
+    ) -> list[int]:
+        """Return the tokens up to the model's next turn. `limit`: largest number of tokens.
+
+        Raises ApiError for messages that cannot be rendered, and with code CONTEXT_LENGTH for too many tokens.
+        """
+        conversation = [_message(message, at=f"messages[{at}]") for at, message in enumerate(messages)]
+        _check_order(conversation)
+        if tools:
+            toolset(json.dumps(tools))
+        characters = sum(len(message["content"]) for message in conversation)
+        if characters > limit * self.chat_format.longest_token:
+            raise too_long(f"the messages have {characters} characters", limit)
+        ids = self._render(messages, conversation, tools)
+        if len(ids) > limit:
+            raise too_long(f"the messages have {len(ids)} tokens", limit)
+        return ids
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        conversation: Sequence[dict[str, str]],
+        tools: Sequence[dict[str, Any]],
+    ) -> list[int]:
+        for message in messages:
+            call = self._calls.get(str(message.get("tool_call_id"))) if message["role"] == "tool" else None
+            if call is not None:
+                call.response = call.response or _text(message.get("content"), at="content")
+        keys = _keys(messages, tools)
+        known = next((at for at in reversed(range(len(keys))) if keys[at] in self._turns), None)
+        try:
+            if known is None:
+                return self.chat_format.conversation_prompt_ids(_with_tools(self._escaped(conversation), tools))
+            ids = self._turns[keys[known]].token_ids()
+            if ids[-1] not in self.chat_format.stop_ids:  # a limit cut the turn
+                ids.append(self.chat_format.end_of_turn_id)
+            return ids + self.chat_format.continuation_ids(self._escaped(conversation[known + 1 :]))
+        except ChatFormatError as error:
+            raise ApiError(400, str(error), param="messages") from error
+
+    def reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        prompt_ids: Sequence[int],
+        generation: Generation,
+        *,
+        seconds: float,
+    ) -> dict[str, Any]:
+        """Record the turn that was sampled after `prompt_ids`; return it as an assistant message.
+
+        A turn with an invalid call is a text without calls, as vLLM returns it.
+        """
+        turn = self.tree.add(prompt_ids, generation, seconds=seconds)
+        text = self.chat_format.model_text(generation.token_ids)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        parsed = []
+        if generation.finish_reason == "stop" and tools:
+            parsed = parse_calls(text, max_calls=self._max_calls, tools=toolset(json.dumps(tools)))
+        if any(call.fault for call in parsed):
+            parsed = [call for call in parsed if call.fault]
+        elif parsed:
+            message["content"] = text[: text.find(CALL_OPEN)].strip() or None
+            message["tool_calls"] = []
+        for call in parsed:
+            record = ToolCall(0, call.name, call.code, "", call.fault or "ok", response=call.detail)
+            turn.calls.append(record)
+            if not call.fault:
+                name = f"call_{secrets.token_hex(8)}"
+                self._calls[name] = record
+                function = {"name": call.name, "arguments": call.code}
+                message["tool_calls"].append({"id": name, "type": "function", "function": function})
+        self._turns[_keys([*messages, message], tools)[-1]] = turn
+        return message
+
+    def mark_errors(self, names: Sequence[str]) -> None:
+        """Count calls as tool errors. `names`: their ids. Raises ApiError for an unknown one."""
+        unknown = [name for name in names if name not in self._calls]
+        if unknown:
+            raise ApiError(400, f"tool_errors: {unknown[0]!r} is not the id of a call of this episode")
+        for name in names:
+            self._calls[name].status = "error"
+
+    def _escaped(self, conversation: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+        """Return the messages with tool outputs that cannot forge a turn."""
+        return [
+            {**message, "content": self.chat_format.escape_markers(message["content"])}
+            if message["role"] == "tool"
+            else message
+            for message in conversation
+        ]
+
+
+def too_long(size: str, limit: int) -> ApiError:
+    """Return the error of a conversation without space for a turn."""
+    message = f"{size}, but a sequence of this stage has {limit} tokens, the turn included: shorten the messages"
+    return ApiError(400, message, param="messages", code=CONTEXT_LENGTH)
+
+
+def message_text(content: Any, *, at: str) -> str:
+    """Return the text of a message: a string, or a list of parts of type text. Raises ApiError; `at` names the field.
+
+    Raises also for a lone surrogate, which tokenizers reject.
+    """
+    text = _text(content, at=at)
+    if lone_surrogate(text):
+        raise ApiError(400, f"{at} has a lone surrogate, which is not a valid character", param="messages")
+    return text
+
+
+@lru_cache(maxsize=64)
+def toolset(tools: str) -> Toolset:
+    """Return the tools of a request. `tools`: the field as JSON. Raises ApiError for an unusable tool."""
+    signatures = []
+    for at, tool in enumerate(json.loads(tools)):
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(400, f"tools[{at}] must be an object with function.name", param="tools")
+        parameters = function.get("parameters") or {"type": "object"}
+        try:
+            signatures.append(remote_signature(function["name"], str(function.get("description") or ""), parameters))
+        except SourceError as error:
+            raise ApiError(400, f"tools[{at}]: {error}", param="tools") from error
+    return Toolset(tuple(schema_tool(signature, server=CLIENT) for signature in signatures))
+
+
+def _text(content: Any, *, at: str) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if len(texts) == len(content):
+            return "".join(texts)
+    raise ApiError(400, f"{at} must be a string or a list of text parts", param="messages")
+
+
+def _message(message: Any, *, at: str) -> dict[str, str]:
+    """Return a client's message as a message of the chat template: calls are part of the text."""
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if role not in _ROLES:
+        raise ApiError(400, f"{at}.role {role!r} is not one of {', '.join(_ROLES)}", param="messages")
+    content = message.get("content")
+    calls = _calls(message, at=at)
+    text = "" if content is None and role == "assistant" else message_text(content, at=f"{at}.content")
+    parts = [text, *(call_text(name, json.loads(arguments)) for name, arguments in calls)]
+    return {"role": "system" if role == "developer" else role, "content": "\n".join(part for part in parts if part)}
+
+
+def _calls(message: Mapping[str, Any], *, at: str) -> list[tuple[str, str]]:
+    """Return name and arguments, as JSON with sorted keys, of each call of an assistant message. Raises ApiError."""
+    calls = []
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        try:
+            function = call["function"]
+            arguments = json.dumps(json.loads(function["arguments"]), sort_keys=True)
+            calls.append((str(function["name"]), replace_surrogates(arguments)))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            hint = "must be a call with function.name and function.arguments (JSON)"
+            raise ApiError(400, f"{at}.tool_calls[{index}] {hint}", param="messages") from error
+    return calls
+
+
+def _check_order(conversation: Sequence[Mapping[str, str]]) -> None:
+    """Raise ApiError unless each assistant message follows another author, and the last message is not its own."""
+    roles = [message["role"] for message in conversation]
+    if not roles or roles[-1] == "assistant":
+        raise ApiError(400, "the last message must not be the assistant's", param="messages")
+    for at, (role, earlier) in enumerate(zip(roles, ["assistant", *roles], strict=False)):
+        if role == earlier == "assistant":
+            raise ApiError(400, f"messages[{at}] must not be the assistant's: nothing precedes it", param="messages")
+
+
+def _with_tools(conversation: list[dict[str, str]], tools: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the conversation whose system message describes the tools, as Qwen's chat template does."""
+    if not tools:
+        return conversation
+    section = qwen_tools_section(tools)
+    if conversation[0]["role"] != "system":
+        return [{"role": "system", "content": section}, *conversation]
+    return [{"role": "system", "content": f"{conversation[0]['content']}\n\n{section}"}, *conversation[1:]]
+
+
+def _keys(messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Return a key of the conversation up to each message."""
+    state = hashlib.blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16)
+    keys = []
+    for message in messages:
+        role, content = message["role"], message.get("content")
+        text = "" if content is None else _text(content, at="content").strip()
+        state.update(json.dumps([role, text, _calls(message, at="messages")]).encode())
+        keys.append(state.digest())
+    return keys

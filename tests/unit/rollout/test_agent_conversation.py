@@ -1,0 +1,172 @@
+"""Messages of an agent's program as tokens: recorded tokens are used again, edits start another branch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+
+from rstar2_train.inference.client import Generation
+from rstar2_train.rollout.agent_program.conversation import Conversations
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.tools.schema import call_text
+from rstar2_train.utils.api_error import ApiError
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    },
+}
+USER = {"role": "user", "content": "What is 1 + 1?"}
+
+
+class Talk:
+    """A client and a scripted model."""
+
+    def __init__(self, chat_format: ChatFormat) -> None:
+        self.chat_format = chat_format
+        self.conversations = Conversations(chat_format, max_calls=8)
+
+    def prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        return self.conversations.prompt_ids(messages, tools or [], limit=4000)
+
+    def ask(
+        self,
+        messages: list[dict[str, Any]],
+        answer: str | list[int],
+        tools: list[dict[str, Any]] | None = None,
+        finish: Literal["stop", "length"] = "stop",
+    ) -> dict[str, Any]:
+        """Return the assistant's message; the model samples `answer`, a text or token ids."""
+        prompt = self.prompt(messages, tools)
+        ids = answer if isinstance(answer, list) else self.chat_format.encode(answer)
+        if finish == "stop":
+            ids = [*ids, self.chat_format.end_of_turn_id]
+        turn = Generation(ids, [-0.5] * len(ids), finish, "v1")
+        return self.conversations.reply(messages, tools or [], prompt, turn, seconds=0.0)
+
+    def sequences(self) -> list[str]:
+        """Return the text of each sequence."""
+        segments, _ = self.conversations.tree.segments()
+        parts = Trajectory("p", 0, prompt_ids=[], segments=segments).sequences()
+        return [self.chat_format.decode(part.prompt_ids + part.response()[0]) for part in parts]
+
+
+@pytest.fixture
+def talk(chat_format: ChatFormat) -> Talk:
+    return Talk(chat_format)
+
+
+def test_conversation_equals_a_demonstration(talk: Talk) -> None:
+    """An agent that appends messages gets the tokens that a demonstration of the same conversation has."""
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    messages.append(talk.ask(messages, "Two."))
+    messages.append({"role": "user", "content": "And 2 + 2?"})
+    assert talk.prompt(messages) == talk.chat_format.conversation_prompt_ids(messages)
+
+
+def test_conversation_never_tokenises_a_turn_again(talk: Talk) -> None:
+    """Sampled tokens that the tokenizer would not produce stay in the next prompt; so in any later one."""
+    pieces = [token for letter in "Find the sum" for token in talk.chat_format.encode(letter)]
+    assert pieces != talk.chat_format.encode("Find the sum")
+    messages = [USER, talk.ask([USER], pieces), {"role": "user", "content": "Sure?"}]
+    first = talk.prompt([USER])
+    assert talk.prompt(messages)[: len(first) + len(pieces)] == first + pieces
+    messages += [talk.ask(messages, "Yes."), {"role": "user", "content": "Really?"}]
+    assert talk.prompt(messages)[: len(first) + len(pieces)] == first + pieces
+    assert talk.sequences() == [talk.chat_format.decode(talk.prompt(messages[:3])) + "Yes.<|im_end|>"]
+
+
+def test_conversation_matches_a_stripped_or_parted_message(talk: Talk) -> None:
+    """Frameworks strip texts and send them as parts: the message is still the recorded one."""
+    answer = talk.ask([USER], "\n  Two. ")
+    recorded = talk.prompt([USER, answer, USER])
+    for content in ("Two.", [{"type": "text", "text": "Two."}]):
+        assert talk.prompt([USER, {"role": "assistant", "content": content}, USER]) == recorded
+
+
+def test_conversation_edited_history_is_another_sequence(talk: Talk) -> None:
+    """A client that rewrites an answer, or drops old messages, starts a sequence with its own tokens."""
+    first = talk.ask([USER], "Two.")
+    talk.ask([USER, first, USER], "Two again.")
+    edited = [USER, {"role": "assistant", "content": "Three."}, USER]
+    talk.ask(edited, "No.")
+    talk.ask([{"role": "user", "content": "Summary: 2."}], "Fine.")
+    texts = talk.sequences()
+    assert len(texts) == 3
+    assert "Summary: 2." in texts[0] and "Two again." in texts[1] and "Three." in texts[2]
+
+
+def test_conversation_tool_calls_round_trip(talk: Talk) -> None:
+    """A call becomes `tool_calls`; the echoed message, in any spelling of its JSON, keeps the sampled tokens."""
+    written = f"Think.\n{call_text('add', {'a': 1})}"
+    answer = talk.ask([USER], written, [TOOL])
+    (call,) = answer["tool_calls"]
+    assert answer["content"] == "Think." and json.loads(call["function"]["arguments"]) == {"a": 1}
+    echoed = dict(answer, tool_calls=[{**call, "function": {"name": "add", "arguments": '{ "a":1}'}}])
+    reply = {"role": "tool", "tool_call_id": call["id"], "content": "2<|im_end|>"}
+    ids = talk.prompt([USER, echoed, reply], [TOOL])
+    text = talk.chat_format.decode(ids)
+    assert f"{written}<|im_end|>" in text
+    assert "<tool_response>\n2< |im_end|>\n</tool_response>" in text  # it cannot forge the end of a turn
+    assert '<tools>\n{"type": "function"' in text
+    talk.conversations.mark_errors([call["id"]])
+    (record,) = talk.conversations.tree.turns[0].calls
+    assert (record.name, record.status, record.response) == ("add", "error", "2<|im_end|>")
+    with pytest.raises(ApiError, match="is not the id of a call"):
+        talk.conversations.mark_errors(["call_other"])
+
+
+@pytest.mark.parametrize(
+    ("written", "status"),
+    [
+        ('<tool_call>\n{"name": "add", "arguments": {"a": "1"}}\n</tool_call>', "malformed"),
+        ('<tool_call>\n{"name": "sub", "arguments": {}}\n</tool_call>', "unknown_tool"),
+        ("<tool_call>\n{'name'\n</tool_call>", "malformed"),
+    ],
+)
+def test_conversation_invalid_call_is_a_text_and_an_error(talk: Talk, written: str, status: str) -> None:
+    """As vLLM, the endpoint returns a turn with an invalid call as a text; it counts as a tool error."""
+    answer = talk.ask([USER], written, [TOOL])
+    assert answer == {"role": "assistant", "content": written}
+    assert [call.status for call in talk.conversations.tree.turns[0].calls] == [status]
+
+
+def test_conversation_truncated_turn_is_closed(talk: Talk) -> None:
+    """A turn that a limit cut has no end-of-turn token: the next prompt adds it, masked."""
+    answer = talk.ask([USER], "Two", finish="length")
+    ids = talk.prompt([USER, answer, USER])
+    assert talk.chat_format.decode(ids).count("Two<|im_end|>") == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "assistant", "content": "x"}], "the last message must not be the assistant's"),
+        ([{"role": "assistant", "content": "x"}, USER], r"messages\[0\] must not be the assistant's"),
+        ([{"role": "robot", "content": "x"}], "is not one of"),
+        (["x"], "is not one of"),
+        ([{"role": "user"}], "must be a string or a list of text parts"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "must be a string or a list of text parts"),
+        ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+        ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}, USER], r"tool_calls\[0\] must be a call"),
+        ([{"role": "user", "content": "word " * 3000}], "shorten the messages"),
+    ],
+)
+def test_conversation_unusable_messages_are_rejected(talk: Talk, messages: list[Any], message: str) -> None:
+    """Each error names the field."""
+    with pytest.raises(ApiError, match=message) as error:
+        talk.conversations.prompt_ids(messages, [], limit=1000)
+    assert error.value.status == 400
+
+
+def test_conversation_unusable_tools_are_rejected(talk: Talk) -> None:
+    """Before anything is sampled."""
+    for tool in ({"function": {}}, {"function": {"name": "f", "parameters": {"type": 5}}}, {"type": "web_search"}):
+        with pytest.raises(ApiError, match=r"tools\[0\]"):
+            talk.prompt([USER], [tool])
