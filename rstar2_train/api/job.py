@@ -39,7 +39,7 @@ from rstar2_train.api.roles import (
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
-from rstar2_train.api.tasks import EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
+from rstar2_train.api.tasks import AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment"]
@@ -184,6 +184,8 @@ class JobSpec(ApiModel):
     """Servers of tools."""
     environments: Annotated[list[EnvironmentSpec], Field(max_length=1), BY_NAME] = []
     """Environment of the rollouts; at most one."""
+    agent: AgentSpec | None = None
+    """Program that plays the rollouts, in `rstar2 run`."""
     rewards: Annotated[list[RewardSpec], Field(max_length=16), BY_NAME] = []
     """Rewards of final answers; a row selects one by name. Default: the environment's, else Math."""
     judge: JudgeSpec = JudgeSpec()

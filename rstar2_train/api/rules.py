@@ -253,6 +253,15 @@ def _environments(job: AgenticRLJob) -> Iterator[Issue]:
                 yield Issue(f"{at}.{field}", "must not be set together with url: nothing is started then", value)
 
 
+def _agent(job: AgenticRLJob) -> Iterator[Issue]:
+    if job.spec.agent is None:
+        return
+    for field in ("tools", "mcp_servers", "environments", "rewards"):
+        if getattr(job.spec, field):
+            message = "must not be set together with agent: its program has the tools, and posts the reward"
+            yield Issue(f"spec.{type(job.spec).model_fields[field].alias}", message)
+
+
 def _rewards(job: AgenticRLJob) -> Iterator[Issue]:
     for index, reward in enumerate(job.spec.rewards):
         needs_source = reward.type == "Program"
@@ -302,6 +311,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _tools,
     _mcp_servers,
     _environments,
+    _agent,
     _rewards,
     _failure_rules,
     patches,

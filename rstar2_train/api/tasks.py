@@ -1,4 +1,4 @@
-"""Models of a job's task: the tools of the model, its servers and environment, and the rewards of answers.
+"""Models of a job's task: the tools of the model, its servers, environment and agent, and the rewards of answers.
 
 `job.py` has them in the spec. `tools/toolset.py` makes tools of the first, `rewards/task_rewards.py` rewards of the
 second. Rows of data select among them by name (`data/problems.py`).
@@ -79,6 +79,19 @@ class EnvironmentSpec(ApiModel):
     def argv(self, *, host: str, port: int) -> list[str]:
         """Return the command line of a server that listens on this address."""
         return [part.replace("{host}", host).replace("{port}", str(port)) for part in self.command]
+
+
+class AgentSpec(ApiModel):
+    """`rstar2 run` only: a program that plays each rollout through an OpenAI-compatible endpoint."""
+
+    command: Annotated[list[Text], Field(min_length=1, max_length=32), ATOMIC]
+    """Command line."""
+    seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """Seconds per rollout, without generation."""
+    episodes: Annotated[int, Field(ge=1)] = 16
+    """Concurrent programs."""
+    correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Lowest reward of a correct response."""
 
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]

@@ -60,6 +60,8 @@ def _task_settings(spec: JobSpec) -> dict[str, Any]:
         settings["mcp_servers"] = [server.model_dump(by_alias=False) for server in spec.mcp_servers]
     if spec.environments:
         settings["environments"] = [environment.model_dump(by_alias=False) for environment in spec.environments]
+    if spec.agent:
+        settings["agent"] = spec.agent.model_dump(by_alias=False, exclude={"seconds", "episodes"})
     if spec.rewards:
         settings["rewards"] = [reward.model_dump(by_alias=False, exclude={"source"}) for reward in spec.rewards]
         settings["checkers"] = [read_sources(Path(reward.source))[1] for reward in spec.rewards if reward.source]

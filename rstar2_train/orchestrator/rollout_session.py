@@ -30,6 +30,7 @@ from rstar2_train.orchestrator.makespan import makespan_bound
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.agent_program.program import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
@@ -77,6 +78,7 @@ class RolloutSession:
         self._lag = LoopLag()
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
+        self._programs = AgentPrograms(spec.agent) if spec.agent else None
         self._judge = JudgeClient(
             ctx.endpoints.judge,
             token=read_secret(JUDGE_TOKEN),
@@ -87,11 +89,15 @@ class RolloutSession:
         await self._lag.__aenter__()
         await self._pool.__aenter__()
         await self._judge.__aenter__()
+        if self._programs is not None:
+            await self._programs.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._programs is not None:
+            await self._programs.__aexit__(kind, error, trace)
         await self._judge.__aexit__(kind, error, trace)
         await self._pool.__aexit__(kind, error, trace)
         await self._lag.__aexit__(kind, error, trace)
@@ -271,6 +277,7 @@ class RolloutSession:
             pool=self._pool,
             judge=self._judge,
             rewards=self._rewards,
+            programs=self._programs,
             seed=seed,
             later_versions=later_versions,
         )

@@ -16,17 +16,15 @@ from rstar2_train.orchestrator.trainer_session import TrainerSession
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.tools.toolset import load_toolset
+from rstar2_train.tools.toolset import job_toolset
 
 
 def load_chat_format(ctx: StageContext, model: Path) -> ChatFormat:
     """Return the job's chat format on the tokenizer in `model`. Raises StageFailed when it cannot be used."""
     try:
-        spec = ctx.job.spec
         tools = None  # a stage that samples nothing needs no servers
         if ctx.stage.needs_engines:
-            services = ctx.endpoints.environments
-            tools = load_toolset(spec.tools, spec.rollout.tool, spec.mcp_servers, spec.environments, services)
+            tools = job_toolset(ctx.job.spec, ctx.endpoints.environments)
         return ChatFormat.load(model, ctx.job.spec.model, tools=tools)
     except (ChatFormatError, SourceError) as error:
         raise StageFailed("BadConfiguration", str(error), retryable=False) from error

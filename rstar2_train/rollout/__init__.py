@@ -21,6 +21,7 @@ Modules:
 - `agent`             the agent loop of one trajectory
 - `generation`        generates one turn, with failover to another engine
 - `remote_tools`      the tools of MCP servers and of an environment
+- `agent_program`     rollouts of a user's own program, through an OpenAI-compatible endpoint
 - `episode`           the episode of an environment, one per trajectory
 - `jupyter_tool`      the tool `jupyter_code` on a judge session
 - `chat_format`       conversations as tokens: prompts, turns, tool responses

@@ -11,14 +11,18 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeVar
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
+from rstar2_train.rollout.agent_program.conversation import Conversations
+from rstar2_train.rollout.agent_program.episode import AgentEpisode
+from rstar2_train.rollout.agent_program.program import AgentPrograms
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.episode import Episode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
@@ -31,10 +35,12 @@ from rstar2_train.tools.mcp_session import ServerLost
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 MAX_LOST_FRACTION = 0.25
 """Largest fraction of rollouts that may be lost to infrastructure before the batch is rejected."""
 SERVER_TRIES = 3
-"""Tries of a rollout that an MCP server or an environment loses. Its state is lost, so it starts again."""
+"""Tries of a rollout that a server or an agent's program loses. Its state is lost, so it starts again."""
 MAX_CONCURRENT = 16384
 """Trajectories that run or wait for an engine at the same time: one step of the paper, more than its engines run."""
 
@@ -138,9 +144,17 @@ async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, con
         hard=problem.hard,
     )
     try:
+        if context.programs is not None:
+            await _play_program(trajectory, problem, context, context.programs)
+            return trajectory
         agent = await asyncio.to_thread(row_agent, context.agent, problem) if problem.has_own_tools else context.agent
         async with _remote_tools(agent, problem, sample, context) as remote:
-            model_text = await _generate(trajectory, agent, context, remote)
+
+            async def run_loop(generator: FailoverGenerator) -> str:
+                async with _tool(agent, context.judge) as tool:
+                    return await agent.run(trajectory, generate=generator, executor=tool, remote=remote)
+
+            model_text = await _run_in_slot(trajectory, context, run_loop)
             episode = remote.episode
         if episode is not None and context.rewards.is_default:
             assert agent.tools.environment is not None
@@ -166,9 +180,36 @@ async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, con
     return trajectory
 
 
-async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContext, remote: RemoteTools) -> str:
-    """Run the agent loop in an engine slot; return the text that the model wrote."""
-    tokens = len(trajectory.prompt_ids) + agent.sampling.max_response_tokens
+async def _play_program(
+    trajectory: Trajectory, problem: Problem, context: RolloutContext, programs: AgentPrograms
+) -> None:
+    """Run the agent's program, and score the trajectory by the reward that it posts.
+
+    A sequence has as many tokens as the prompt of the row and the response of any other agent.
+    """
+    agent = context.agent
+
+    async def run_program(generator: FailoverGenerator) -> tuple[str, float | None]:
+        episode = AgentEpisode(
+            Conversations(agent.chat_format, max_calls=agent.rollout.max_calls_per_turn),
+            generator,
+            sequence_tokens=len(trajectory.prompt_ids) + agent.sampling.max_response_tokens,
+            max_turns=agent.sampling.max_turns,
+            seconds=programs.spec.seconds,
+        )
+        model_text = await programs.play(trajectory, problem, episode, seed=_episode_seed(problem, context))
+        return model_text, episode.reward
+
+    async with programs.turn():
+        model_text, reward = await _run_in_slot(trajectory, context, run_program)
+    score_episode(trajectory, model_text, reward, correct_from=programs.spec.correct_from)
+
+
+async def _run_in_slot(
+    trajectory: Trajectory, context: RolloutContext, work: Callable[[FailoverGenerator], Awaitable[Result]]
+) -> Result:
+    """Run an agent in an engine slot; return its result."""
+    tokens = len(trajectory.prompt_ids) + context.agent.sampling.max_response_tokens
     slot = context.pool.admission.request_slot(
         tokens=tokens, prompt_tokens=len(trajectory.prompt_ids), group=trajectory.prompt_id
     )
@@ -179,13 +220,17 @@ async def _generate(trajectory: Trajectory, agent: Agent, context: RolloutContex
         await generator.wait_for_engine()
         started = time.monotonic()
         trajectory.started_at = time.time()
-        async with _tool(agent, context.judge) as tool:
-            model_text = await agent.run(trajectory, generate=generator, executor=tool, remote=remote)
+        result = await work(generator)
         trajectory.seconds = time.monotonic() - started
         finished = len(trajectory.prompt_ids) + trajectory.response_tokens
-        return model_text
+        return result
     finally:
         slot.release(tokens=finished)
+
+
+def _episode_seed(problem: Problem, context: RolloutContext) -> int:
+    """Return the seed of the episodes of a group, which fits into 31 bits, as environments expect."""
+    return derive_seed(*context.seed, problem.id) >> 32
 
 
 def row_agent(agent: Agent, problem: Problem) -> Agent:
@@ -202,7 +247,7 @@ def _remote_tools(agent: Agent, problem: Problem, sample: int, context: RolloutC
     """Return the servers' tools of one trajectory. The seed of an episode is the same for the whole group."""
     if agent.tools.environment is None:
         return RemoteTools(agent.tools.servers)
-    seed = derive_seed(*context.seed, problem.id) >> 32  # fits into 31 bits, as environments expect
+    seed = _episode_seed(problem, context)
     name = f"{problem.id}/{sample}/{uuid.uuid4().hex[:8]}"
     rewards = context.rewards.is_default
     return RemoteTools(

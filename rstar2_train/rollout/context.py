@@ -12,6 +12,7 @@ from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.agent_program.program import AgentPrograms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class RolloutContext:
     """Name of the set, such as (job seed, step). With prompt, sample and turn it seeds each request."""
     rewards: TaskRewards = field(default_factory=TaskRewards)
     """The job's rewards; default: mathematics."""
+    programs: AgentPrograms | None = None
+    """Programs that play the rollouts in place of the agent loop (`spec.agent`)."""
     later_versions: bool = False
     """Whether versions that are pushed later may sample as well. If not, a later push loses unfinished rollouts."""
     version: str = field(init=False)

@@ -14,6 +14,7 @@ STAGE = "next attempt of the stage"
 FETCH = "before the first stage"
 NEVER = "immutable"
 REJECTED = "rejected"
+LOCAL = "one machine only"
 
 LEGEND = {
     NOW: "The operator acts on the change when it sees it. No pod is replaced.",
@@ -26,6 +27,7 @@ LEGEND = {
     FETCH: "The value is read while the storage is prepared, and never again.",
     NEVER: "The API server rejects the change. Create a job with another name.",
     REJECTED: "The field is reserved. A job that sets it is rejected.",
+    LOCAL: "The field is for `rstar2 run`. A cluster rejects a job that sets it.",
 }
 """Value of the column -> explanation. PODS stands for the roles."""
 
@@ -69,6 +71,7 @@ EFFECTS: tuple[tuple[str, str], ...] = (
         for field in ("image", "command", "resources.*")
     ),
     ("spec.environments[[]].*", ATTEMPT),
+    ("spec.agent.*", LOCAL),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),

@@ -32,7 +32,7 @@ from rstar2_train.launch.local.preflight import PreflightError, read_job, vendor
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.sandbox_program import SourceError
-from rstar2_train.tools.toolset import load_toolset
+from rstar2_train.tools.toolset import job_toolset
 
 Settings = TypeVar("Settings", EvaluateStage, FilterStage)
 
@@ -175,8 +175,7 @@ def make_plan(request: EvalRequest, base: AgenticRLJob, task: EvalTask) -> Sampl
 def load_chat_format(tokenizer: Path, base: AgenticRLJob) -> ChatFormat:
     """Return the chat format of a tokenizer's folder with the prompts and tools of a job. Raises PreflightError."""
     try:
-        tools = load_toolset(base.spec.tools, base.spec.rollout.tool, base.spec.mcp_servers, base.spec.environments)
-        return ChatFormat.load(tokenizer, base.spec.model, tools=tools)
+        return ChatFormat.load(tokenizer, base.spec.model, tools=job_toolset(base.spec))
     except (ChatFormatError, SourceError, ServerLost) as error:
         raise PreflightError(str(error)) from error
 

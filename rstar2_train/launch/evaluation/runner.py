@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Services
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
+from rstar2_train.rollout.agent_program.program import AgentPrograms
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.tools.sandbox_program import SourceError
@@ -147,6 +148,7 @@ async def sampling_context(
     async with (
         EnginePool(urls, token=token, admission=spec.rollout.admission, connect=connect) as pool,
         JudgeClient(judge_url, token=judge_token or None, patience_seconds=pool.times.patience) as judge,
+        AgentPrograms(spec.agent) if spec.agent else nullcontext() as programs,
     ):
         rewards = TaskRewards(spec.rewards)
         try:
@@ -160,7 +162,7 @@ async def sampling_context(
             rollout=spec.rollout,
             limits=JudgeLimits.from_spec(spec.judge.limits),
         )
-        yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, seed=plan.seed)
+        yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=plan.seed)
 
 
 async def _start(

@@ -80,6 +80,8 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
         if environment.url is None and not environment.command:
             message = "is required by `rstar2 run`, which starts no image: the command line of the environment's server"
             errors[f"spec.environments[{index}].command"] = message
+    if job.spec.agent is not None and shutil.which(job.spec.agent.command[0]) is None:
+        errors["spec.agent.command"] = f"no such program: {job.spec.agent.command[0]}"
     _raise_all([f"{field}: {message}" for field, message in errors.items()])
     return job
 

@@ -119,3 +119,9 @@ def test_sources_environment_needs_an_image_in_a_cluster() -> None:
         resolved_sources(job(environments=[{"name": "game", "command": ["serve"]}]), STATE)
     for spec in ({"image": "games:1"}, {"url": "http://games:8000"}):
         assert resolved_sources(job(environments=[{"name": "game", **spec}]), STATE)
+
+
+def test_sources_agent_is_rejected_in_a_cluster() -> None:
+    """A cluster starts no programs of agents; the error names the command that does."""
+    with pytest.raises(InvalidJob, match=r"spec\.agent.*is only for `rstar2 run`"):
+        resolved_sources(job(agent={"command": ["python", "agent.py"]}), STATE)

@@ -138,3 +138,14 @@ def test_validation_wrong_vendor_has_one_error() -> None:
     """A wrong vendor hides the rules that depend on it."""
     (issue,) = problems(changed("spec.accelerator", {"vendor": "amd"}))
     assert issue == "error: spec.accelerator.vendor is 'amd': allowed: 'AMD', 'NVIDIA' or 'None'"
+
+
+def test_validation_agent_excludes_other_tools_and_rewards() -> None:
+    """An agent's program has the tools and posts the reward: a job with others would not use them."""
+    data = changed("spec.agent", {"command": ["python", "agent.py"]})
+    data["spec"] |= {"tools": [{"name": "execute_python_code_with_standard_io"}], "rewards": [{"name": "r"}]}
+    issues = problems(data)
+    assert [issue.split(":")[1].strip() for issue in issues if "together with agent" in issue] == [
+        "spec.tools",
+        "spec.rewards",
+    ], issues

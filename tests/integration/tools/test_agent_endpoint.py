@@ -1,0 +1,93 @@
+"""The endpoint of agents with OpenAI's official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import openai
+import pytest
+
+from rstar2_train.inference.client import Generation
+from rstar2_train.rollout.agent_program.conversation import Conversations
+from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
+from rstar2_train.rollout.agent_program.episode import AgentEpisode
+from rstar2_train.rollout.chat_format import ChatFormat
+from rstar2_train.tools.schema import call_text
+from tests.support.model_fixtures import chat_format, model_folder
+
+__all__ = ["chat_format", "model_folder"]
+
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOLS = [{"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": PARAMETERS}}]
+
+
+@pytest.fixture
+async def episode(chat_format: ChatFormat) -> AgentEpisode:
+    """An episode whose model calls `double`, then answers."""
+
+    async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+        text = "It is 8." if turn % 2 else f"Let me see. {call_text('double', {'a': 4})}"
+        ids = [*chat_format.encode(text), chat_format.end_of_turn_id]
+        return Generation(ids, [-0.25] * len(ids), "stop", "v1")
+
+    conversations = Conversations(chat_format, max_calls=4)
+    return AgentEpisode(conversations, generate, sequence_tokens=4000, max_turns=10, seconds=60)
+
+
+@pytest.fixture
+async def client(episode: AgentEpisode) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official client with the key of the episode."""
+    async with (
+        AgentEndpoint() as endpoint,
+        endpoint.serve(episode) as key,
+        openai.AsyncOpenAI(base_url=f"{endpoint.url}/v1", api_key=key, max_retries=0) as client,
+    ):
+        yield client
+
+
+async def test_endpoint_official_client_calls_tools(
+    client: openai.AsyncOpenAI, episode: AgentEpisode, chat_format: ChatFormat
+) -> None:
+    """The usual loop with tools, whole and streamed: one sequence with the tokens that were sampled."""
+    messages: list = [{"role": "user", "content": "Double 4."}]
+    reply = await client.chat.completions.create(model="any", messages=messages, tools=TOOLS, logprobs=True)
+    (choice,) = reply.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me see."
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("double", {"a": 4})
+    assert choice.logprobs.content[0].token == f"token_id:{choice.token_ids[0]}"
+    assert chat_format.model_text(choice.token_ids).startswith("Let me see. <tool_call>")
+    messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "8"}]
+    stream = await client.chat.completions.create(
+        model="any", messages=messages, tools=TOOLS, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "It is 8."
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == [None, "stop"]
+    assert chunks[0].prompt_token_ids[: len(reply.prompt_token_ids)] == reply.prompt_token_ids
+    assert chunks[-1].usage.completion_tokens == len(chunks[0].choices[0].token_ids)
+    await client.post("/reward", body={"reward": 0.5, "tool_errors": [call.id]}, cast_to=object)
+    segments, calls = episode.conversations.tree.segments()
+    assert [segment.kind for segment in segments] == ["prompt", "model", "tool", "model"]
+    assert segments[0].token_ids == reply.prompt_token_ids
+    assert [(each.name, each.status, each.response) for each in calls] == [("double", "error", "8")]
+    assert episode.reward == 0.5
+
+
+async def test_endpoint_official_client_reads_errors(client: openai.AsyncOpenAI, episode: AgentEpisode) -> None:
+    """Errors have OpenAI's form, so that the client raises its own exceptions with the message."""
+    messages: list = [{"role": "user", "content": "Double 4."}]
+    assert [model.id async for model in client.models.list()] == ["policy"]
+    with pytest.raises(openai.BadRequestError, match="n=2 is not supported"):
+        await client.chat.completions.create(model="any", messages=messages, n=2)
+    with pytest.raises(openai.BadRequestError, match="messages: List should have at least 1 item"):
+        await client.chat.completions.create(model="any", messages=[])
+    with pytest.raises(openai.BadRequestError, match="no turn was sampled"):
+        await client.post("/reward", body={"reward": 1.0}, cast_to=object)
+    with pytest.raises(openai.NotFoundError):
+        await client.get("/weights", cast_to=object)
+    async with client.with_options(api_key="other") as other:
+        with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
+            await other.chat.completions.create(model="any", messages=messages)
+    assert not episode.conversations.tree.turns
