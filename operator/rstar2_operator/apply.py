@@ -19,7 +19,7 @@ from rstar2_operator.client import KubeClient, is_transient
 from rstar2_operator.decide.diagnostics import NAME_CONFLICT, Diagnosis
 from rstar2_operator.drift import as_applied
 from rstar2_operator.observed import Object, ObservedJob, annotations_of, as_json, belongs, labels
-from rstar2_train.api.base import API_VERSION
+from rstar2_train.api.base import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +185,25 @@ def _conflict(live: Object, job: Object) -> str:
         return "belongs to an earlier job of this name, and is being deleted with it; the operator retries."
     belonging = f"belongs to {owner['kind']}/{owner['name']}" if owner is not None else "does not belong to this job"
     return f"exists and {belonging}. Delete or rename it, or give the job another name."
+
+
+async def set_finalizer(client: KubeClient, job: Object, *, present: bool) -> Object | None:
+    """Add the operator's finalizer to an AgenticRLJob, or remove it. Return the job; None if it is gone."""
+    meta = job["metadata"]
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            **{field: meta[field] for field in ("name", "namespace", "uid")},
+            "finalizers": [names.FINALIZER] if present else [],
+        },
+    }
+    try:
+        return await client.apply(body)
+    except ApiException as error:
+        if error.status not in (404, 409):  # it is deleted already, or another job has its name
+            raise
+        return None
 
 
 async def is_missing(client: KubeClient, body: dict[str, Any]) -> bool:

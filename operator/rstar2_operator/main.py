@@ -178,8 +178,8 @@ async def _http_server(app: web.Application, port: int) -> Any:
         await runner.cleanup()
 
 
-async def _connected() -> aio.ApiClient:
-    """A client with the pod's service account; outside of a cluster, with KUBECONFIG."""
+async def connected() -> aio.ApiClient:
+    """Return a client with the pod's service account; outside of a cluster, with KUBECONFIG."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         aio_config.load_incluster_config()  # type: ignore[no-untyped-call]
     else:
@@ -190,7 +190,7 @@ async def _connected() -> aio.ApiClient:
 async def _main() -> int:
     settings = OperatorSettings.from_env(os.environ)
     configure_logging(settings.log_format)
-    async with await _connected() as api:
+    async with await connected() as api:
         operator = Operator(settings, api)
         operator.handle_signals()
         return await operator.run()

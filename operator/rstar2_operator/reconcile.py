@@ -24,6 +24,7 @@ from rstar2_operator.apply import (
     must_wait,
     owned,
     rejection,
+    set_finalizer,
 )
 from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.objects import build_context, objects
@@ -32,10 +33,12 @@ from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.decide import decide
+from rstar2_operator.decide.deletion import has_finalizer, is_deleted, keeps_objects, needs_finalizer
 from rstar2_operator.decide.diagnostics import Diagnosis, next_overdue_at
 from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.kueue import placements
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.plan import DELETING, Plan
+from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
 from rstar2_operator.decide.status import invalid_status, status_of
@@ -101,20 +104,24 @@ class Reconciler:
     async def _reconcile(self, key: Key, event_at: float) -> bool:
         """One round. Returns whether the API server rejected something, which is retried."""
         observed = self._cache.observed(key)
-        if observed is None or observed.job["metadata"].get("deletionTimestamp"):
+        if observed is not None and keeps_objects(observed.job):
+            await self._set_finalizer(key, observed.job, present=False)
+        if observed is None or keeps_objects(observed.job) or _is_gone(observed.job):
             self._queue.drop_timer(key)
             self._status_writer.forget(key)
             self._with_secret.pop(key, None)
             self._corrections.forget(key)
             self._quota.forget(key)
             self._metrics.forget(key)
-            return False  # the garbage collector deletes what the job owns
+            return False  # the garbage collector deletes the objects of the job
         now, rejected = time.time(), list[Diagnosis]()
         context, errors = self._validated(observed)
         if context is None:
             running = bool(prunable(observed, (), now=now))
-            if observed.job["spec"].get("suspend"):
+            if observed.job["spec"].get("suspend") or is_deleted(observed.job):
                 rejected = await self._delete(key, prunable_when_suspended(observed, now=now))
+            if is_deleted(observed.job) and not running_pods(observed):
+                return bool(await self._set_finalizer(key, observed.job, present=False))
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
             wake_at = correct_in = resource = None
         else:
@@ -122,10 +129,13 @@ class Reconciler:
             context, observed = await self._with_quota(key, context, observed)
             plan, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(plan.stage)
+            unchanged = await self._set_finalizer(key, observed.job, present=needs_finalizer(plan))
             if plan.delete:
                 await self._delete_one(JOB, observed.job)
-                return False
+            if plan.delete or plan.release:
+                return bool(unchanged)
             rejected, correct_in = await self._carry_out(key, context, plan, observed, now=now)
+            rejected += unchanged
             observed_now = self._cache.observed(key) or observed
             plan = plan_after_rejections(plan, observed_now, rejected)
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
@@ -193,6 +203,8 @@ class Reconciler:
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
         blocked, transient = False, list[Exception]()
+        if plan.phase == DELETING:  # only the report is new; other objects may be deleted at the same time
+            bodies = [body for body in bodies if body["kind"] == "Job"]
         corrections, rejected, correct_in = self._corrections.due(key, drifted(bodies, observed))
         for body in corrections:
             log.info("%s/%s: correcting drift of %s/%s", *key, body["kind"], body["metadata"]["name"])
@@ -219,6 +231,20 @@ class Reconciler:
         if transient:
             raise transient[-1]
         return rejected, correct_in
+
+    async def _set_finalizer(self, key: Key, job: Object, *, present: bool) -> list[Diagnosis]:
+        """Add or remove the operator's finalizer. Returns the rejection; a deleted job cannot receive a finalizer."""
+        if has_finalizer(job) == present or (present and is_deleted(job)):
+            return []
+        try:
+            live = await set_finalizer(self._client, job, present=present)
+        except ApiException as error:
+            if is_transient(error):
+                raise
+            return [self._rejected(key, JOB, job, error)]
+        if live is not None:
+            self._cache.record_write(JOB, live)
+        return []
 
     async def _delete(self, key: Key, children: list[tuple[str, Object]]) -> list[Diagnosis]:
         rejected = []
@@ -257,6 +283,11 @@ class Reconciler:
         problem = rejection(kind, obj, error)
         log.warning("%s: %s", "/".join(key), problem)
         return problem
+
+
+def _is_gone(job: Object) -> bool:
+    """Whether a job was deleted, and does not wait for the operator."""
+    return is_deleted(job) and not has_finalizer(job)
 
 
 def _is_running(plan: Plan, observed: ObservedJob) -> bool:

@@ -116,7 +116,7 @@ class JobStatus(ApiModel):
     """Observed state of the job."""
 
     phase: Word | None = None
-    """Pending, Preparing, Running, Suspending, Suspended, Finalizing, Succeeded or Failed."""
+    """Pending, Preparing, Running, Suspending, Suspended, Finalizing, Deleting, Succeeded or Failed."""
     reason: Cause | None = None
     """Reason of the phase in one CamelCase word."""
     message: Message | None = None

@@ -19,6 +19,7 @@ NO_REASON = frozenset({"NotNeeded", "NoPods", "NotSuspended"})
 NEXT = {
     "Succeeded": "Nothing. The checkpoints are in the job's storage: `kubectl rstar2 checkpoints {name}`.",
     "Suspended": "`kubectl rstar2 resume {name}` continues from the last checkpoint.",
+    "Deleting": "Wait: its pods terminate, then the job is gone.",
     "Failed": "Read the message, then `kubectl rstar2 events {name}` and `kubectl rstar2 logs {name} --role trainer`.",
 }
 
@@ -110,7 +111,7 @@ def _next(name: str, phase: str, problems: Sequence[str], conditions: Mapping[st
     stalled = conditions.get("Stalled") or {}
     if stalled.get("status") == "True" and phase != "Failed":
         return f"Fix this problem, the job cannot continue without it: {str(stalled.get('message', '')).strip()}"
-    if suspended and phase not in ("Suspended", "Succeeded", "Failed"):
+    if suspended and phase not in ("Suspended", "Deleting", "Succeeded", "Failed"):
         return "Wait: the stage writes its checkpoint, then the pods terminate."
     if phase in NEXT:
         return NEXT[phase].format(name=name)

@@ -30,7 +30,7 @@ SAMPLE_SECONDS = 2.0
 """Time between the two samples of `top`."""
 COLOURS = {
     **dict.fromkeys(("Succeeded", "Running"), "green"),
-    **dict.fromkeys(("Pending", "Preparing", "Suspending", "Finalizing"), "yellow"),
+    **dict.fromkeys(("Pending", "Preparing", "Suspending", "Finalizing", "Deleting"), "yellow"),
     **{"Failed": "red", "Suspended": "blue"},
 }
 METRICS = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000/metrics', timeout=5).read().decode())"

@@ -26,8 +26,14 @@ from rstar2_train.utils.files import write_atomically
 
 JOB = ""
 """Key of the job's own run, in place of a stage name."""
-Ending = Literal["completed", "advanced", "suspended", "failed"]
-_STATUS = {"completed": "FINISHED", "advanced": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
+Ending = Literal["completed", "advanced", "suspended", "failed", "deleted"]
+_STATUS = {
+    "completed": "FINISHED",
+    "advanced": "FINISHED",
+    "suspended": "KILLED",
+    "failed": "FAILED",
+    "deleted": "KILLED",
+}
 
 
 class TrackingTarget(TypedDict):

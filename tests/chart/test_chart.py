@@ -106,11 +106,17 @@ def test_chart_with_all_off_renders_operator_alone(rendered: Render) -> None:
 
 
 def test_crd_after_uninstall_is_kept_unless_disabled(rendered: Render) -> None:
-    """crds.keep decides whether `helm uninstall` keeps the CRD, and with it all jobs."""
+    """crds.keep decides whether `helm uninstall` keeps the CRD and all jobs; if not, a hook deletes the jobs first."""
     name = "agenticrljobs.rstar2.dev"
     kept = rendered().single("CustomResourceDefinition", name)["metadata"]
     assert kept["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert "annotations" not in rendered("crds.keep=false").single("CustomResourceDefinition", name)["metadata"]
+    assert "Job" not in rendered().kinds()
+    objects = rendered("crds.keep=false", "watchNamespaces={team-a}")
+    assert "annotations" not in objects.single("CustomResourceDefinition", name)["metadata"]
+    hook = objects.single("Job", f"{OPERATOR}-uninstall")
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    (container,) = hook["spec"]["template"]["spec"]["containers"]
+    assert {"name": "RSTAR2_WATCH_NAMESPACES", "value": "team-a"} in container["env"]
 
 
 def test_objects_of_a_second_release_have_its_name(rendered: Render) -> None:
@@ -191,7 +197,7 @@ def needed() -> set[tuple[str, str, str]]:
         if kind == "Pod":
             requests.add((group, plural, "delete"))
         elif kind == "AgenticRLJob":
-            requests |= {(group, plural, verb) for verb in ("list", "watch", "delete")}
+            requests |= {(group, plural, verb) for verb in ("list", "watch", "patch", "delete")}
             requests |= {(group, f"{plural}/status", "patch")}
         elif kind in ("ResourceFlavor", "PriorityClass"):
             requests.add((group, plural, "get"))

@@ -34,7 +34,10 @@ def install(cluster: Cluster, *values: str) -> None:
 
 
 def uninstall(cluster: Cluster) -> None:
-    """Delete the release, its namespace and the CRD, with every job."""
+    """Delete every job, then the release, its namespace and the CRD."""
+    cluster.run(
+        "kubectl", "delete", "arl", "--all", "-A", "--timeout=120s", check=False
+    )  # the operator ends their pods
     cluster.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, check=False)
     cluster.kubectl("delete", DEFINITION, f"namespace/{NAMESPACE}", "--ignore-not-found", "--wait=false")
 

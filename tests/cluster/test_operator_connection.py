@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +17,7 @@ from tests.support.kube_apiserver import KubeApiserver
 from tests.support.operator_process import OperatorProcess
 
 EVENTS = "/apis/events.k8s.io/v1/namespaces/lab/events"
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies"
 FIRST = "demo-s0-1"
 
 
@@ -87,3 +91,35 @@ def test_recreated_job_does_not_inherit_success(jobs: JobController) -> None:
         jobs.play_for(3)
         status = jobs.status("demo")
         assert status["phase"] != "Succeeded" and status["stages"][0]["phase"] == "Pending", status
+
+
+def test_deletion_waits_for_pods_and_reports(jobs: JobController) -> None:
+    """A deleted job stays with its policies until its pods are gone; also if its operator starts only afterwards."""
+    with OperatorProcess(jobs.api.kubeconfig):
+        jobs.submit("demo")
+        jobs.wait(lambda: jobs.pods() == [f"{FIRST}-0"], "the job does not run")
+    jobs.ends_pods = False
+    jobs.api.request("DELETE", f"{JOBS}/demo")
+    with OperatorProcess(jobs.api.kubeconfig) as operator:
+        jobs.wait(lambda: jobs.status("demo").get("phase") == "Deleting", "the deletion does not start")
+        jobs.play_for(2)
+        assert jobs.pods() == [f"{FIRST}-0"] and jobs_of(jobs) == {"demo-prepare"}
+        assert jobs.api.request("GET", POLICIES)["items"] != []
+        jobs.ends_pods = True
+        jobs.wait(lambda: jobs.api.request("GET", JOBS)["items"] == [], "the job is not gone")
+        assert jobs.pods() == [] and jobs_of(jobs) == {"demo-prepare", "demo-report"}
+        assert jobs.attempts == [FIRST]
+        jobs.submit("next")
+        jobs.wait(lambda: jobs.pods() == ["next-s0-1-0"], "the job does not run")
+        hook = subprocess.Popen(
+            [sys.executable, "-m", "rstar2_operator.uninstall"],
+            env={**os.environ, "KUBECONFIG": str(jobs.api.kubeconfig)},
+        )
+        jobs.wait(lambda: hook.poll() is not None, "the hook does not end")
+        assert hook.returncode == 0 and jobs.api.request("GET", JOBS)["items"] == []
+        assert operator.terminate() == 0
+
+
+def jobs_of(jobs: JobController) -> set[str]:
+    """Return the names of all batch Jobs."""
+    return {each["metadata"]["name"] for each in jobs.api.request("GET", BATCH)["items"]}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rstar2_operator import names
+from rstar2_operator.decide.deletion import has_finalizer, is_deleted
 from rstar2_operator.decide.plan import FINAL, Plan
 from rstar2_operator.node_health import NodeTrouble
 from rstar2_operator.observed import is_alive, labels, seconds, timestamp
@@ -78,7 +79,9 @@ class ExploredCluster(SimulatedCluster):
                 yield from (
                     f"{fault} {job}" for fault in ("fault", "stick") if fault in self.faults and self._stage(job)
                 )
-        yield from (fault for fault in ("toggle", "secret", "status", "unschedulable") if fault in self.faults)
+        yield from (
+            fault for fault in ("toggle", "delete", "secret", "status", "unschedulable") if fault in self.faults
+        )
 
     def act(self, action: str) -> None:
         """Carry out one action."""
@@ -93,6 +96,8 @@ class ExploredCluster(SimulatedCluster):
             self.now += TICK
         elif verb == "toggle":
             self.job["spec"]["suspend"] = not self.job["spec"].get("suspend", False)
+        elif verb == "delete":
+            self.delete()
         elif verb == "secret":
             self.children.pop(SECRET, None)
         elif verb == "status":
@@ -156,13 +161,6 @@ class ExploredCluster(SimulatedCluster):
         if (kind, name) == ("Deployment", "demo-rollout") and ENGINE_POD in self.pods:
             self.pods[ENGINE_POD]["metadata"]["deletionTimestamp"] = timestamp(self.now)
 
-    def terminate(self) -> None:
-        """Remove the pods that are being deleted, as kubelets do after the grace period; not those of lost nodes."""
-        for name, pod in list(self.pods.items()):
-            lost = any(each["type"] == "Ready" for each in pod["status"].get("conditions", ()))
-            if "deletionTimestamp" in pod["metadata"] and not lost:
-                del self.pods[name]
-
     def continue_without_faults(self) -> None:
         """Let every part of the cluster act once, without a fault."""
         self.reconcile()
@@ -187,13 +185,17 @@ class ExploredCluster(SimulatedCluster):
         pods = [pod["metadata"]["name"] for pod in alive if labels(pod)[names.ROLE_LABEL] != "report"]
         if pods and (phase in FINAL or (phase == "Suspended" and self.job["spec"].get("suspend"))):
             violations.append(f"pods in phase {phase}: {pods}")
+        if self.pods_at_release:
+            violations.append(f"pods at the end of a deletion: {self.pods_at_release}")
         starts = [name for name in self.started_jobs if self._stage(name)]
         if len(set(starts)) < len(starts):
             violations.append(f"attempts that started twice: {starts}")
         return violations
 
     def ended(self) -> bool:
-        """Whether the job has ended, or is suspended as requested."""
+        """Whether the job has ended, is gone, or is suspended as requested."""
+        if is_deleted(self.job):
+            return self.gone
         phase = self.job.get("status", {}).get("phase")
         return phase in FINAL or (bool(self.job["spec"].get("suspend")) and phase == "Suspended")
 
@@ -246,8 +248,9 @@ class ExploredCluster(SimulatedCluster):
             progress.attempt,
             min(2, int((self.now - progress.updated_at) // TICK)),
         )
+        held = has_finalizer(self.job), is_deleted(self.job)
         own = status.get("phase"), status.get("reason"), rows, timers, counters, self.job["spec"].get("suspend")
-        state = own, jobs, others, pods, reported, sorted(self.disrupted), self.faults
+        state = held, own, jobs, others, pods, reported, sorted(self.disrupted), self.faults
         return repr(self._aged(state))
 
     def _of_child(self, job: dict[str, Any]) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator.cache import WatchCache
 from rstar2_operator.metrics import Metrics
+from rstar2_operator.names import FINALIZER
 from rstar2_operator.observed import timestamp
 from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.settings import OperatorSettings
@@ -105,7 +106,13 @@ class FakeKubeApi:
         if kind in self.rejected_kinds:
             raise self.rejected_kinds[kind]
         meta = {**old.get("metadata", {}), **body["metadata"]}
-        return self.put({**old, **body, "metadata": meta})
+        if "finalizers" in body["metadata"]:  # those of others stay
+            others = [each for each in old["metadata"].get("finalizers", ()) if each != FINALIZER]
+            meta["finalizers"] = others + body["metadata"]["finalizers"]
+        applied = self.put({**old, **body, "metadata": meta})
+        if "deletionTimestamp" in meta and not meta.get("finalizers"):
+            self.drop(kind, name)
+        return applied
 
     async def find(self, kind: str, namespace: str, name: str) -> Body | None:
         """Replace Client.find; Secrets are unreadable."""
@@ -130,8 +137,16 @@ class FakeKubeApi:
         self.requests.append(("delete", kind, name))
         if self.objects.get((kind, name), {}).get("metadata", {}).get("uid") != uid:
             raise api_error(404, "NotFound", name)
+        meta = self.objects[kind, name]["metadata"]
+        if meta.get("finalizers"):
+            self.edit(kind, name, metadata={**meta, "deletionTimestamp": timestamp(time.time())})
+            return copy.deepcopy(self.objects[kind, name])
         self.drop(kind, name)
         return {"kind": "Status"}
+
+    async def list_metadata(self, kind: str, namespace: str, *, selector: str) -> list[Body]:
+        """Replace Client.list_metadata."""
+        return [body["metadata"] for (object_kind, _), body in self.objects.items() if object_kind == kind]
 
 
 class Operator:
@@ -179,6 +194,15 @@ class Operator:
         """Finish the preparation; the first stage, `stage`, starts."""
         await self.finish_preparation()
         assert ("Job", f"{self.name}-{stage}-1") in self.api.objects
+
+    def delete(self, *finalizers: str) -> None:
+        """Delete the job as a user would; `finalizers`: those that the API server adds for the kind of deletion."""
+        meta = self.api.objects["AgenticRLJob", self.name]["metadata"]
+        if held := [*meta.get("finalizers", ()), *finalizers]:
+            deleted = {"deletionTimestamp": timestamp(time.time()), "finalizers": held}
+            self.api.edit("AgenticRLJob", self.name, metadata={**meta, **deleted})
+        else:
+            self.api.drop("AgenticRLJob", self.name)
 
     def change(self, **spec: Any) -> None:
         """Change the spec of the job as a user would."""

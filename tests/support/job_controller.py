@@ -29,6 +29,8 @@ class JobController:
         self.api = api
         self.has_nodes = True
         """Whether new pods receive a node; without one they stay pending."""
+        self.ends_pods = True
+        """Whether the pods of deleted Jobs terminate; otherwise they ignore SIGTERM."""
         self.attempts: list[str] = []
         """Names of all stage attempts whose pods were created, in order."""
         api.request("POST", "/api/v1/namespaces", {"metadata": {"name": "lab"}})
@@ -50,7 +52,7 @@ class JobController:
         jobs = {each["metadata"]["uid"]: each for each in self.api.request("GET", BATCH)["items"]}
         pods = {each["metadata"]["name"]: each for each in self.api.request("GET", PODS)["items"]}
         for name, pod in pods.items():
-            if pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
+            if self.ends_pods and pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
                 self.api.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
         for job in jobs.values():
             name = job["metadata"]["name"]

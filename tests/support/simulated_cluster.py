@@ -15,14 +15,16 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator.apply import CREATE_ONLY, changed, must_wait, owned, rejection
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
+from rstar2_operator.decide.deletion import has_finalizer, is_deleted, needs_finalizer
 from rstar2_operator.decide.failure_policy import plan_after_rejections
 from rstar2_operator.decide.kueue import placements
-from rstar2_operator.decide.plan import Plan
+from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pruning import prunable
 from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import status_of
+from rstar2_operator.names import FINALIZER
 from rstar2_operator.node_health import NodeTrouble
-from rstar2_operator.observed import ObservedJob, is_true, labels, timestamp
+from rstar2_operator.observed import ObservedJob, is_alive, is_true, labels, timestamp
 from rstar2_operator.settings import OperatorSettings
 from rstar2_train.api.contracts import PROGRESS_KEY, Outcome, Progress, outcome_key
 from rstar2_train.api.job import AgenticRLJob
@@ -77,6 +79,8 @@ class SimulatedCluster:
         """Faulty nodes by name."""
         self.rejected_kinds: set[str] = set()
         """Kinds whose writes the API server rejects."""
+        self.pods_at_release: list[str] = []
+        """Pods that ran when the operator removed its finalizer from the deleted job."""
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
@@ -101,12 +105,19 @@ class SimulatedCluster:
 
     def reconcile(self, *, dies_after: int | None = None) -> Plan:
         """Run one round of the operator; with `dies_after` it is killed after that number of writes."""
+        if self.gone:
+            return Plan(phase=DELETING)
         job, observed = self.spec(), self.observed()
         plan = decide(job, observed, now=self.now)
         writes_left = dies_after if dies_after is not None else 10**9
+        writes_left -= self._hold(plan)
+        if plan.release:
+            return plan
         bodies = self.bodies(plan, has_secret=SECRET in self.children or has_secret_consumers(observed))
         rejected, is_missing = [], False
         for body in changed(bodies, observed):
+            if plan.phase == DELETING and body["kind"] != "Job":
+                continue
             if writes_left == 0:
                 return plan
             if body["kind"] in self.rejected_kinds:
@@ -131,6 +142,18 @@ class SimulatedCluster:
                 self.job["status"] = status
                 self.writes += 1
         return plan
+
+    def _hold(self, plan: Plan) -> int:
+        """Add or remove the finalizer, as the plan needs it. Return the number of writes."""
+        needed = needs_finalizer(plan)
+        if needed == has_finalizer(self.job) or (needed and is_deleted(self.job)):
+            return 0
+        self.job["metadata"]["finalizers"] = [FINALIZER] if needed else []
+        self.writes += 1
+        if self.gone:
+            self.pods_at_release = [name for name, pod in self.pods.items() if is_alive(pod)]
+            self._collect_garbage()
+        return 1
 
     def bodies(self, plan: Plan, *, has_secret: bool) -> list[dict[str, Any]]:
         """Return the objects of a plan."""
@@ -163,6 +186,29 @@ class SimulatedCluster:
                     pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
 
     # -- the rest of the cluster -------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """Whether the job was deleted, and no finalizer is left."""
+        return is_deleted(self.job) and not has_finalizer(self.job)
+
+    def delete(self) -> None:
+        """Act as a user: delete the job."""
+        self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
+        if self.gone:
+            self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        self.children.clear()
+        for pod in self.pods.values():
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
+
+    def terminate(self) -> None:
+        """Remove the pods that are being deleted, as kubelets do after the grace period; not those of lost nodes."""
+        for name, pod in list(self.pods.items()):
+            lost = any(each["type"] == "Ready" for each in pod["status"].get("conditions", ()))
+            if "deletionTimestamp" in pod["metadata"] and not lost:
+                del self.pods[name]
 
     def settle(self) -> None:
         """Act as controllers and kubelet: start the pods of new Jobs, make Deployments ready."""
@@ -253,6 +299,33 @@ def at_first_stage(stages: str = "sgfe", **spec: Any) -> SimulatedCluster:
     cluster = SimulatedCluster(manifest(stages, **spec))
     cluster.finish_preparation()
     cluster.round()
+    return cluster
+
+
+def in_situation(situation: str) -> SimulatedCluster:
+    """Return a job with one GRPO stage in a situation, such as preparing, resuming or finalizing."""
+    if situation == "preparing":
+        cluster = SimulatedCluster(manifest("g"))
+        cluster.round()
+        return cluster
+    cluster = at_first_stage("g", pendingDeadlineSeconds=60, activeDeadlineSeconds=100_000)
+    if situation == "backing off":
+        cluster.finish_job("demo-g0-1", 137)
+    elif situation == "released":
+        cluster.pods["demo-g0-1-1"]["status"] = {"phase": "Pending", "conditions": []}
+        cluster.now += 60
+        cluster.reconcile()
+        cluster.pods.clear()
+    elif situation == "resuming":
+        cluster.job["spec"]["suspend"] = True
+        cluster.reconcile()
+        cluster.job["spec"]["suspend"] = False  # while the pods of the first attempt write a checkpoint
+    elif situation in ("finalizing", "succeeded"):
+        cluster.finish_stage("g0")
+        cluster.round()
+        if situation == "succeeded":
+            cluster.finish_job("demo-report", 0)
+    cluster.reconcile()
     return cluster
 
 

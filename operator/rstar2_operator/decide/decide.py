@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from rstar2_operator.decide.active_deadline import active_deadline
 from rstar2_operator.decide.attempt import next_attempt, running_attempt
+from rstar2_operator.decide.deletion import deletion
 from rstar2_operator.decide.ended_attempt import ended_attempt
 from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.failure_policy import failure_policy
@@ -31,6 +32,7 @@ from rstar2_train.api.job import AgenticRLJob
 Policy = Callable[[Facts], Verdict]
 POLICIES: tuple[Policy, ...] = (
     remove_lost_pods,
+    deletion,
     ttl_after_finished,
     active_deadline,
     suspend,

@@ -63,6 +63,7 @@ def _of_state(state: str, new: Status) -> list[JobEvent]:
         "Preparing": JobEvent(NORMAL, "Preparing", message, "Prepare"),
         "Restarting": JobEvent(WARNING, "Restarting", message, "Restart"),
         "Suspending": JobEvent(NORMAL, "Suspending", message, "Suspend"),
+        "Deleting": JobEvent(NORMAL, "Deleting", message, "Delete"),
         "Suspended": JobEvent(NORMAL, "Suspended", message, "Suspend"),
         "Succeeded": JobEvent(NORMAL, "Succeeded", _summary(new), "Finish"),
         "Failed": JobEvent(WARNING, "Failed", message, "Finish"),

@@ -39,7 +39,7 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
                           wake_at=exit_deadline(observed))  # fmt: skip
     report = observed.child("Job", names.report(observed.name))
     reported = report is not None and job_finished_at(report) is not None
-    deadline = _requested_at(observed, report, now) + REPORT_SECONDS
+    deadline = report_requested_at(observed, report, now) + REPORT_SECONDS
     without_storage = facts.preparation in ("missing", "failed")
     ended = without_storage or reported or now >= deadline
     pods = running_pods(observed, except_roles=["report"])
@@ -52,8 +52,8 @@ def _finalize(facts: Facts, *, ending: Ending, reason: str, message: str) -> Pla
                       wake_at=None if ended else deadline)  # fmt: skip
 
 
-def _requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:
-    """When the report was first required. The API server may reject the Job, so its creation is not enough."""
+def report_requested_at(observed: ObservedJob, report: Object | None, now: float) -> float:
+    """Return when the report was first required. The API server may reject the Job, so its creation is not enough."""
     since = observed.status.get("finalizingSince")
     if report is None and since is not None:
         return seconds(since)

@@ -9,11 +9,11 @@ from typing import Literal
 from rstar2_operator.observed import Object
 
 Phase = Literal[
-    "Pending", "Preparing", "Running", "Suspending", "Suspended", "Finalizing", "Succeeded", "Failed"
+    "Pending", "Preparing", "Running", "Suspending", "Suspended", "Finalizing", "Deleting", "Succeeded", "Failed"
 ]  # fmt: skip
 FINAL: tuple[Phase, Phase] = ("Succeeded", "Failed")
 """Final phases; the conditions that record them have the same names."""
-Ending = Literal["completed", "failed"]
+Ending = Literal["completed", "failed", "deleted"]
 
 WAITING_FOR_PODS = "WaitingForPodTermination"
 """Reason while pods of an earlier attempt terminate."""
@@ -31,6 +31,8 @@ QUEUED = "Queued"
 """Reason of phase Pending while Kueue has not admitted the job."""
 EVICTED = "Evicted"
 """Reason of phase Suspending after Kueue has evicted the job."""
+DELETING: Literal["Deleting"] = "Deleting"
+"""Phase and reason of a deleted job until its last pod is gone."""
 INVALID_SPEC = "InvalidSpec"
 """Reason of a job whose spec the operator cannot use."""
 
@@ -102,6 +104,8 @@ class Plan:
     """Pods of lost nodes to delete without waiting for their nodes."""
     delete: bool = False
     """Whether the AgenticRLJob itself should be deleted."""
+    release: bool = False
+    """Whether the AgenticRLJob, which was deleted, loses the operator's finalizer."""
     retry_at: float | None = None
     """When the next attempt to run is made; seconds since the epoch. Recorded as status.nextRetryTime."""
     wake_at: float | None = None

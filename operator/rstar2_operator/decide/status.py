@@ -11,9 +11,10 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.decide import disruption, stage_progress, stuck
 from rstar2_operator.decide.conditions import conditions, with_times
+from rstar2_operator.decide.deletion import is_deleted
 from rstar2_operator.decide.diagnostics import Diagnosis, diagnoses
 from rstar2_operator.decide.node_loss import pods_to_move
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
+from rstar2_operator.decide.plan import DELETING, FINAL, INVALID_SPEC, QUEUED, AttemptEnd, Phase, Plan
 from rstar2_operator.decide.plan_fits import plan_fits
 from rstar2_operator.observed import ObservedJob, job_finished_at, ready_of, timestamp
 from rstar2_train.api.contracts import Progress
@@ -81,7 +82,8 @@ def _times(plan: Plan, observed: ObservedJob, *, now: float) -> Status:
         times["suspendedSince"] = old.get("suspendedSince") or timestamp(now)
     elif plan.reason != QUEUED:
         times["activeSince"] = old.get("activeSince") or timestamp(now)
-    if plan.phase == "Finalizing" and plan.report:
+    given_up = plan.phase == DELETING and "finalizingSince" in old
+    if given_up or (plan.phase in ("Finalizing", DELETING) and plan.report):
         times["finalizingSince"] = old.get("finalizingSince") or timestamp(now)
     if plan.phase in FINAL:
         times["completionTime"] = old.get("completionTime") or timestamp(now)
@@ -104,7 +106,9 @@ def invalid_status(
     if old.get("phase") in FINAL:
         return {**old, "observedGeneration": generation}  # nothing reads the spec of a finished job
     phase: Phase
-    if observed.job["spec"].get("suspend"):
+    if is_deleted(observed.job):
+        phase, note = DELETING, "The job is being deleted."
+    elif observed.job["spec"].get("suspend"):
         phase = "Suspending" if running else "Suspended"
         note = "The job is being suspended." if running else "The job is suspended; only its storage is kept."
     else:
@@ -175,6 +179,8 @@ def _stage_phase(stage: Stage, observed: ObservedJob, plan: Plan) -> str:
         return "Pending"
     if plan.phase in ("Failed", "Suspended", "Suspending"):
         return plan.phase
+    if plan.phase == DELETING:
+        return "Suspending"
     if plan.phase == "Finalizing":
         return "Failed" if plan.ending == "failed" else "Succeeded"
     return "Running" if plan.attempt is not None else "Pending"

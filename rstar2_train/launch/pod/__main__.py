@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--head", default="", help="host of index 0; default: from HOSTNAME and --subdomain")
 
     report = commands.add_parser("report", parents=[common], help="write the report and close the MLflow run")
-    report.add_argument("--ending", choices=["completed", "failed"], required=True, help="result of the job")
+    report.add_argument("--ending", choices=["completed", "failed", "deleted"], required=True, help="result of the job")
     return top
 
 

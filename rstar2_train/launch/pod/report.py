@@ -24,7 +24,7 @@ SHIP_SECONDS = 150.0
 """Time limit for MLflow. After it, the pod fails and the Job retries it."""
 
 
-def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "failed"]) -> int:
+def report(job_file: Path, state_root: Path, *, ending: Literal["completed", "failed", "deleted"]) -> int:
     """Write the report, close the run, send unsent tracking events; return the exit code."""
     job = AgenticRLJob.model_validate_json(job_file.read_text(encoding="utf-8"))
     state = JobState(state_root)

@@ -8,7 +8,7 @@ from typing import get_args
 from rstar2_operator.decide.diagnostics import OUT_OF_MEMORY, REASONS, SAME
 from rstar2_operator.decide.disruption import DISRUPTED, EVICTED
 from rstar2_operator.decide.failure_policy import POD_LOST
-from rstar2_operator.decide.plan import INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
+from rstar2_operator.decide.plan import DELETING, INVALID_SPEC, RESTART_REASONS, SCHEDULING_TIMEOUT
 from rstar2_train.api.contracts import Reason
 from scripts.docs.repository import ROOT
 
@@ -24,7 +24,7 @@ def test_failure_modes_page_has_each_reason() -> None:
     problems = REASONS - SAME.keys()
     outcomes = set(get_args(Reason)) - SUCCESSES
     restarts = {text.partition(":")[0] for text in (DISRUPTED, EVICTED, OUT_OF_MEMORY, POD_LOST)}
-    plans = {INVALID_SPEC, SCHEDULING_TIMEOUT, *RESTART_REASONS}
+    plans = {DELETING, INVALID_SPEC, SCHEDULING_TIMEOUT, *RESTART_REASONS}
     assert set(re.findall(r"^### (\w+)$", PAGE, flags=re.MULTILINE)) == (
         problems | outcomes | restarts | plans | JOB_FAILURES
     )

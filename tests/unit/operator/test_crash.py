@@ -84,6 +84,8 @@ def steps(operator: Operator) -> list[Any]:
         lambda: operator.change(executor={"replicas": 3}),
         lambda: operator.change(suspend=True),
         lambda: operator.change(suspend=False),
+        operator.delete,
+        lambda: finish(operator, "demo-report"),
     ]
 
 
@@ -93,7 +95,9 @@ def objects(operator: Operator) -> dict[tuple[str, str], Any]:
     for key, body in operator.api.objects.items():
         meta = body["metadata"]
         annotations = {name: value for name, value in meta.get("annotations", {}).items() if name != names.HASH}
-        result[key] = body.get("spec"), meta.get("labels"), annotations, body.get("rules")
+        result[key] = body.get("spec"), meta.get("labels"), annotations, body.get("rules"), meta.get("finalizers")
+    if ("AgenticRLJob", "demo") not in operator.api.objects:
+        return result
     job = operator.status
     result["status", "demo"] = {name: job[name] for name in ("phase", "restarts", "stage")}
     return result
@@ -123,7 +127,7 @@ async def run(
         return operator, {key for key, _ in before.items() & uids(operator).items()}, dying.requests
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("step", range(7))
 async def test_crash_at_each_request_changes_nothing(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each phase, a kill at any request leads to the objects, Jobs and phase of the undisturbed run."""
     undisturbed, kept, count = await run(monkeypatch, step=step, kill_at=None, after=False)

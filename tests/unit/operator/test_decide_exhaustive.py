@@ -21,7 +21,7 @@ SPEC = {
 }
 FAULTS = [
     *("crash", "misconfigure", "evict", "hang", "lose", "fault", "stick"),
-    *("secret", "status", "unschedulable", "toggle"),
+    *("secret", "status", "unschedulable", "toggle", "delete"),
 ]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
 
@@ -53,7 +53,7 @@ def explore(stages: str, faults: tuple[str, ...], *, attempts: int) -> int:
 
 
 def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, ...]) -> None:
-    """Without a further fault the job ends Succeeded, Failed or Suspended. `ending`: states known to end."""
+    """Without a further fault the job ends Succeeded, Failed, Suspended or deleted. `ending`: states known to end."""
     keys = []
     for _ in range(FAIR_ROUNDS):
         key = cluster.key()

@@ -83,7 +83,7 @@ def test_stuck_restart_counts() -> None:
     cluster.finish_job("demo-g0-1", 137)
     cluster.round()
     assert cluster.running() == ["demo-g0-2"] and cluster.job["status"]["restartsCountedTowardsMax"] == 1
-    cluster.pods = {name: pod for name, pod in cluster.pods.items() if "deletionTimestamp" not in pod["metadata"]}
+    cluster.terminate()
     cluster.now += 7000
     cluster.progress("g0", 2, 2, phase="Starting")  # it resumes at the checkpoint
     cluster.round()

@@ -1,0 +1,164 @@
+"""The deletion of a job: its stages, in every situation, and the finalizer that holds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rstar2_operator import status_writer
+from rstar2_operator.names import FINALIZER
+from rstar2_operator.observed import is_alive
+from rstar2_operator.uninstall import delete_all
+from tests.support.fake_kube_api import Operator, api_error
+from tests.support.simulated_cluster import SimulatedCluster, at_first_stage, in_situation, kinds, manifest
+
+
+def finish(cluster: SimulatedCluster) -> list[str]:
+    """Act until the deleted job is gone. Return the Jobs that were created in this time."""
+    before = len(cluster.created_jobs)
+    for _ in range(6):
+        cluster.round(1)
+        cluster.terminate()
+        if "demo-report" in cluster.running():
+            cluster.finish_job("demo-report", 0)
+    assert cluster.gone and cluster.pods_at_release == []
+    return cluster.created_jobs[before:]
+
+
+def test_deletion_ends_the_attempt_first_and_policies_last() -> None:
+    """Trainer pods with their grace, then engines and judge, then the report, then everything else."""
+    cluster = at_first_stage("g")
+    policies = kinds(cluster, "NetworkPolicy")
+    cluster.delete()
+    plan = cluster.round()
+    assert (plan.phase, plan.reason) == ("Deleting", "Deleting") and "writes a checkpoint first" in plan.message
+    assert kinds(cluster, "Job") == ["demo-prepare"] and "demo-rollout" in kinds(cluster, "Deployment")
+    assert cluster.job["status"]["stages"][0]["phase"] == "Suspending"
+    cluster.terminate()
+    plan = cluster.round()
+    assert kinds(cluster, "Deployment") == kinds(cluster, "StatefulSet") == []
+    assert kinds(cluster, "Job") == ["demo-prepare", "demo-report"] and not cluster.gone
+    arguments = cluster.children["Job", "demo-report"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert arguments[arguments.index("--ending") + 1] == "deleted"
+    cluster.finish_job("demo-report", 0)
+    assert kinds(cluster, "NetworkPolicy") == policies != []
+    cluster.reconcile()
+    assert cluster.gone and cluster.pods_at_release == [] and cluster.children == {}
+
+
+@pytest.mark.parametrize(
+    ("situation", "jobs"),
+    [
+        ("preparing", []),
+        ("running", ["demo-report"]),
+        ("backing off", ["demo-report"]),
+        ("released", ["demo-report"]),
+        ("resuming", ["demo-report"]),
+        ("finalizing", []),  # its report is completed
+        ("succeeded", []),
+    ],
+)
+@pytest.mark.parametrize("suspended", [False, True])
+def test_deletion_in_every_situation(situation: str, jobs: list[str], suspended: bool) -> None:
+    """No new attempt starts, the MLflow run of a started job is closed, and no pod outlives the job."""
+    cluster = in_situation(situation)
+    if suspended:
+        cluster.job["spec"]["suspend"] = True
+        cluster.round()
+        cluster.terminate()
+        cluster.round()
+        jobs = [] if situation in ("preparing", "succeeded") else ["demo-report"]
+    cluster.delete()
+    assert finish(cluster) == jobs
+    cluster.terminate()
+    assert [name for name, pod in cluster.pods.items() if is_alive(pod)] == []
+
+
+def test_deletion_of_a_finished_job_needs_no_operator() -> None:
+    """A job in a final phase has no finalizer."""
+    cluster = in_situation("running")
+    assert cluster.job["metadata"]["finalizers"] == [FINALIZER]
+    cluster = in_situation("succeeded")
+    cluster.delete()
+    assert cluster.gone
+
+
+@pytest.mark.parametrize("fault", ["rejected", "hanging"])
+def test_deletion_waits_for_its_report_only_for_a_limit(fault: str) -> None:
+    """A namespace that is being deleted rejects the report Job; its pod may hang too."""
+    cluster = in_situation("running")
+    cluster.rejected_kinds = {"Job"} if fault == "rejected" else set()
+    cluster.delete()
+    cluster.round()
+    cluster.terminate()
+    plan = cluster.round()
+    limit = 30 if fault == "rejected" else 300
+    assert plan.phase == "Deleting" and plan.wake_at == cluster.now + limit
+    cluster.now += limit
+    cluster.round()
+    cluster.terminate()
+    cluster.round()
+    assert cluster.gone and cluster.pods_at_release == []
+
+
+def test_deletion_in_the_foreground_creates_nothing() -> None:
+    """The garbage collector deletes the objects of the job at the same time, also a new one."""
+    cluster = in_situation("running")
+    cluster.job["metadata"]["finalizers"].append("foregroundDeletion")
+    cluster.delete()
+    cluster.round()
+    cluster.terminate()
+    before = cluster.writes
+    assert cluster.reconcile().release and cluster.writes == before + 1
+    assert "demo-report" not in cluster.created_jobs
+
+
+@pytest.fixture
+def write_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write statuses without a delay."""
+    for name in ("SETTLE_SECONDS", "HOLD_SECONDS", "COUNTS_SECONDS"):
+        monkeypatch.setattr(status_writer, name, 0.0)
+
+
+async def test_deletion_with_orphan_keeps_all_objects() -> None:
+    """With --cascade=orphan the pods are left to the user."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.delete("orphan")
+    before = operator.names("Job")
+    await operator.run()
+    assert operator.api.objects["AgenticRLJob", "demo"]["metadata"]["finalizers"] == ["orphan"]
+    assert operator.names("Job") == before and operator.names("Deployment") != []
+
+
+async def test_uninstall_removes_finalizers_after_its_limit() -> None:
+    """The hook of helm uninstall ends without an operator too."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    await delete_all(operator.api, ("lab",), limit=0.0)  # type: ignore[arg-type]
+    assert ("AgenticRLJob", "demo") not in operator.api.objects
+
+
+async def test_deletion_of_an_invalid_job_ends_its_pods() -> None:
+    """A spec that the operator cannot use does not block the deletion."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    labels = operator.api.objects["Job", "demo-g0-1"]["spec"]["template"]["metadata"]["labels"]
+    operator.api.put({"kind": "Pod", "metadata": {"name": "driver", "labels": labels}, "status": {"phase": "Running"}})
+    operator.change(validation={"data": "report.jsonl", "everySteps": 1})
+    operator.delete()
+    await operator.run()
+    assert operator.status["phase"] == "Deleting" and "is being deleted" in operator.status["message"]
+    assert operator.names("Job") == ["demo-prepare"]
+    operator.api.drop("Pod", "driver")
+    await operator.run()
+    assert ("AgenticRLJob", "demo") not in operator.api.objects
+
+
+@pytest.mark.usefixtures("write_immediately")
+async def test_deletion_rejected_finalizer_is_reported() -> None:
+    """Without the right to patch jobs, a job runs, and the problem is shown."""
+    operator = Operator(manifest("g"))
+    operator.api.rejected_kinds["AgenticRLJob"] = api_error(403, "Forbidden", "cannot patch resource agenticrljobs")
+    await operator.run()
+    assert operator.names("Job") == ["demo-prepare"]
+    assert "cannot patch resource agenticrljobs" in operator.condition("Degraded")["message"]
