@@ -18,6 +18,8 @@ from tests.support.operator_process import OperatorProcess
 
 EVENTS = "/apis/events.k8s.io/v1/namespaces/lab/events"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/lab/networkpolicies"
+APPS = "/apis/apps/v1/namespaces/lab"
+CONFIGS = "/api/v1/namespaces/lab/configmaps"
 FIRST = "demo-s0-1"
 
 
@@ -91,6 +93,36 @@ def test_recreated_job_does_not_inherit_success(jobs: JobController) -> None:
         jobs.play_for(3)
         status = jobs.status("demo")
         assert status["phase"] != "Succeeded" and status["stages"][0]["phase"] == "Pending", status
+
+
+def test_upgrade_touches_no_object_of_a_running_job(jobs: JobController) -> None:
+    """Operators of other versions, newer and older, leave all objects as they are; the next attempt is of the last."""
+    newer = {f"RSTAR2_{role}_IMAGE": f"registry/{role.lower()}:2" for role in ("TRAINER", "ROLLOUT", "JUDGE", "REDIS")}
+    newer |= {"RSTAR2_POD_USER": "1000", "RSTAR2_IMAGE_PULL_POLICY": "Always"}
+    with OperatorProcess(jobs.api.kubeconfig) as operator:
+        jobs.submit("demo", "g")
+        jobs.wait(lambda: jobs.pods() == ["demo-g0-1-0"], "the job does not run")
+        jobs.play_for(2)
+        before = versions(jobs)
+        operator.terminate()
+    for settings in (newer, {}):
+        with OperatorProcess(jobs.api.kubeconfig, **settings) as operator:
+            jobs.wait(lambda: "rstar2_operator_jobs{" in operator.page("/metrics"), "no operator leads")
+            jobs.play_for(1)
+            assert versions(jobs) == before
+            operator.terminate()
+    with OperatorProcess(jobs.api.kubeconfig, **newer):
+        jobs.api.request("DELETE", f"{BATCH}/demo-g0-1", {"propagationPolicy": "Background"})
+        jobs.wait(lambda: jobs.pods() == ["demo-g0-2-0"], "no second attempt")
+        engines = jobs.api.request("GET", f"{APPS}/deployments/demo-rollout")["spec"]["template"]["spec"]
+        assert engines["containers"][0]["image"] == "registry/rollout:2"
+
+
+def versions(jobs: JobController) -> dict[str, str]:
+    """Return UID -> resourceVersion of all objects of the job."""
+    paths = (BATCH, PODS, POLICIES, CONFIGS, f"{APPS}/deployments", f"{APPS}/statefulsets")
+    meta = [each["metadata"] for path in paths for each in jobs.api.request("GET", path)["items"]]
+    return {each["uid"]: each["resourceVersion"] for each in meta}
 
 
 def test_deletion_waits_for_pods_and_reports(jobs: JobController) -> None:

@@ -35,9 +35,9 @@ class JobController:
         """Names of all stage attempts whose pods were created, in order."""
         api.request("POST", "/api/v1/namespaces", {"metadata": {"name": "lab"}})
 
-    def submit(self, name: str, **spec: Any) -> None:
-        """Create a job of one SFT stage, s0, with one trainer pod."""
-        body = manifest("s", **spec)
+    def submit(self, name: str, stages: str = "s", **spec: Any) -> None:
+        """Create a job of one SFT stage, s0, or of other `stages`, with one trainer pod."""
+        body = manifest(stages, **spec)
         body["metadata"] = {"name": name}
         body["spec"]["trainer"]["replicas"] = 1
         self.api.request("POST", JOBS, body)

@@ -51,10 +51,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # else one line per request to the Hub
     try:
+        if unknown:
+            raise ValueError(
+                f"this image does not know the options {' '.join(unknown)}, because the operator is newer. Set "
+                "spec.trainer.image to the operator's version"
+            )
         return _run(args)
     except (OSError, ValueError, KeyError) as error:
         message = str(error) if not isinstance(error, ValidationError) else f"{args.job} is not a valid job: {error}"
