@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SegmentKind = Literal["model", "tool", "prompt"]
 """`prompt`: all tokens before the first trained token of a further sequence (`Trajectory.sequences`)."""
 StopReason = Literal["answered", "length", "max_turns", "tool_overflow", "done", "infrastructure"]
-"""`done`: the environment ended the episode."""
+"""`done`: the environment, or the program of an agent, ended the episode."""
 LostTo = Literal["engine", "judge", "checker", "server"]
 """`server`: an MCP server, an environment, or the program of an agent."""
 

@@ -22,7 +22,7 @@ _STOPS = {
     "answered": "a turn without a call",
     "length": "a limit of tokens: the response is truncated",
     "max_turns": "maxTurns: the calls of the last turn did not run",
-    "done": "the environment has ended the episode",
+    "done": "the environment or the program of the agent has ended the episode",
     "tool_overflow": "the tool output does not fit into maxResponseTokens",
     "infrastructure": "an infrastructure failure",
 }
@@ -43,19 +43,19 @@ def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
     if check.plan.note:
         yield Text(f"note: {check.plan.note}", style="yellow")
     yield Text(f"{TRAINED} trained tokens, {MASKED} masked tokens")
-    yield _heading(f"prompt: {len(trajectory.prompt_ids)} tokens, masked")
-    yield _segment(chat_format, trajectory.prompt_ids, MASKED)
     turn = 0
-    for segment in trajectory.segments:
-        if segment.kind != "model":
-            name = "prompt of the next sequence" if segment.kind == "prompt" else "tool output"
-            yield _heading(f"{name}: {len(segment.token_ids)} tokens, masked")
-            yield _segment(chat_format, segment.token_ids, MASKED)
-            continue
-        yield _heading(f"turn {turn + 1} of the model: {len(segment.token_ids)} tokens, trained")
-        yield _segment(chat_format, segment.token_ids, TRAINED)
-        yield from _calls([call for call in trajectory.calls if call.turn == turn])
-        turn += 1
+    for sequence in trajectory.sequences():
+        yield _heading(f"prompt: {len(sequence.prompt_ids)} tokens, masked")
+        yield _segment(chat_format, sequence.prompt_ids, MASKED)
+        for segment in sequence.segments:
+            if segment.kind == "tool":
+                yield _heading(f"tool output: {len(segment.token_ids)} tokens, masked")
+                yield _segment(chat_format, segment.token_ids, MASKED)
+                continue
+            yield _heading(f"turn {turn + 1} of the model: {len(segment.token_ids)} tokens, trained")
+            yield _segment(chat_format, segment.token_ids, TRAINED)
+            yield from _calls([call for call in trajectory.calls if call.turn == turn])
+            turn += 1
     yield _heading("result")
     if check.turns is not None and turn < len(check.turns):
         yield Text(f"note: {len(check.turns) - turn} turns of the script were not used", style="yellow")

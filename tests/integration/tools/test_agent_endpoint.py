@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 
@@ -18,6 +19,8 @@ from tests.support.model_fixtures import chat_format, model_folder
 
 __all__ = ["chat_format", "model_folder"]
 
+HANGS = 77
+"""Limit of tokens of a request that the engine does not answer."""
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOLS = [{"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": PARAMETERS}}]
 
@@ -27,6 +30,8 @@ async def episode(chat_format: ChatFormat) -> AgentEpisode:
     """An episode whose model calls `double`, then answers."""
 
     async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
+        if max_tokens == HANGS:
+            await asyncio.Event().wait()
         text = "It is 8." if turn % 2 else f"Let me see. {call_text('double', {'a': 4})}"
         ids = [*chat_format.encode(text), chat_format.end_of_turn_id]
         return Generation(ids, [-0.25] * len(ids), "stop", "v1")
@@ -91,3 +96,12 @@ async def test_endpoint_official_client_reads_errors(client: openai.AsyncOpenAI,
         with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
             await other.chat.completions.create(model="any", messages=messages)
     assert not episode.conversations.tree.turns
+
+
+async def test_endpoint_lost_client_cancels_its_request(client: openai.AsyncOpenAI, episode: AgentEpisode) -> None:
+    """A client that gives up frees the engine slot; its turn is not recorded, and the next request is served."""
+    messages: list = [{"role": "user", "content": "Double 4."}]
+    with pytest.raises(openai.APITimeoutError):
+        await client.with_options(timeout=0.5).chat.completions.create(model="any", messages=messages, max_tokens=HANGS)
+    await client.chat.completions.create(model="any", messages=messages)
+    assert len(episode.conversations.tree.turns) == 1
