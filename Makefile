@@ -9,7 +9,7 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-train
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train
 
 ##@ Start here
 help: ## Print this list
@@ -131,6 +131,9 @@ bench-operator: setup ## Measure the operator with 1,000 jobs on a real API serv
 
 bench-pipeline: setup ## Measure the training step as a pipeline: staleness, slow tools, weights (short form: QUICK=1)
 	@$(BIN)/python -m bench.pipeline
+
+bench-failures: setup ## Cause every failure mode on a real API server; writes the table of docs/failure-modes.md
+	@$(BIN)/python -m bench.failure_modes
 
 bench-data: setup ## Measure how many planted overlaps and near duplicates are found in 100,000 problems
 	@$(BIN)/python -m bench.data

@@ -2,7 +2,7 @@
 
 `make bench-operator` writes bench/results/operator.json for 1,000 jobs with 10,000 pods; `QUICK=1` takes 50 jobs and
 prints instead. `python -m bench.operator --jobs N` takes another number. The API server has no controllers: its pods
-are played (bench/operator_cluster.py). Keys of the result:
+are played (tests/support/cluster_player.py). Keys of the result:
 
 - restart_s: from the start of the process until each job has been reconciled once; rss_mib: its memory after that;
 - steady_writes_per_min: write requests without a change in the cluster, apart from the Lease;
@@ -36,9 +36,9 @@ import psutil
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
-from bench.operator_cluster import ClusterPlayer
 from rstar2_operator.client import KubeClient
 from rstar2_operator.informer import CHILDREN
+from tests.support.cluster_player import ClusterPlayer
 from tests.support.kube_apiserver import KubeApiserver, free_port
 from tests.support.simulated_cluster import manifest
 

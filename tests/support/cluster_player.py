@@ -1,7 +1,7 @@
-"""The part of a cluster that bench/operator.py needs besides the API server: controllers and kubelets, played.
+"""Controllers, scheduler and kubelets of a cluster, played on a real API server; for bench/ and tests.
 
-`ClusterPlayer` watches batch Jobs, Deployments and StatefulSets, creates their pods as Running and Ready, and keeps the
-status of the owners. Preparations complete immediately. No container runs.
+`ClusterPlayer` watches batch Jobs, Deployments and StatefulSets, creates their pods as Running and Ready, keeps the
+status of the owners, and deletes the pods of deleted Jobs. Preparations complete immediately. No container runs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class ClusterPlayer:
         self._played: set[tuple[str, int]] = set()
         self.pods: dict[str, list[Body]] = {}
         """Name of the owner -> its pods."""
+        self.starts: dict[str, Body] = {}
+        """Name of an owner -> status in which its pods start, instead of running."""
         self.jobs: dict[str, Body] = {}
         """Batch Jobs by name."""
         self.conditions: dict[str, list[tuple[float, Body]]] = {}
@@ -56,6 +58,8 @@ class ClusterPlayer:
                 async for change, body in self._client.watch(kind, self._namespace, selectors={}, version=version):
                     if change in ("ADDED", "MODIFIED"):
                         self._record(kind, body)
+                    elif change == "DELETED" and kind in OWNERS:
+                        await self._delete_pods(body["metadata"]["name"])
             await asyncio.sleep(0.1)
 
     def _record(self, kind: str, body: Body) -> None:
@@ -74,7 +78,8 @@ class ClusterPlayer:
             self._played.add(played)
             if kind == "Job":
                 self.jobs[owner["metadata"]["name"]] = owner
-            if kind == "Job" and names.STAGE_LABEL not in owner["metadata"]["labels"]:
+            prepares = kind == "Job" and names.STAGE_LABEL not in owner["metadata"]["labels"]
+            if prepares and owner["metadata"]["name"] not in self.starts:
                 await self.finish(owner, "Complete")
             else:
                 await self._create_pods(kind, owner)
@@ -82,6 +87,8 @@ class ClusterPlayer:
     async def _create_pods(self, kind: str, owner: Body) -> None:
         meta, spec = owner["metadata"], owner["spec"]
         count = spec["completions"] if kind == "Job" else spec["replicas"]
+        if count == 0:
+            await self._delete_pods(meta["name"])
         pods = self.pods.setdefault(meta["name"], [])
         for number in range(len(pods), count):
             template = spec["template"]
@@ -102,27 +109,30 @@ class ClusterPlayer:
             if kind == "Job":
                 metadata["labels"] = {**metadata["labels"], names.OF_JOB_LABEL: meta["name"]}
             body: Body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+            start = self.starts.get(meta["name"], {})
             claims = [
                 {"name": each["metadata"]["name"], "emptyDir": {}} for each in spec.get("volumeClaimTemplates", ())
             ]
             volumes = [*template["spec"]["volumes"], *claims]
-            body["spec"] = {**template["spec"], "nodeName": f"node-{number}", "volumes": volumes}
+            node = {} if "Unschedulable" in str(start) else {"nodeName": self.node_of(meta["name"], number)}
+            body["spec"] = {**template["spec"], **node, "volumes": volumes}
             created = await self._client.create(body)
-            running = {"startedAt": timestamp(time.time())}
-            container = {
-                "name": template["spec"]["containers"][0]["name"],
-                "image": "image",
-                "imageID": "image",
-                "ready": True,
-                "restartCount": 0,
-                "state": {"running": running},
-            }
-            status = {"phase": "Running", "conditions": [READY, SCHEDULED], "containerStatuses": [container]}
-            pods.append(await self.set_status("Pod", created, status))
-        status = {"active": count} if kind == "Job" else {"replicas": count, "readyReplicas": count}
+            pods.append(await self.set_status("Pod", created, start or running(created)))
+        ready = 0 if meta["name"] in self.starts else count
+        status = {"active": count, "ready": count} if kind == "Job" else {"replicas": count, "readyReplicas": ready}
         if kind == "StatefulSet":
             status["currentReplicas"] = count
         await self.set_status(kind, owner, status)
+
+    async def _delete_pods(self, owner: str) -> None:
+        for pod in self.pods.pop(owner, []):
+            meta = pod["metadata"]
+            with contextlib.suppress(ApiException):
+                await self._client.delete("Pod", self._namespace, meta["name"], uid=meta["uid"], force=True)
+
+    def node_of(self, owner: str, number: int) -> str:
+        """Return the node of a pod."""
+        return f"node-{number}"
 
     async def set_status(self, kind: str, body: Body, status: Body) -> Body:
         """Replace fields of the status of an object."""
@@ -173,5 +183,18 @@ class ClusterPlayer:
         return None
 
 
+def running(pod: Body) -> Body:
+    """Return the status of a running pod."""
+    container = {
+        "name": pod["spec"]["containers"][0]["name"],
+        "image": "image",
+        "imageID": "image",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": timestamp(time.time())}},
+    }
+    return {"phase": "Running", "conditions": [READY, SCHEDULED], "containerStatuses": [container]}
+
+
 def _version(kind: str) -> str:
-    return {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
+    return {"Pod": "v1", "Node": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
