@@ -42,8 +42,8 @@ WORKLOADS = frozenset({"Deployment", "StatefulSet", "Job"})
 NO_KUEUE = "the cluster has no Kueue with API v1beta2: install Kueue 0.15 or later, or remove spec.queueName"
 
 
-def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, Any]:
-    """Return the object with namespace, owner reference and hash. Pure."""
+def owned(body: dict[str, Any], job: Object, *, keep_claims: bool, spec: str) -> dict[str, Any]:
+    """Return the object with namespace, owner reference and hash; `spec`: the job's `applied_spec`. Pure."""
     meta = job["metadata"]
     body = {**body, "metadata": {**body["metadata"], "namespace": meta["namespace"]}}
     if not (keep_claims and body["kind"] in OWNERLESS):
@@ -57,7 +57,7 @@ def owned(body: dict[str, Any], job: Object, *, keep_claims: bool) -> dict[str, 
                 "blockOwnerDeletion": True,
             }
         ]
-    own = {names.HASH: _digest(body), names.SPEC: _applied_spec(job)}
+    own = {names.HASH: _digest(body), names.SPEC: spec}
     body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), **own}
     return body
 
@@ -66,8 +66,8 @@ def _digest(value: object) -> str:
     return hashlib.sha256(as_json(value).encode()).hexdigest()[:32]
 
 
-def _applied_spec(job: Object) -> str:
-    """`GENERATION.DIGEST` of a job; the digest leaves out the fields that change no pod."""
+def applied_spec(job: Object) -> str:
+    """Return `GENERATION.DIGEST` of a job; the digest leaves out the fields that change no pod."""
     spec = {field: value for field, value in job["spec"].items() if field not in WITHOUT_PODS}
     for role in SCALED:
         spec[role] = {field: value for field, value in (spec.get(role) or {}).items() if field != "replicas"}

@@ -67,18 +67,24 @@ class WatchCache:
         return key
 
     def record_child(self, kind: str, body: Object, *, gone: bool) -> Key | None:
-        """Record a child, or its deletion. Return the key of its job, None if it belongs to no job."""
+        """Record a child, or its deletion. Return the key of its job, None if no job sees a change.
+
+        A newer version with the same kept fields (records.py) is no change: kubelets write much that no policy reads.
+        """
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
         key, name = _key(body, owner), body["metadata"]["name"]
         table: dict[Any, Record] = self._pods[key] if kind == "Pod" else self._children[key]
-        self._store(table, name if kind == "Pod" else (kind, name), kind, body, key, gone=gone)
+        entry = name if kind == "Pod" else (kind, name)
+        before = table.get(entry)
+        self._store(table, entry, kind, body, key, gone=gone)
+        after = table.get(entry)
         if kind == "Pod" and key in self._jobs and is_true(body, "DisruptionTarget"):
             self._disrupted[key].add(labels(body).get(names.OF_JOB_LABEL, ""))
         if key not in self._jobs and not table:  # the last child of a deleted job
             self._pods.pop(key, None) if kind == "Pod" else self._children.pop(key, None)
-        return key
+        return None if before is not None and after is not None and after.only_newer(before) else key
 
     def _store(self, table: dict[Any, Record], entry: Any, kind: str, body: Object, key: Key, *, gone: bool) -> bool:
         """Write an object to a table, or remove it; False if the table has a newer one or the object is deleted."""

@@ -16,6 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import logs
 from rstar2_operator.apply import (
     NameConflict,
+    applied_spec,
     apply,
     changed,
     delete,
@@ -44,7 +45,7 @@ from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.drift import DriftCorrections, drifted
 from rstar2_operator.metrics import Metrics, figures_of
-from rstar2_operator.observed import Object, ObservedJob
+from rstar2_operator.observed import Object, ObservedJob, as_json
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
@@ -81,6 +82,8 @@ class Reconciler:
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._corrections = DriftCorrections()
         self._quota = QuotaReader(client)
+        self._contexts: dict[Key, tuple[str, tuple[BuildContext | None, str]]] = {}
+        """Job -> its metadata and spec as JSON, and the result of their validation."""
         self._with_secret: dict[Key, str] = {}
         """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
 
@@ -110,12 +113,13 @@ class Reconciler:
             self._queue.drop_timer(key)
             self._status_writer.forget(key)
             self._with_secret.pop(key, None)
+            self._contexts.pop(key, None)
             self._corrections.forget(key)
             self._quota.forget(key)
             self._metrics.forget(key)
             return False  # the garbage collector deletes the objects of the job
         now, rejected = time.time(), list[Diagnosis]()
-        context, errors = self._validated(observed)
+        context, errors = self._validated(key, observed)
         if context is None:
             running = bool(prunable(observed, (), now=now))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
@@ -156,7 +160,9 @@ class Reconciler:
             self._with_secret.pop(key, None)
         if self._has_secret(key, observed) or not has_secret_consumers(observed):
             return observed
-        if await is_missing(self._client, owned(secret(context), observed.job, keep_claims=True)):
+        if await is_missing(
+            self._client, owned(secret(context), observed.job, keep_claims=True, spec=applied_spec(observed.job))
+        ):
             return replace(observed, secret_missing=True)
         self._with_secret[key] = observed.job["metadata"]["uid"]
         return observed
@@ -175,8 +181,15 @@ class Reconciler:
     def _has_secret(self, key: Key, observed: ObservedJob) -> bool:
         return bool(self._with_secret.get(key) == observed.job["metadata"]["uid"])
 
-    def _validated(self, observed: ObservedJob) -> tuple[BuildContext | None, str]:
-        """The builders' input, or every error of a spec that the schema could not reject."""
+    def _validated(self, key: Key, observed: ObservedJob) -> tuple[BuildContext | None, str]:
+        """The builders' input, or every error of a spec that the schema could not reject. Computed once per spec."""
+        text = as_json([observed.job["metadata"], observed.job["spec"]])
+        known = self._contexts.get(key)
+        if known is None or known[0] != text:
+            known = self._contexts[key] = text, self._validate(observed)
+        return known[1]
+
+    def _validate(self, observed: ObservedJob) -> tuple[BuildContext | None, str]:
         job, issues = check(dict(observed.job))
         if job is None:
             return None, "\n".join(str(issue) for issue in issues if not issue.warning)
@@ -199,7 +212,8 @@ class Reconciler:
         keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
         has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
         desired = objects(context, plan, has_secret=has_secret)
-        bodies = [owned(body, observed.job, keep_claims=keep_claims) for body in desired]
+        spec = applied_spec(observed.job)
+        bodies = [owned(body, observed.job, keep_claims=keep_claims, spec=spec) for body in desired]
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
         blocked, transient = False, list[Exception]()

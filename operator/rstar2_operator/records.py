@@ -17,12 +17,14 @@ from typing import Any
 
 Object = Mapping[str, Any]
 
-METADATA = frozenset({"managedFields", "generateName", "selfLink"})
-"""Fields of metadata that are not kept, of every kind."""
+METADATA = frozenset({"managedFields", "generateName", "selfLink", "resourceVersion"})
+"""Fields of metadata that are not kept, of every kind. `Record.version` has the resourceVersion."""
 POD_SPEC = ("nodeName", "schedulerName", "schedulingGates")
 """Fields of a pod's spec that are kept."""
 POD_STATUS = ("phase", "reason", "message", "conditions")
 """Fields of a pod's status that are kept, apart from its containers."""
+CONDITION = ("type", "status", "reason", "lastTransitionTime")
+"""Fields of a pod's condition that are kept; the message only of one that is not True."""
 CONTAINER_STATUS = ("name", "ready", "started", "restartCount", "state", "lastState")
 JOB_SPEC = frozenset({"template", "selector"})
 """Fields of a batch Job's spec that are not kept."""
@@ -42,6 +44,10 @@ class Record:
     """Its resourceVersion, which the API server increases with every write to any object of a kind."""
     data: bytes
     """JSON of the kept fields."""
+
+    def only_newer(self, other: Record) -> bool:
+        """Whether this is a newer version of the other one, with the same kept fields."""
+        return self.version > other.version and (self.uid, self.data) == (other.uid, other.data)
 
     def body(self) -> Object:
         """Return the object. Each call returns a new one."""
@@ -98,7 +104,14 @@ def _pod_spec(spec: Object) -> dict[str, Any]:
 
 def _pod_status(status: Object) -> dict[str, Any]:
     kept = {field: status[field] for field in POD_STATUS if field in status}
+    if "conditions" in kept:
+        kept["conditions"] = [_condition(each) for each in kept["conditions"]]
     for field in ("initContainerStatuses", "containerStatuses"):
         if status.get(field):
             kept[field] = [{name: each[name] for name in CONTAINER_STATUS if name in each} for each in status[field]]
     return kept
+
+
+def _condition(condition: Object) -> dict[str, Any]:
+    fields = CONDITION if condition.get("status") == "True" else (*CONDITION, "message")
+    return {field: condition[field] for field in fields if field in condition}

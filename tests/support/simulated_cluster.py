@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator.apply import CREATE_ONLY, changed, must_wait, owned, rejection
+from rstar2_operator.apply import CREATE_ONLY, applied_spec, changed, must_wait, owned, rejection
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.decide import decide
 from rstar2_operator.decide.deletion import has_finalizer, is_deleted, needs_finalizer
@@ -159,7 +159,7 @@ class SimulatedCluster:
         """Return the objects of a plan."""
         context = replace(build_context(self.spec(), OperatorSettings()), placements=placements(self.observed()))
         desired = objects(context, plan, has_secret=has_secret)
-        return [owned(body, self.job, keep_claims=True) for body in desired]
+        return [owned(body, self.job, keep_claims=True, spec=applied_spec(self.job)) for body in desired]
 
     def _apply(self, body: dict[str, Any]) -> None:
         key = body["kind"], body["metadata"]["name"]

@@ -144,3 +144,19 @@ def test_cache_snapshot_is_not_shared() -> None:
     cache.record_job(job(1, phase="Running"), gone=False)
     snapshot(cache).job["status"]["phase"] = "Failed"
     assert snapshot(cache).status == {"phase": "Running"}
+
+
+def test_cache_change_that_nobody_reads_concerns_no_job() -> None:
+    """A newer version of a pod with another message of a true condition wakes no job; a change of its phase does."""
+    cache = WatchCache()
+    cache.record_job(job(1), gone=False)
+    ready = {"type": "Ready", "status": "True", "message": "first"}
+    pod = child(5, name="demo-rollout-0") | {"kind": "Pod"}
+    pod["status"] = {"phase": "Running", "conditions": [ready]}
+    assert cache.record_child("Pod", pod, gone=False) == KEY
+    later = {**pod, "metadata": {**pod["metadata"], "resourceVersion": "6"}}
+    later["status"] = {"phase": "Running", "conditions": [{**ready, "message": "second"}]}
+    assert cache.record_child("Pod", later, gone=False) is None
+    failed = {**later, "metadata": {**pod["metadata"], "resourceVersion": "7"}, "status": {"phase": "Failed"}}
+    assert cache.record_child("Pod", failed, gone=False) == KEY
+    assert cache.record_child("Pod", failed, gone=True) == KEY

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator import names
-from rstar2_operator.apply import owned
+from rstar2_operator.apply import applied_spec, owned
 from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.decide.plan import Plan, StageAttempt
 from rstar2_operator.drift import KINDS, as_applied, drifted
@@ -27,7 +27,7 @@ def everything() -> dict[tuple[str, str], Body]:
     assert job is not None, problems
     plan = Plan(phase="Running", stage="g0", prepare=True, serving=True, attempt=StageAttempt("g0", 1))
     made = [
-        owned(body, data, keep_claims=True)
+        owned(body, data, keep_claims=True, spec=applied_spec(data))
         for body in objects(build_context(job, OperatorSettings()), plan, has_secret=True)
     ]
     return {(body["kind"], body["metadata"]["name"]): copy.deepcopy(body) for body in made}

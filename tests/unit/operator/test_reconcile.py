@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ UNSCHEDULED = {
     "phase": "Pending",
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}],
 }
+NOTES = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,11 @@ def write_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(status_writer, "HOLD_SECONDS", 0.0)
     monkeypatch.setattr(status_writer, "COUNTS_SECONDS", 0.0)
+
+
+def wake(operator: Operator) -> None:
+    """Change an object of the job, so that the job is reconciled."""
+    operator.api.edit("ConfigMap", "demo-progress", data={"note": str(next(NOTES))})
 
 
 async def test_reconcile_rejected_claim_blocks_all_pods() -> None:
@@ -163,7 +170,7 @@ async def test_reconcile_late_watch_keeps_the_release() -> None:
     await operator.until(lambda: operator.status.get("nextRetryTime") is not None)
     operator.api.drop("Pod", "demo-g0-1-0")
     for _ in range(3):
-        operator.api.edit("ConfigMap", "demo-progress")
+        wake(operator)
         await operator.run()
     assert operator.names("Job") == ["demo-prepare"] and operator.condition("PodsScheduled")["status"] == "False"
     timeouts = [event for event in operator.api.events if event["reason"] == "SchedulingTimeout"]
@@ -207,7 +214,7 @@ async def test_reconcile_new_process_checks_the_secret_once() -> None:
     operator.api.requests.clear()
     operator.restart()
     await operator.run()
-    operator.api.edit("ConfigMap", "demo-progress")
+    wake(operator)
     await operator.run()
     assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
 
@@ -306,7 +313,7 @@ async def test_reconcile_drift_is_corrected_once_per_minute(monkeypatch: pytest.
     await operator.run()
     assert len(operator.api.requests) == 1
     monkeypatch.setattr(drift, "CORRECTION_SECONDS", 0.0)
-    operator.api.edit("ConfigMap", "demo-progress")
+    wake(operator)
     await operator.run()
     assert operator.api.objects["NetworkPolicy", "demo-executor"]["spec"] == policy
 
@@ -324,10 +331,10 @@ async def test_reconcile_rejected_correction_stays_reported(monkeypatch: pytest.
             "Service/demo-redis: ApplyRejected: Invalid: spec.ports[1].name"
             in operator.condition("Degraded")["message"]
         )
-        operator.api.edit("ConfigMap", "demo-progress")
+        wake(operator)
     operator.api.rejected_kinds.clear()
     monkeypatch.setattr(drift, "CORRECTION_SECONDS", 0.0)
-    operator.api.edit("ConfigMap", "demo-progress")
+    wake(operator)
     await operator.run()
     assert operator.api.objects["Service", "demo-redis"]["spec"] == right
     assert operator.condition("Degraded")["status"] == "False"
@@ -347,7 +354,7 @@ async def test_reconcile_normalised_object_is_left_alone(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(operator.api, "put", in_its_own_way)
     await operator.start_stage("g0")
-    operator.api.edit("ConfigMap", "demo-progress")
+    wake(operator)
     await operator.run()
     wrote = [request for request in operator.api.requests if request[1] == "Deployment"]
     assert len(wrote) == len(set(wrote)) == 3
