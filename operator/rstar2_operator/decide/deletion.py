@@ -13,7 +13,7 @@ from rstar2_operator.decide.facts import Facts
 from rstar2_operator.decide.finalize import REPORT_SECONDS, report_requested_at
 from rstar2_operator.decide.plan import DELETING, FINAL, Plan, Verdict, listed
 from rstar2_operator.decide.pod_termination import running_pods
-from rstar2_operator.observed import Object, is_true, job_finished_at
+from rstar2_operator.observed import Object, ObservedJob, is_true, job_finished_at
 
 CREATION_SECONDS = 30.0
 """Maximum wait for the creation of the report Job; a namespace that is being deleted rejects it."""
@@ -30,7 +30,7 @@ def deletion(facts: Facts) -> Verdict:
     due = _report_due(facts)
     if due is not None and facts.now < due:
         return _deleting(facts, "Writing the report and closing the MLflow run.", report=True, wake_at=due)
-    if pods := running_pods(observed):
+    if pods := running_pods(observed) or _controllers(observed):
         return _deleting(facts, f"Waiting for pods to terminate: {listed(pods)}.")
     return _deleting(facts, "No pod is left.", release=True)
 
@@ -64,6 +64,15 @@ def _report_due(facts: Facts) -> float | None:
         return None
     limit = CREATION_SECONDS if report is None else REPORT_SECONDS
     return report_requested_at(observed, report, facts.now) + limit
+
+
+def _controllers(observed: ObservedJob) -> list[str]:
+    """The names of the objects that create pods: the watch of their pods may be late."""
+    return sorted(
+        name
+        for (kind, name), child in observed.children.items()
+        if kind in ("Deployment", "StatefulSet") or (kind == "Job" and job_finished_at(child) is None)
+    )
 
 
 def is_deleted(job: Object) -> bool:
