@@ -37,7 +37,7 @@ from tests.support.simulated_cluster import manifest
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "failure_modes.json"
 PAGE = ROOT / "docs" / "failure-modes.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+START, END = "<!-- measured: start -->", "<!-- measured: end -->"
 JOBS = f"/apis/rstar2.dev/v1alpha1/namespaces/{NAMESPACE}/agenticrljobs"
 PARALLEL = 12
 LONGEST = 90.0
@@ -54,12 +54,12 @@ async def cause_all(modes: tuple[FailureMode, ...] = MODES) -> list[dict[str, An
             playing = asyncio.create_task(player.run())
             slots = asyncio.Semaphore(PARALLEL)
 
-            async def one(number: int, mode: FailureMode) -> dict[str, Any]:
+            async def row(number: int, mode: FailureMode) -> dict[str, Any]:
                 async with slots:
                     return await _cause(mode, Scene(f"job-{number}", player, client, api))
 
             try:
-                rows = await asyncio.gather(*(one(number, mode) for number, mode in enumerate(modes)))
+                rows = await asyncio.gather(*(row(number, mode) for number, mode in enumerate(modes)))
             finally:
                 playing.cancel()
                 await asyncio.gather(playing, return_exceptions=True)
@@ -165,9 +165,9 @@ def main() -> None:
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
+    before, _, rest = page.partition(START)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{START}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
     print(table(rows))
 
 

@@ -91,7 +91,7 @@ class FailureMode:
     component: str
     fault: str
     reason: str
-    """What a condition of the job must name: its reason, or the first word of a message in it."""
+    """Reason that a condition of the job must name, itself or in its message."""
     cause: Act
     """Cause the fault in the running job."""
     cure: Act | None = None
@@ -314,10 +314,10 @@ MODES: tuple[FailureMode, ...] = (
     *(
         _starts(
             role,
-            "no node has room",
+            "no node has capacity",
             "Unschedulable",
             _pending(scheduled=False, message="0/8 nodes are available: 8 Insufficient amd.com/gpu."),
-            "a node has room",
+            "a node has capacity",
         )
         for role in ("trainer", *_ROLES)
     ),
@@ -353,8 +353,8 @@ MODES: tuple[FailureMode, ...] = (
     _attempt("has a bug", "Defect", 70, outcome="Defect"),
     _attempt("finds bad data", "BadData", 78, outcome="BadData", recovery="none: the job fails", final=True),
     FailureMode("rollout", "a quota rejects its pods", "ReplicaFailure", _reject_pods, _restore_pods, "the quota has "
-                "room"),
-    FailureMode("Secret", "is deleted, and a pod starts anew", "SharedSecretMissing", _delete_secret,
+                "capacity"),
+    FailureMode("Secret", "is deleted, and a pod is recreated", "SharedSecretMissing", _delete_secret,
                 recovery="new Secret, new attempt"),
     FailureMode("ConfigMap", "the progress is changed by hand", "InvalidProgressReport", _garble_progress,
                 _restore_progress, "the orchestrator writes it again"),

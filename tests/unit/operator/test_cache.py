@@ -146,7 +146,7 @@ def test_cache_snapshot_is_not_shared() -> None:
     assert snapshot(cache).status == {"phase": "Running"}
 
 
-def test_cache_change_that_nobody_reads_concerns_no_job() -> None:
+def test_cache_change_of_unread_fields_wakes_no_job() -> None:
     """A newer version of a pod with another message of a true condition wakes no job; a change of its phase does."""
     cache = WatchCache()
     cache.record_job(job(1), gone=False)
