@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -99,7 +100,7 @@ class Agent:
         appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`).
         """
         budget = self.sampling.max_response_tokens
-        ids = list(trajectory.prompt_ids)
+        ids = array("i", trajectory.prompt_ids)  # packed once; each request copies its bytes
         model_text: list[str] = []
         display_text: list[str] = []
         stop: StopReason | None = None
@@ -112,7 +113,7 @@ class Agent:
             turn = await generate(ids, max_tokens=remaining, turn=trajectory.turns)
             trajectory.turns += 1
             trajectory.segments.append(Segment.sampled(turn, seconds=time.monotonic() - started))
-            ids += turn.token_ids
+            ids.extend(turn.token_ids)
             text, calls = await self._read_turn(turn)
             model_text.append(text)
             display_text.append(text)
@@ -153,7 +154,7 @@ class Agent:
     async def _append_reply(
         self,
         trajectory: Trajectory,
-        ids: list[int],
+        ids: array[int],
         display_text: list[str],
         responses: Sequence[str],
         *,
@@ -169,7 +170,7 @@ class Agent:
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
-        ids += reply_ids
+        ids.extend(reply_ids)
         display_text += [self.chat_format.end_of_turn, reply]
         return None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rstar2_train.api.roles import ModelSource
 from rstar2_train.data.problems import Problem
+from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.tools.toolset import Toolset, builtin_toolset
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ DEFAULT_PROMPT_PREFIX = (
 )
 """Put before every problem when the job sets no prefix."""
 
-INLINE_TOKENS, INLINE_CHARACTERS = 1024, 4096
+INLINE_TOKENS, INLINE_CHARACTERS = 4096, 4096
 """Longest input that is decoded or encoded in the event loop: less than 2 ms. A hand-over to a thread costs 0.1 ms."""
 
 _MODEL_MARK = "QZMODELTURNZQ"
@@ -168,14 +169,17 @@ class ChatFormat:
         ids: list[int] = self._encoding(text).ids
         return ids
 
+    @cached_property
+    def _byte_decoder(self) -> ByteDecoder | None:
+        return ByteDecoder.of(self._fast)
+
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens included. Other threads run meanwhile if it is long."""
-        ids = list(token_ids)
-        if len(ids) <= INLINE_TOKENS:
-            text: str = self._fast.decode(ids, skip_special_tokens=False)
-        else:
-            (text,) = self._fast.decode_batch([ids], skip_special_tokens=False)
-        return text
+        """Return the text of token ids, special tokens included."""
+        if self._byte_decoder is not None:
+            return self._byte_decoder.decode(token_ids)
+        # Only the batch function of the tokenizer releases the interpreter lock.
+        (text,) = self._fast.decode_batch([list(token_ids)], skip_special_tokens=False)
+        return str(text)
 
     def _encoding(self, text: str) -> Encoding:
         # Only the batch functions of the tokenizer release the interpreter lock.

@@ -1,6 +1,7 @@
 """Conversations as tokens: rollouts and demonstrations, under several chat templates."""
 
 import copy
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rstar2_train.api.roles import ModelSource
+from rstar2_train.rollout.byte_decoder import ByteDecoder
 from rstar2_train.rollout.chat_format import (
     DEFAULT_PROMPT_PREFIX,
     DEFAULT_SYSTEM_PROMPT,
     INLINE_CHARACTERS,
-    INLINE_TOKENS,
     ChatFormat,
     ChatFormatError,
     tool_message,
@@ -221,5 +222,15 @@ def test_encode_and_decode_long_text_equal_short(chat_format: ChatFormat) -> Non
     assert len(text) > INLINE_CHARACTERS
     ids = chat_format.encode(text)
     assert ids == chat_format._fast.encode(text, add_special_tokens=False).ids
-    assert len(ids) > INLINE_TOKENS
-    assert chat_format.decode(ids) == chat_format._fast.decode(ids, skip_special_tokens=False) == text
+    assert chat_format.decode(ids) == text
+
+
+def test_decode_equals_the_tokenizer(chat_format: ChatFormat) -> None:
+    """Any tokens have the tokenizer's text: every single one, random ones with invalid UTF-8, and unknown ids."""
+    source = random.Random(0)
+    most = chat_format._fast.get_vocab_size() + 3
+    rows = [[token] for token in range(most)] + [[source.randrange(most) for _ in range(40)] for _ in range(500)]
+    for ids in rows:
+        assert chat_format.decode(ids) == chat_format._fast.decode(ids, skip_special_tokens=False)
+    vocabulary = {"é": 0, "Ċ": 1, "日本": 2, "a b": 3}  # a byte, a line break, and added tokens of other characters
+    assert ByteDecoder(vocabulary).decode([1, 2, 3, 0, 9]) == "\n日本a b\ufffd"
