@@ -12,7 +12,7 @@ import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import aiohttp
 
 from rstar2_train.inference.engine_load import EngineLoad
-from rstar2_train.inference.turn_wire import SIZES, TurnPart, decode_part, encode_request, frame_bytes
+from rstar2_train.inference.turn_wire import PartReader, TurnPart, encode_request
 from rstar2_train.weights.transfer import Offer, TensorInfo, update_info
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
@@ -153,6 +153,8 @@ class EngineClient:
         Raises EngineUnavailable when the engine cannot serve it now, EngineRejected when the request is invalid.
         """
         turn = turn or SampledTurn()
+        if turn.finish_reason is not None:  # cancelled after its last part
+            return turn.generation()
         turn.resume()
         parameters: dict[str, Any] = {
             "max_tokens": max_tokens - len(turn.token_ids),
@@ -160,15 +162,17 @@ class EngineClient:
             "top_p": top_p,
             "seed": seed,
             "stop_token_ids": list(stop_ids),
+            **({} if self._part_tokens is None else {"part_tokens": self._part_tokens}),
         }
-        if self._part_tokens is not None:
-            parameters["part_tokens"] = self._part_tokens
-        body = encode_request(parameters, [*prompt_ids, *turn.token_ids])
+        body, reader = encode_request(parameters, prompt_ids, turn.token_ids), PartReader()
         async with self._request("POST", "/rstar2/generate", seconds=60 + max_tokens / 5, data=body) as response:
             while turn.finish_reason is None:
-                sizes = await response.content.readexactly(SIZES.size)
-                part = decode_part(sizes, await response.content.readexactly(frame_bytes(sizes)))
-                turn.add(part, url=self.url)
+                if not (data := await response.content.readany()):
+                    raise EngineUnavailable(f"{self.url} closed the connection in the middle of a turn")
+                for part in reader.feed(data):
+                    turn.add(part, url=self.url)
+            with suppress(aiohttp.ClientError, OSError):  # a reply that is not read to its end costs its connection
+                await response.content.readany()
         return turn.generation()
 
     async def healthy(self) -> bool:
@@ -384,7 +388,7 @@ class EngineClient:
                 raise EngineUnavailable(f"{self.url}{path} returned {response.status}: {text}")
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
 
     async def _text(self, path: str) -> str:

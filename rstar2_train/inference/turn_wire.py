@@ -19,7 +19,7 @@ from typing import Any
 SIZES = struct.Struct("<II")
 """The start of a frame: bytes of its head, number of its tokens."""
 TOKEN_BYTES = LOGPROB_BYTES = 4
-PART_TOKENS = 512
+PART_TOKENS = 1024
 """Tokens of a part, if the request has no `part_tokens`. Each part costs the driver 0.1 ms."""
 MOST_HEAD_BYTES = 1 << 20
 """Largest head of a frame; a larger one is not of this protocol."""
@@ -39,10 +39,10 @@ class TurnPart:
     """Why the engine failed in the middle of the turn."""
 
 
-def encode_request(parameters: dict[str, Any], token_ids: Sequence[int]) -> bytes:
-    """Return the body of a request."""
+def encode_request(parameters: dict[str, Any], *token_ids: Sequence[int]) -> bytes:
+    """Return the body of a request: its tokens are those of all `token_ids`. An array of int is not converted."""
     head = _json(parameters)
-    return SIZES.pack(len(head), len(token_ids)) + head + _bytes("i", token_ids)
+    return b"".join([SIZES.pack(len(head), sum(map(len, token_ids))), head, *(_bytes("i", part) for part in token_ids)])
 
 
 def decode_request(body: bytes) -> tuple[dict[str, Any], list[int]]:
@@ -71,25 +71,41 @@ def encode_part(part: TurnPart) -> bytes:
     return b"".join((sizes, text, _bytes("i", part.token_ids), _bytes("f", part.logprobs)))
 
 
-def frame_bytes(sizes: bytes) -> int:
-    """Return the bytes of a reply's frame after its sizes. Raises ValueError for another format."""
-    head_bytes, count = SIZES.unpack(sizes)
-    if head_bytes > MOST_HEAD_BYTES:
-        raise ValueError(f"a frame has a head of {head_bytes} bytes")
-    return int(head_bytes + (TOKEN_BYTES + LOGPROB_BYTES) * count)
+class PartReader:
+    """Decodes the frames of a reply from its bytes, as they arrive."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: bytes) -> list[TurnPart]:
+        """Return the parts that are complete with `data`. Raises ValueError for another format."""
+        data = self._data + data if self._data else data
+        parts: list[TurnPart] = []
+        start = 0
+        while len(data) >= start + SIZES.size:
+            head_bytes, count = SIZES.unpack_from(data, start)
+            if head_bytes > MOST_HEAD_BYTES:
+                raise ValueError(f"a frame has a head of {head_bytes} bytes")
+            head = start + SIZES.size
+            tokens = head + head_bytes
+            logprobs = tokens + TOKEN_BYTES * count
+            end = logprobs + LOGPROB_BYTES * count
+            if len(data) < end:
+                break
+            parts.append(_part(data[head:tokens], data[tokens:logprobs], data[logprobs:end]))
+            start = end
+        self._data = data[start:]
+        return parts
 
 
-def decode_part(sizes: bytes, rest: bytes) -> TurnPart:
-    """Return the part in a frame: its sizes, and the `frame_bytes(sizes)` bytes after them."""
-    head_bytes, count = SIZES.unpack(sizes)
-    middle = head_bytes + TOKEN_BYTES * count
-    head = json.loads(rest[:head_bytes])
+def _part(head: bytes, tokens: bytes, logprobs: bytes) -> TurnPart:
+    fields = json.loads(head)
     return TurnPart(
-        token_ids=_list("i", rest[head_bytes:middle]),
-        logprobs=_list("f", rest[middle:]),
-        versions=[(str(version), int(start)) for version, start in head["versions"]],
-        finish_reason=head.get("finish_reason"),
-        error=head.get("error", ""),
+        token_ids=_list("i", tokens),
+        logprobs=_list("f", logprobs),
+        versions=[(str(version), int(start)) for version, start in fields["versions"]],
+        finish_reason=fields.get("finish_reason"),
+        error=fields.get("error", ""),
     )
 
 
@@ -98,7 +114,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def _bytes(kind: str, values: Sequence[int] | Sequence[float]) -> bytes:
-    numbers = array(kind, values)
+    numbers = array(kind, values)  # a copy of the bytes, if it is such an array
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

@@ -2,18 +2,18 @@
 
 import math
 import struct
+from array import array
 
 import pytest
 
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable, SampledTurn
 from rstar2_train.inference.turn_wire import (
     SIZES,
+    PartReader,
     TurnPart,
-    decode_part,
     decode_request,
     encode_part,
     encode_request,
-    frame_bytes,
 )
 
 
@@ -24,17 +24,25 @@ def float32(value: float) -> float:
 
 def test_request_and_part_keep_their_values() -> None:
     """The tokens and the float32 log-probabilities of an engine arrive exactly; other bodies are refused."""
-    assert decode_request(encode_request({"seed": 2**62}, [0, 7, 2**31 - 1])) == ({"seed": 2**62}, [0, 7, 2**31 - 1])
+    tokens = [0, 7, 2**31 - 1]
+    assert decode_request(encode_request({"seed": 2**62}, tokens)) == ({"seed": 2**62}, tokens)
+    assert encode_request({}, array("i", tokens), [4]) == encode_request({}, [*tokens, 4])
     part = TurnPart([1, 2], [float32(-0.1), -9999.0], [("v", 0), ("ü", 1)], "stop")
-    frame = encode_part(part)
-    sizes, rest = frame[: SIZES.size], frame[SIZES.size :]
-    assert frame_bytes(sizes) == len(rest)
-    assert decode_part(sizes, rest) == part
+    assert PartReader().feed(encode_part(part)) == [part]
     for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
         with pytest.raises(ValueError, match="body"):
             decode_request(body)
     with pytest.raises(ValueError, match="head of"):
-        frame_bytes(SIZES.pack(2**31, 0))
+        PartReader().feed(SIZES.pack(2**31, 0))
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 50, 1000])
+def test_parts_arrive_in_any_pieces(size: int) -> None:
+    """The network may split and join frames anywhere."""
+    parts = [TurnPart([at] * at, [-1.0] * at, [("v", 0)]) for at in range(5)] + [TurnPart([], [], [], error="x")]
+    data = b"".join(map(encode_part, parts))
+    reader = PartReader()
+    assert [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])] == parts
 
 
 def test_sampled_turn_continues_with_its_versions() -> None:
