@@ -2,7 +2,8 @@
 
 The agent loop, the engine client and the chat format run against a stub engine in another process, which answers after
 a delay with 2,000 tokens. Prompts have 4,000 tokens. One trajectory in ten is hostile: its turns are nothing but tags,
-or its tool prints as much as the judge passes on.
+or its tool prints as much as the judge passes on. The trajectories follow each other for a while, so that connections
+are open and the requests spread over time; only then the measurement starts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ HOSTILE = 10
 TURNS = 2
 DELAY = (20.0, 40.0)
 """Seconds that the stub takes for a turn, as a real engine: 1,000 trajectories make 33 requests per second."""
+WARM_UP = 45.0
 
 
 class _Judge:
@@ -67,13 +70,13 @@ def measure(*, quick: bool) -> dict[str, Any]:
     stub = multiprocessing.get_context("spawn").Process(target=_serve, args=(port, replies), daemon=True)
     stub.start()
     try:
-        return asyncio.run(_measure(chat_format, port, rounds=1 if quick else 3))
+        return asyncio.run(_measure(chat_format, port, seconds=45 if quick else 180))
     finally:
         stub.terminate()
         stub.join()
 
 
-async def _measure(chat_format: ChatFormat, port: int, *, rounds: int) -> dict[str, Any]:
+async def _measure(chat_format: ChatFormat, port: int, *, seconds: float) -> dict[str, Any]:
     agent = Agent(
         chat_format=chat_format,
         sampling=Sampling(max_response_tokens=12_288, max_turns=10),
@@ -94,7 +97,7 @@ async def _measure(chat_format: ChatFormat, port: int, *, rounds: int) -> dict[s
         async def trajectory(number: int) -> None:
             nonlocal requests
             hostile = number % HOSTILE == 0
-            for _ in range(rounds):
+            while True:
                 record = Trajectory(prompt_id="p", sample=number, prompt_ids=prompt)
 
                 async def generate(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
@@ -106,18 +109,31 @@ async def _measure(chat_format: ChatFormat, port: int, *, rounds: int) -> dict[s
 
                 await agent.run(record, generate=generate, executor=_Judge(hostile=hostile and number % 20 == 0))
 
-        started, cpu = time.monotonic(), time.process_time()
         async with LoopLag() as lag:
-            await asyncio.gather(*(trajectory(number) for number in range(CONCURRENT)))
-        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+            tasks = [asyncio.create_task(trajectory(number)) for number in range(CONCURRENT)]
+            await asyncio.sleep(WARM_UP)
+            lag.take(1.0)
+            before, started, cpu = requests, time.monotonic(), time.process_time()
+            await asyncio.sleep(seconds)
+            measured, elapsed, cpu = requests - before, time.monotonic() - started, time.process_time() - cpu
+            p50, p99, longest = (round(1000 * lag.quantile(fraction), 2) for fraction in (0.5, 0.99, 1.0))
+            for task in tasks:
+                task.cancel()
+            failures = [
+                each
+                for each in await asyncio.gather(*tasks, return_exceptions=True)
+                if not isinstance(each, asyncio.CancelledError)
+            ]
+            if failures:
+                raise RuntimeError(f"{len(failures)} trajectories failed") from failures[0]
     return {
-        "loop_cpu_ms_per_request": round(1000 * cpu / requests, 3),
-        "loop_lag_p99_ms": round(1000 * lag.quantile(0.99), 2),
+        "loop_cpu_ms_per_request": round(1000 * cpu / measured, 3),
+        "loop_lag_p99_ms": p99,
         "loop": {
-            "requests": requests,
-            "requests_per_second": round(requests / seconds, 1),
-            "lag_p50_ms": round(1000 * lag.quantile(0.5), 2),
-            "lag_max_ms": round(1000 * lag.quantile(1.0), 1),
+            "requests": measured,
+            "requests_per_second": round(measured / elapsed, 1),
+            "lag_p50_ms": p50,
+            "lag_max_ms": longest,
         },
     }
 
@@ -148,9 +164,10 @@ def _serve(port: int, replies: dict[str, list[int]]) -> None:
         await response.prepare(request)
         parts = bodies[_KINDS[parameters["seed"]]]
         seconds = random.uniform(*DELAY)
-        for part in parts:
-            await asyncio.sleep(seconds / len(parts))
-            await response.write(part)
+        with suppress(ConnectionError):  # at the end of the measurement
+            for part in parts:
+                await asyncio.sleep(seconds / len(parts))
+                await response.write(part)
         return response
 
     async def health(_: web.Request) -> web.Response:
