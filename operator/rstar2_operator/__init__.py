@@ -13,4 +13,5 @@
 - `reconcile.py`: cache to plan to writes; `apply.py`: server-side apply and deletion; `drift.py`: changes by others.
 - `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.
 - `workqueue.py`: keys with deduplication and backoff; `serving_manifests.py`: objects of `rstar2 serve` on a cluster.
+- `uninstall.py`: the hook of `helm uninstall` that deletes all jobs first.
 """
