@@ -9,7 +9,8 @@ CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
-  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train
+  bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train \
+  bench-environments
 
 ##@ Start here
 help: ## Print this list
@@ -143,3 +144,6 @@ bench-memory: setup ## Compare the memory model of rstar2 plan with real trainin
 
 bench-train: setup ## Measure the training step on the CPU against TRL's and a naive one (short form: QUICK=1)
 	@$(BIN)/python -m bench.train_compare
+
+bench-environments: setup ## Measure a second domain learned from its reward, equal rollouts, and attacks (QUICK=1)
+	@$(BIN)/python -m bench.environments

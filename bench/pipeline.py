@@ -41,7 +41,11 @@ def main() -> None:
         results = json.loads(RESULTS.read_text(encoding="utf-8"))
     for key in wanted:
         measured = importlib.import_module(KEYS[key]).measure(quick=quick)
-        results[key] = {**measured, "command": _command(key), "commit": _commit(), "machine": _machine()}
+        results[key] = measured | {
+            "command": _command(key),
+            "commit": describe_commit(),
+            "machine": describe_machine(),
+        }
         text = json.dumps(results, indent=1) + "\n"
         if not quick:
             RESULTS.write_text(text, encoding="utf-8")
@@ -52,13 +56,15 @@ def _command(key: str) -> str:
     return f"python -m bench.pipeline --only {key}"
 
 
-def _commit() -> str:
+def describe_commit() -> str:
+    """Return the short id of the commit that is measured."""
     return subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
 
 
-def _machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
+    """Return the cores and the processor of this machine."""
     return {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()}
 
 

@@ -32,20 +32,23 @@ CHAT_TEMPLATE = """\
 """Messages in ChatML form, without a tool schema: the system prompt names the tool."""
 
 
-def write_policy(directory: Path, *, texts: Iterable[str], seed: int) -> None:
-    """Create `directory` with config, tokenizer (trained on `texts`) and random weights (determined by `seed`)."""
+def write_policy(directory: Path, *, texts: Iterable[str], seed: int, pieces: str = PIECES) -> None:
+    """Create `directory` with config, tokenizer (trained on `texts`) and random weights (determined by `seed`).
+
+    `pieces`: pre-tokenizer of another task.
+    """
     directory.mkdir(parents=True)
-    _write_tokenizer(directory, texts=texts)
+    _write_tokenizer(directory, texts=texts, pattern=pieces)
     _write_weights(directory, seed=seed)
 
 
-def _write_tokenizer(directory: Path, *, texts: Iterable[str]) -> None:
+def _write_tokenizer(directory: Path, *, texts: Iterable[str], pattern: str) -> None:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
