@@ -25,6 +25,8 @@ class JudgeLimits(ApiModel):
     """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 16
     """Processes and threads."""
+    file_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = 0
+    """Bytes of files in /tmp/out that are returned; 0: none. Not for cells of a session."""
 
     @classmethod
     def from_spec(cls, spec: JudgeLimitsSpec) -> JudgeLimits:

@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import dataclass
 
+from rstar2_train.judge.returned_files import read_files
 from rstar2_train.judge.types import CallResult, Status
 
 MEMORY_EXIT = 85
@@ -28,6 +29,8 @@ class ProcessExit:
     stderr: bytes
     session_lives: bool = False
     """Of a cell: whether its session continues."""
+    files: bytes = b""
+    """Stream of the files that the call returns."""
 
 
 def to_result(process_exit: ProcessExit) -> CallResult:
@@ -58,6 +61,7 @@ def to_result(process_exit: ProcessExit) -> CallResult:
         exit_code=code if process_exit.reason == "exited" else None,
         run_seconds=process_exit.run_seconds,
         session_lives=process_exit.session_lives,
+        files=read_files(process_exit.files),
     )
 
 

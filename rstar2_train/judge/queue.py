@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -35,7 +35,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall
+from rstar2_train.judge.types import SESSION_IDLE_SECONDS, CallResult, QueuedCall, ReturnedFile
 from rstar2_train.utils.auth import REDIS_PASSWORD, read_secret
 
 log = logging.getLogger("rstar2.judge.queue")
@@ -341,10 +341,12 @@ class Consumer:
 def encode_result(id: str, result: CallResult) -> str:
     """Return a call id and its result as JSON."""
     output = (result.stdout, result.stderr)
-    return json.dumps([id, result.status, *output, result.exit_code, result.run_seconds, result.session_lives])
+    files = [asdict(file) for file in result.files]
+    return json.dumps([id, result.status, *output, result.exit_code, result.run_seconds, result.session_lives, files])
 
 
 def decode_result(data: bytes) -> tuple[str, CallResult]:
     """Reverse `encode_result`: return the call id and the result."""
-    id, status, stdout, stderr, exit_code, run_seconds, session_lives = json.loads(data)
-    return id, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, session_lives)
+    id, status, stdout, stderr, exit_code, run_seconds, session_lives, *rest = json.loads(data)
+    files = [ReturnedFile(**file) for file in (rest[0] if rest else ())]  # a worker from before `files` sends none
+    return id, CallResult(status, stdout, stderr, exit_code, 0.0, run_seconds, session_lives, files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -19,6 +19,8 @@ Verb = Literal["call", "script", "open", "cell", "close"]
 """call: a program without a session. script: the same as code-judge runs it: no value is printed, output above the
 limit is cut, and the time limit adds a last line. open: the first cell of a session. cell: a further cell. close: end
 the session."""
+
+SESSION_VERBS: tuple[Verb, ...] = ("open", "cell", "close")
 
 NO_FREE_SLOT = "no sandbox has room for another session\n"
 """stderr of an `internal` result: no slot was free for a new session, and nothing was run."""
@@ -48,6 +50,17 @@ class JudgeUnavailable(Exception):
     """The judge did not answer in spite of retries: an infrastructure failure, never the snippet's."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReturnedFile:
+    """A file that a call wrote into /tmp/out."""
+
+    name: str
+    size: int
+    """Bytes."""
+    content: str | None
+    """Content in base64; None: above the limit of the call."""
+
+
 @dataclass(slots=True)
 class CallResult:
     """The result of one call, as observed by the trusted side."""
@@ -63,6 +76,13 @@ class CallResult:
     """Wall-clock time of the snippet's process."""
     session_lives: bool = False
     """Of a cell: whether its session continues. A cell that exceeds a limit ends it."""
+    files: list[ReturnedFile] = field(default_factory=list)
+    """Files that the call returns, if its limits ask for them."""
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> CallResult:
+        """Reverse `to_dict`. A judge from before `files` sends none."""
+        return cls(**fields | {"files": [ReturnedFile(**file) for file in fields.get("files", ())]})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -87,6 +107,8 @@ class QueuedCall:
     verb: Verb = "call"
     session: str = ""
     """Of a cell: the id of its session."""
+    file_bytes: int = 0
+    """Bytes of the files that it returns; 0: none."""
 
     @classmethod
     def build(
@@ -114,6 +136,7 @@ class QueuedCall:
             deadline=deadline,
             verb=verb,
             session=session,
+            file_bytes=0 if verb in SESSION_VERBS else limits.file_bytes,
         )
 
     @classmethod
@@ -125,7 +148,7 @@ class QueuedCall:
     @property
     def in_session(self) -> bool:
         """Whether it belongs to a session, so that it must run at most once."""
-        return self.verb in ("open", "cell", "close")
+        return self.verb in SESSION_VERBS
 
     def encode(self) -> str:
         """Return the fields, in their order, as a JSON array."""
@@ -142,6 +165,7 @@ class QueuedCall:
                 self.deadline,
                 self.verb,
                 self.session,
+                self.file_bytes,
             ]
         )
 

@@ -11,6 +11,7 @@ long tool output are decoded, parsed and tokenised in a thread, so that one traj
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -21,7 +22,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import Generation
-from rstar2_train.judge.types import CallResult
+from rstar2_train.judge.types import CallResult, ReturnedFile
 from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
 from rstar2_train.tools.parser import ParsedCall, parse_calls, render_fault, render_result
@@ -60,6 +61,20 @@ class TokenGenerator(Protocol):
 
 OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
 """Called with the finished calls of one turn."""
+
+
+_MEDIA_TYPES = mimetypes.MimeTypes(filenames=())
+"""Media types by the suffix of a name; without the files of this machine, so that rollouts have the same text anywhere."""
+
+
+def describe_files(files: Sequence[ReturnedFile], *, limit: int) -> str:
+    """Return the lines of a tool response for the files that a call returns; empty without files. `limit`: in bytes."""
+    lines = []
+    for file in files:
+        kind = _MEDIA_TYPES.guess_type(file.name)[0] or "application/octet-stream"
+        note = "" if file.content is not None else f", not returned: the limit of a call is {limit} bytes"
+        lines.append(f"\n[file {file.name}: {kind}, {file.size} bytes{note}]")
+    return "".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +218,10 @@ class Agent:
             code=call.code,
             stdin=call.stdin,
             status=result.status,
-            response=await self._response(output),
+            response=await self._response(output + describe_files(result.files, limit=limits.file_bytes)),
             queue_seconds=result.queue_seconds,
             run_seconds=result.run_seconds,
+            files=result.files,
         )
 
     async def _response(self, output: str) -> str:

@@ -6,8 +6,9 @@ Resample-on-Correct, the metrics and the reports read them from the trajectory.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rstar2_train.data.problems import Problem
@@ -19,6 +20,8 @@ from rstar2_train.rewards.verify import SnippetRunner
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 
+MAX_CHECKED_BYTES = 512 * 1024
+"""Bytes of the calls' files that a checker gets: with the files of the row they fit into its standard input."""
 _ERRORS = {
     "internal": "the sandbox could not run the answer parser",
     "undecided": "the check of the answer exceeded its limits twice",
@@ -53,7 +56,7 @@ async def score_trajectory(
         model_text=model_text,
         last_turn=last_turn,
         row=_row(trajectory, problem),
-        files=files or {},
+        files={**(files or {}), **returned_files(trajectory.calls)},
         calls=[_call(call) for call in trajectory.calls],
     )
     grade = await rewards.grade(response, problem.reward if problem else "", judge=judge)
@@ -62,6 +65,21 @@ async def score_trajectory(
     if grade.verdict in EXCLUDED:
         trajectory.lost_to = "checker" if grade.reason else "judge"
         trajectory.error = f"{trajectory.lost_to}: {grade.reason or _ERRORS[grade.verdict]}"
+
+
+def returned_files(calls: Sequence[ToolCall]) -> dict[str, bytes]:
+    """Return the files of a rollout's calls as a checker finds them: `out/NAME` -> content.
+
+    Of files with one name it is the last. The newest files have priority: at most MAX_CHECKED_BYTES together.
+    """
+    files: dict[str, bytes] = {}
+    left = MAX_CHECKED_BYTES
+    for file in (file for call in reversed(calls) for file in call.files):
+        name = f"out/{file.name}"
+        if file.content is not None and name not in files and file.size <= left:
+            files[name] = base64.b64decode(file.content)
+            left -= file.size
+    return files
 
 
 def score_episode(trajectory: Trajectory, model_text: str, reward: float | None, *, correct_from: float) -> None:

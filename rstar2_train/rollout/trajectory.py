@@ -1,7 +1,7 @@
 """The record of one rollout: the prompt's tokens, the turns, the tool calls and the verdict.
 
 Scoring, resampling, the update, tracking and analysis read it. Token ids are those that the engine sampled; they are
-never tokenised again. Imports only the standard library and two type names.
+never tokenised again. Imports only the standard library and names of types.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from rstar2_train.judge.types import ReturnedFile
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
 
@@ -76,6 +77,8 @@ class ToolCall:
     """Text that the model received."""
     queue_seconds: float = 0.0
     run_seconds: float = 0.0
+    files: list[ReturnedFile] = field(default_factory=list)
+    """Files that the call wrote into /tmp/out; the model reads only their names, sizes and types."""
 
     @property
     def is_error(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rstar2_train.judge.types import ReturnedFile
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
 FORMAT = b"1"
@@ -41,6 +42,9 @@ _TYPES: dict[str, pa.DataType] = {
     "StopReason": pa.string(),
     "Verdict": pa.string(),
     "LostTo | None": pa.string(),
+    "list[ReturnedFile]": pa.list_(
+        pa.struct([("name", pa.string()), ("size", pa.int64()), ("content", pa.string())])  # content in base64
+    ),
 }
 
 
@@ -123,15 +127,20 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
     """Return a trajectory as plain values. It shares the token lists, which `dataclasses.asdict` would copy."""
     row = _values(trajectory)
     row["segments"] = [_values(segment) for segment in trajectory.segments]
-    row["calls"] = [_values(call) for call in trajectory.calls]
+    row["calls"] = [_values(call) | {"files": list(map(_values, call.files))} for call in trajectory.calls]
     return row
 
 
 def from_row(row: dict[str, Any]) -> Trajectory:
     """Return the trajectory of a complete row of `stream` or `to_row`. A missing column has its default."""
     row["segments"] = [Segment(**segment) for segment in row["segments"]]
-    row["calls"] = [ToolCall(**call) for call in row["calls"]]
+    row["calls"] = [_call_from_row(call) for call in row["calls"]]
     return Trajectory(**row)
+
+
+def _call_from_row(row: dict[str, Any]) -> ToolCall:
+    files = [ReturnedFile(**file) for file in row.get("files") or ()]  # None in a file from before this field
+    return ToolCall(**row | {"files": files})
 
 
 def _group(rows: Iterator[dict[str, Any]]) -> pa.Table:
@@ -140,7 +149,7 @@ def _group(rows: Iterator[dict[str, Any]]) -> pa.Table:
     return pa.concat_tables([pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches])
 
 
-def _values(record: Trajectory | Segment | ToolCall) -> dict[str, Any]:
+def _values(record: Trajectory | Segment | ToolCall | ReturnedFile) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 

@@ -33,6 +33,7 @@ def main(packed: str, module: str, function: str, *, scores: bool) -> None:
         path.write_text(source, encoding="utf-8")
     for name, content in call["files"].items():
         file = FOLDER / name
+        file.parent.mkdir(exist_ok=True)
         file.write_bytes(base64.b64decode(content))
         file.chmod(0o444)
     sys.path.insert(0, str(folder))

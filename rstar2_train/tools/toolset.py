@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "environment/"
 """`Tool.server` of the environment; no name of an MCP server contains a slash."""
+MAX_RETURNED_BYTES = 256 * 1024
+"""Bytes of the files that a call returns."""
 MAX_DETAIL = 200
 """Characters of a message on wrong arguments: a schema's message repeats the value."""
 
@@ -54,6 +56,8 @@ class Tool:
     """Limits of a call; None: the job's."""
     server: str = ""
     """Server that runs the calls; empty: the judge."""
+    returns_files: bool = False
+    """Whether a call returns the files that it writes into /tmp/out."""
 
     @property
     def name(self) -> str:
@@ -64,6 +68,8 @@ class Tool:
         """Return the limits of a call; `limits`: the job's."""
         own = {"wall_seconds": self.wall_seconds, "memory_mib": self.memory_mib}
         given = {name: value for name, value in own.items() if value is not None}
+        if self.returns_files:
+            given["file_bytes"] = MAX_RETURNED_BYTES
         return limits.model_copy(update=given) if given else limits
 
     def snippet(self, code: str, stdin: str, files: Mapping[str, bytes]) -> tuple[str, str]:
@@ -184,6 +190,7 @@ def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
 def load_tool(spec: ToolSpec) -> Tool:
     """Return one tool of `spec.tools`. Raises SourceError for a file that cannot be used."""
     limits: dict[str, Any] = {
+        "returns_files": True,
         "wall_seconds": spec.wall_seconds,
         "memory_mib": None if spec.memory is None else int(amount(spec.memory)) >> 20,
     }

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox.oci_bundle import Isolation
-from rstar2_train.judge.types import MAX_BATCH, Status
+from rstar2_train.judge.types import MAX_BATCH, ReturnedFile, Status
 
 TITLE = "rStar2 Code Judge"
 VERSION = "v1"
@@ -89,6 +89,9 @@ class CallResponse(ApiMessage):
     """Wall-clock time of the process."""
     session_lives: bool
     """Of a cell: whether its session continues."""
+    files: list[ReturnedFile] = []
+    """Files that the program wrote into /tmp/out, if `limits.fileBytes` asks for them: name, size in bytes, and content
+    in base64 (null: above the limit). At most 16."""
 
 
 class BatchResponse(ApiMessage):

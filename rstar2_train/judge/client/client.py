@@ -201,7 +201,7 @@ class JudgeClient:
                 async for line in read_lines(response.content.iter_any()):
                     if line:  # an empty line is a keep-alive
                         fields = json.loads(line)
-                        self._take(batch[fields.pop("index")], CallResult(**fields))
+                        self._take(batch[fields.pop("index")], CallResult.from_dict(fields))
             except (aiohttp.ClientError, OSError) as error:
                 raise _ConnectionLost(f"{type(error).__name__} {error}".strip()) from error
 

@@ -94,7 +94,7 @@ class JudgeSession:
             await asyncio.sleep(delay)
         if status != 200:
             raise JudgeUnavailable(f"{self._url}: HTTP {status}: {text[:500]}")
-        result = CallResult(**json.loads(text))
+        result = CallResult.from_dict(json.loads(text))
         if not result.session_lives:
             self._lost = f"the session ended with an earlier cell: {result.status}\n"
         return result

@@ -147,7 +147,8 @@ static Object *receive(int fd, struct request *request) {
     return code;
 }
 
-/* Waits for the call. Returns (code, whether it is the first cell of a session, time limit of a script or 0). */
+/* Waits for the call. Returns (code, whether it is the first cell of a session, time limit of a script or 0, limit of the
+ * files that it returns or 0). */
 Object *receive_call(rlim_t zygote_bytes, int others) {
     struct request request;
     PyOS_AfterFork_Child();
@@ -161,7 +162,7 @@ Object *receive_call(rlim_t zygote_bytes, int others) {
         close(empty[1]);
     }
     int script_ms = request.verb == SCRIPT ? (int)request.wall_ms : 0;
-    return Py_BuildValue("(Nii)", code, request.verb == OPEN, script_ms);
+    return Py_BuildValue("(Niii)", code, request.verb == OPEN, script_ms, (int)request.file_bytes);
 }
 
 /* next_cell(status): in a session, reports the exit status of its cell and waits for the next one. Returns its code. */

@@ -42,11 +42,11 @@ struct state {
     struct response response;
     struct pollfd polls[4];
     sigset_t mask;
-    size_t payload_bytes, sent, stored[2];
+    size_t payload_bytes, sent, stored[3];
     int fed; /* the whole request is sent */
     volatile int confined; /* set by the child when it is confined, before it unmaps this */
     char scratch[65536];
-    char *payload, *outputs[2];
+    char *payload, *outputs[3]; /* stdout, stderr, files */
 };
 
 static struct state *state;
@@ -105,8 +105,7 @@ static void detach(void) {
     sigprocmask(SIG_UNBLOCK, &state->mask, NULL);
     state->confined = 1;
     munmap(state->payload, payload_limit);
-    munmap(state->outputs[0], output_limit);
-    munmap(state->outputs[1], output_limit);
+    for (int stream = 0; stream < 3; stream++) munmap(state->outputs[stream], output_limit);
     munmap(state, sizeof *state);
 }
 
@@ -229,17 +228,18 @@ static void sweep(pid_t child) {
     }
 }
 
-/* Reads all available output. Returns 0 if the stream is open, 1 at end of file, -1 over the limit. */
+/* Reads all available output. Returns 0 if the stream is open, 1 at end of file, -1 over the limit. Files are cut. */
 static int drain(int fd, int stream) {
     for (;;) {
         ssize_t got = read(fd, state->scratch, sizeof state->scratch);
         if (got < 0) return errno == EINTR ? 0 : (errno == EAGAIN ? 0 : 1);
         if (got == 0) return 1;
-        size_t free_bytes = state->request.output_bytes - state->stored[stream];
+        size_t limit = stream == 2 ? state->request.file_bytes : state->request.output_bytes;
+        size_t free_bytes = limit - state->stored[stream];
         size_t take = (size_t)got < free_bytes ? (size_t)got : free_bytes;
         memcpy(state->outputs[stream] + state->stored[stream], state->scratch, take);
         state->stored[stream] += take;
-        if ((size_t)got > free_bytes && state->request.verb != SCRIPT) return -1; /* the rest of a script's is cut */
+        if ((size_t)got > free_bytes && stream < 2 && state->request.verb != SCRIPT) return -1; /* a script's is cut */
     }
 }
 
@@ -289,6 +289,7 @@ static int reap(int signals, struct child *child) {
 static void drain_rest(struct child *child) {
     if (child->out >= 0 && drain(child->out, 0) < 0) state->response.reason = OUTPUT_LIMIT;
     if (child->err >= 0 && drain(child->err, 1) < 0) state->response.reason = OUTPUT_LIMIT;
+    if (state->request.file_bytes) drain(child->socket, 2);
 }
 
 /* Runs the call or cell in state->request in `child` until its end. Fills state->response; `lives` is whether the child
@@ -297,6 +298,7 @@ static void supervise(int signals, struct child *child) {
     int64_t start = microseconds(), limit = (int64_t)state->request.wall_ms * 1000;
     int64_t deadline = start + limit + (state->request.verb == SCRIPT ? SCRIPT_GRACE_US : 0);
     int exited = 0, reported = 0, in_session = is_of_session(state->request.verb);
+    int returns_files = state->request.file_bytes > 0;
     feed(child);
     while (!exited && !reported && state->response.reason == EXITED) {
         int64_t left = deadline - microseconds();
@@ -307,10 +309,12 @@ static void supervise(int signals, struct child *child) {
         state->polls[0] = (struct pollfd){signals, POLLIN, 0};
         state->polls[1] = (struct pollfd){child->out, POLLIN, 0};
         state->polls[2] = (struct pollfd){child->err, POLLIN, 0};
-        state->polls[3] = (struct pollfd){state->fed && !in_session ? -1 : child->socket, 0, 0};
-        state->polls[3].events = (short)((state->fed ? 0 : POLLOUT) | (in_session ? POLLIN : 0));
+        int reads = in_session || returns_files;
+        state->polls[3] = (struct pollfd){state->fed && !reads ? -1 : child->socket, 0, 0};
+        state->polls[3].events = (short)((state->fed ? 0 : POLLOUT) | (reads ? POLLIN : 0));
         if (poll(state->polls, 4, (int)((left + 999) / 1000)) < 0 && errno != EINTR) die("poll");
         if (state->polls[3].revents && !state->fed) feed(child);
+        if (state->polls[3].revents & ~POLLOUT && returns_files) returns_files = drain(child->socket, 2) == 0;
         for (int stream = 0; stream < 2; stream++) {
             int *fd = stream ? &child->err : &child->out;
             int drained = state->polls[1 + stream].revents ? drain(*fd, stream) : 0;
@@ -355,7 +359,7 @@ static void respond(int signals, int namespaces) {
     uint32_t verb = state->request.verb;
     int status;
     state->response = (struct response){.id = state->request.id, .reason = EXITED};
-    state->sent = state->stored[0] = state->stored[1] = 0;
+    state->sent = state->stored[0] = state->stored[1] = state->stored[2] = 0;
     state->fed = 0;
     if (is_of_session(verb) && session->pid && wait_exit(session->pid, &status, WNOHANG) > 0) clean_up(session, namespaces);
     if ((verb == CLOSE || verb == OPEN) && session->pid) {
@@ -377,8 +381,8 @@ static void respond(int signals, int namespaces) {
 }
 
 /* serve(requests, responses, namespaces, payload bytes, output bytes, other processes of the user, first user id): the
- * loop. In a child, which must run the code, it returns (code, is_session, time limit of a script in ms or 0). Exits
- * when the worker closes the pipe. */
+ * loop. In a child, which must run the code, it returns (code, is_session, time limit of a script in ms or 0,
+ * bytes of files or 0). Exits when the worker closes the pipe. */
 static Object *serve(Object *self, Object *arguments) {
     (void)self;
     int requests, responses, namespaces, payload_bytes, output_bytes, others;
@@ -392,8 +396,7 @@ static Object *serve(Object *self, Object *arguments) {
     find_regions();
     state = shared(sizeof *state);
     state->payload = shared(payload_limit);
-    state->outputs[0] = shared(output_limit);
-    state->outputs[1] = shared(output_limit);
+    for (int stream = 0; stream < 3; stream++) state->outputs[stream] = shared(output_limit);
     sigemptyset(&state->mask);
     sigaddset(&state->mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &state->mask, NULL);
@@ -412,6 +415,7 @@ static Object *serve(Object *self, Object *arguments) {
         if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
         if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
+            state->request.file_bytes > (is_of_session(state->request.verb) ? 0 : output_limit) ||
             state->request.session >= MAX_SESSIONS || state->request.verb > SCRIPT) {
             errno = EMSGSIZE;
             die("request");
@@ -420,9 +424,9 @@ static Object *serve(Object *self, Object *arguments) {
         respond(signals, namespaces);
         state->response.stdout_bytes = (uint32_t)state->stored[0];
         state->response.stderr_bytes = (uint32_t)state->stored[1];
+        state->response.file_bytes = (uint32_t)state->stored[2];
         write_all(responses, &state->response, sizeof state->response);
-        write_all(responses, state->outputs[0], state->stored[0]);
-        write_all(responses, state->outputs[1], state->stored[1]);
+        for (int stream = 0; stream < 3; stream++) write_all(responses, state->outputs[stream], state->stored[stream]);
     }
     if (state->next.pid) kill_child(&state->next);
     _exit(0);

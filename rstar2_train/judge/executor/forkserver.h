@@ -1,8 +1,9 @@
 /* Declarations that both parts of the fork server share: the parent's (forkserver.c) and the child's (child.c).
  *
  * Wire format (little-endian, over one pipe per direction, one call after the other):
- *   request:  struct request, code, stdin;   response: struct response, stdout, stderr.
- * A child reads struct request and the code from its descriptor 0, a socket; all bytes after them are its stdin.
+ *   request:  struct request, code, stdin;   response: struct response, stdout, stderr, files.
+ * A child reads struct request and the code from its descriptor 0, a socket; all bytes after them are its stdin. A call
+ * that returns files writes them to the same socket (program.py).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,13 +25,14 @@ static inline int is_of_session(uint32_t verb) { return verb == OPEN || verb == 
 
 struct request {
     uint64_t id;
-    uint32_t code_bytes, stdin_bytes, wall_ms, memory_mib, output_bytes, processes, verb, session;
+    uint32_t code_bytes, stdin_bytes, wall_ms, memory_mib, output_bytes, processes, verb, session, file_bytes, unused;
 };
 
 struct response {
     uint64_t id;
     int32_t wait_status;
-    uint32_t reason, run_us, stdout_bytes, stderr_bytes, lives; /* lives: whether the session continues */
+    uint32_t reason, run_us, stdout_bytes, stderr_bytes;
+    uint32_t lives, file_bytes, unused; /* lives: whether the session continues */
 };
 
 /* The used part of Python's stable ABI, declared here so that no Python headers must be installed. */

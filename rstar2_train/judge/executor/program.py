@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 FILENAME = "<snippet>"
 MEMORY_EXIT = 85
 """Exit status of a call that ended with an uncaught MemoryError. A snippet that forges it harms only itself."""
+FILES_FOLDER = "/tmp/out"
+"""Folder whose files a call returns, if it asks for them."""
+MAX_FILES, MAX_NAME, FILE_HEADS = 16, 100, 8192
+"""Most files of a call; longest name, and most bytes of all heads on the wire (judge/returned_files.py)."""
 USERS_PER_LANE = 32
 """User ids reserved per lane; USERS in forkserver.c is lower."""
 WARM_UP_FILE = "warm_up.py"
@@ -162,6 +166,29 @@ def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
         source = next_cell(status).decode()
 
 
+def send_files(limit: int) -> None:
+    """Write the files of FILES_FOLDER to descriptor 0, the socket of the parent, for judge/returned_files.py.
+
+    `limit`: bytes on the wire. A file whose content would exceed it is sent without content.
+    """
+    left = limit - FILE_HEADS
+    try:
+        with os.scandir(FILES_FOLDER) as entries:
+            files = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        for name in files[:MAX_FILES]:
+            with open(f"{FILES_FOLDER}/{name}", "rb") as file:  # noqa: PTH123
+                content = file.read(left + 1)
+                size = os.fstat(file.fileno()).st_size
+            kept = len(content) <= left and size == len(content)
+            content = content if kept else b""
+            left -= len(content)
+            data = memoryview(f"{size} {int(kept)} {name[:MAX_NAME]}\n".encode() + content)
+            while data:
+                data = data[os.write(0, data) :]
+    except Exception:  # no folder, a closed socket, no memory: the status of the call is that of its program
+        pass
+
+
 def extra_warm_up(lane: str, folder: str) -> list[str]:
     """Return the program WARM_UP_FILE for the lane `std`, and imports of MODULES_FILE for the lane `packages`.
 
@@ -210,14 +237,21 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     warm_up(lane, folder)
     gc.collect()
     gc.freeze()
-    code, is_session, script_ms = forkserver.serve(*pipes, *settings)
+    code, is_session, script_ms, file_bytes = forkserver.serve(*pipes, *settings)
     gc.enable()
     reseed()
     if is_session:
         run_session(code.decode(), forkserver.next_cell)
     if script_ms:
         exit_at(script_ms)
-    os._exit(run_call(code.decode(), to_the_end=True, run=run_script if script_ms else run_source))
+    own = os.getpid()
+    file_bytes = file_bytes if settings[0] else 0  # without a sandbox, the folder is that of all calls
+    if file_bytes:
+        os.mkdir(FILES_FOLDER)  # noqa: PTH102
+    status = run_call(code.decode(), to_the_end=True, run=run_script if script_ms else run_source)
+    if file_bytes and os.getpid() == own:  # not a child that the program forked
+        send_files(file_bytes)
+    os._exit(status)
 
 
 def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:

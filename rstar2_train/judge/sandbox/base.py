@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rstar2_train.judge.process_exit import ProcessExit
+from rstar2_train.judge.returned_files import stream_bytes
 from rstar2_train.judge.types import MAX_OUTPUT_BYTES, QueuedCall, Verb
 
-REQUEST = struct.Struct("<QIIIIIIII")
-RESPONSE = struct.Struct("<QiIIIII")
+REQUEST = struct.Struct("<QIIIIIIIII4x")
+RESPONSE = struct.Struct("<QiIIIIII4x")
 REASONS = ("exited", "timeout", "output_limit", "setup_failed", "no_session")
 VERBS: dict[Verb, int] = {"call": 0, "open": 1, "cell": 2, "close": 3, "script": 4}
 MAX_SESSIONS = 16
@@ -82,7 +83,8 @@ class Lane:
         code, stdin = call.code.encode(), call.stdin.encode()
         wall_ms = max(1, round(call.wall_seconds * 1000))
         limits = (wall_ms, call.memory_mib, call.output_bytes, call.processes)
-        head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[call.verb], slot)
+        files = stream_bytes(call.file_bytes)
+        head = REQUEST.pack(1, len(code), len(stdin), *limits, VERBS[call.verb], slot, files)
         future: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
         if not self.in_flight:
             self._running_since = time.monotonic()
@@ -99,23 +101,24 @@ class Lane:
         """Split the stream into responses. An invalid response means that the sandbox is compromised: it is stopped."""
         self._buffer += data
         while len(self._buffer) >= RESPONSE.size:
-            id_, wait_status, reason, run_us, out, err, lives = RESPONSE.unpack_from(self._buffer)
+            id_, wait_status, reason, run_us, out, err, lives, files = RESPONSE.unpack_from(self._buffer)
             ended = os.WIFEXITED(wait_status) or os.WIFSIGNALED(wait_status)
-            valid = ended and reason < len(REASONS) and max(out, err) <= MAX_OUTPUT_BYTES
+            valid = ended and reason < len(REASONS) and max(out, err, files) <= MAX_OUTPUT_BYTES
             if not valid or (id_ != 0 and not self.in_flight):
                 self._sandbox.mark_dead()
                 return
-            end = RESPONSE.size + out + err
+            middle, last = RESPONSE.size + out, RESPONSE.size + out + err
+            end = last + files
             if len(self._buffer) < end:
                 return
-            middle = RESPONSE.size + out
             process_exit = ProcessExit(
                 REASONS[reason],
                 wait_status,
                 run_us / 1e6,
                 bytes(self._buffer[RESPONSE.size : middle]),
-                bytes(self._buffer[middle:end]),
+                bytes(self._buffer[middle:last]),
                 bool(lives),
+                bytes(self._buffer[last:end]),
             )
             del self._buffer[:end]
             if id_ == 0:  # the zygote is warmed up

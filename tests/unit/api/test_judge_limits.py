@@ -15,6 +15,7 @@ def test_judge_limits_defaults_equal_the_wire_defaults() -> None:
         "memoryMiB": 512,
         "outputBytes": 65536,
         "processes": 16,
+        "fileBytes": 0,
     }
 
 

@@ -26,21 +26,24 @@ async def test_lane_receive_joins_split_responses() -> None:
     sandbox = FakeSandbox()
     lane = sandbox.lanes["bare"]
     first, second = lane.submit(CALL), lane.submit(CALL)
-    stream = RESPONSE.pack(1, 0, 0, 500_000, 3, 0, 0) + b"one" + RESPONSE.pack(1, 3 << 8, 0, 0, 0, 3, 1) + b"two"
+    stream = (
+        RESPONSE.pack(1, 0, 0, 500_000, 3, 0, 0, 0) + b"one" + RESPONSE.pack(1, 3 << 8, 0, 0, 0, 3, 1, 4) + b"twofile"
+    )
     for byte in stream:
         lane.receive(bytes([byte]))
     assert await first == ProcessExit("exited", 0, 0.5, b"one", b"")
-    assert await second == ProcessExit("exited", 3 << 8, 0.0, b"", b"two", session_lives=True)
+    assert await second == ProcessExit("exited", 3 << 8, 0.0, b"", b"two", session_lives=True, files=b"file")
 
 
 @pytest.mark.parametrize(
     "response",
     [
-        RESPONSE.pack(1, 0x137F, 0, 0, 0, 0, 0),  # stopped, not ended
-        RESPONSE.pack(1, 0, 9, 0, 0, 0, 0),
-        RESPONSE.pack(1, 0, 0, 0, 1 << 31, 0, 0),
+        RESPONSE.pack(1, 0x137F, 0, 0, 0, 0, 0, 0),  # stopped, not ended
+        RESPONSE.pack(1, 0, 9, 0, 0, 0, 0, 0),
+        RESPONSE.pack(1, 0, 0, 0, 1 << 31, 0, 0, 0),
+        RESPONSE.pack(1, 0, 0, 0, 0, 0, 0, 1 << 31),
     ],
-    ids=["wait_status", "reason", "length"],
+    ids=["wait_status", "reason", "length", "files"],
 )
 async def test_lane_receive_invalid_response_ends_sandbox(response: bytes) -> None:
     """A response that the executor cannot have sent means that the sandbox is compromised."""

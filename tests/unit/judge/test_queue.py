@@ -13,7 +13,7 @@ from redis.exceptions import ExecAbortError, OutOfMemoryError, ReadOnlyError, Re
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.queue import connect, decode_result, encode_result, is_transient
-from rstar2_train.judge.types import CallResult, QueuedCall
+from rstar2_train.judge.types import CallResult, QueuedCall, ReturnedFile
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_connect_reports_a_reset_connection_under_uvloop() -> None:
 @given(st.text(), st.text(), st.floats(0.1, 600), st.integers(1, 1000))
 def test_queued_call_decode_reverses_encode(code: str, stdin: str, wall: float, processes: int) -> None:
     """Any call survives the queue."""
-    limits = JudgeLimits(wall_seconds=wall, processes=processes)
+    limits = JudgeLimits(wall_seconds=wall, processes=processes, file_bytes=7)
     call = QueuedCall.build(id="7", reply_to="list", code=code, stdin=stdin, limits=limits, deadline=12.5)
     assert QueuedCall.decode(call.encode().encode()) == call
 
@@ -79,5 +79,7 @@ def test_queued_call_decode_reverses_encode(code: str, stdin: str, wall: float, 
 @given(st.text(), st.text(), st.none() | st.integers(-64, 255))
 def test_result_decode_reverses_encode(stdout: str, stderr: str, exit_code: int | None) -> None:
     """Any result survives the queue."""
-    result = CallResult("error", stdout, stderr, exit_code, 0.0, 1.5)
+    files = [ReturnedFile("plot.png", 3, "AAAA"), ReturnedFile("large", 10**9, None)]
+    result = CallResult("error", stdout, stderr, exit_code, 0.0, 1.5, files=files)
+    assert CallResult.from_dict(result.to_dict()) == result
     assert decode_result(encode_result("id", result).encode()) == ("id", result)

@@ -14,7 +14,7 @@ from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.tools.parser import ParsedCall, parse_calls
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, tools_section
-from rstar2_train.tools.toolset import Toolset, builtin_toolset, load_toolset
+from rstar2_train.tools.toolset import MAX_RETURNED_BYTES, Toolset, builtin_toolset, load_toolset
 
 SOURCE = '''
 from __future__ import annotations
@@ -145,8 +145,10 @@ def test_builtin_toolset_keeps_the_paper_form() -> None:
 def test_limits_of_a_tool_replace_those_of_the_job(toolset: Toolset) -> None:
     """A tool without limits has those of the job."""
     job = JudgeLimits(wall_seconds=2, memory_mib=64)
-    assert toolset.by_name["query"].limits(job) == JudgeLimits(wall_seconds=9, memory_mib=64)
-    assert toolset.by_name[TOOL_NAME].limits(job) == job
+    assert toolset.by_name["query"].limits(job) == JudgeLimits(
+        wall_seconds=9, memory_mib=64, file_bytes=MAX_RETURNED_BYTES
+    )
+    assert toolset.by_name[TOOL_NAME].limits(job) == job.model_copy(update={"file_bytes": MAX_RETURNED_BYTES})
 
 
 @pytest.mark.parametrize(
