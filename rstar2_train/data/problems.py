@@ -19,7 +19,8 @@ from rstar2_train.rewards.instructions import (
     holds_instructions,
     read_instructions,
 )
-from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES
+from rstar2_train.tools.remote_schema import declared_signature
+from rstar2_train.tools.sandbox_program import MAX_FILES_BYTES, SourceError
 from rstar2_train.utils.text import lone_surrogate
 
 __all__ = ["ROLES", "Conversation", "DataError", "Problem", "read_conversations", "read_problems"]
@@ -50,11 +51,13 @@ class Problem:
     """Name in the sandbox and path of each file that function tools and checkers read."""
     data: str = ""
     """Further data of the row for its checker, as JSON; empty: none."""
+    functions: str = ""
+    """Functions that the row declares instead of the job's tools, as a JSON list; empty: none."""
 
     @property
     def has_own_tools(self) -> bool:
         """Whether the calls of this row differ from those of other rows."""
-        return self.tools is not None or bool(self.files)
+        return self.tools is not None or bool(self.files) or bool(self.functions)
 
     def read_files(self) -> dict[str, bytes]:
         """Return the content of the row's files by name. Raises OSError."""
@@ -64,9 +67,12 @@ class Problem:
         """Return the row of a data file; unset fields of tools and reward are left out."""
         row = asdict(self)
         extras = {"tools": self.tools and list(self.tools), "reward": self.reward, "files": dict(self.files)}
-        extras["data"] = json.loads(self.data) if self.data else None
+        extras |= {name: json.loads(text) if text else None for name, text in self._json_fields().items()}
         kept = {name: value for name, value in extras.items() if value or (name == "tools" and value is not None)}
         return {name: value for name, value in row.items() if name not in extras} | kept
+
+    def _json_fields(self) -> dict[str, str]:
+        return {"data": self.data, "functions": self.functions}
 
     @property
     def as_is(self) -> bool:
@@ -106,6 +112,7 @@ def read_problems(path: Path) -> Iterator[Problem]:
             reward=text_field(row, "reward", where, default=""),
             files=_files(row, where, folder=path.parent),
             data="" if row.get("data") is None else json.dumps(row["data"], ensure_ascii=False),
+            functions=_functions(row, where),
         )
         if problem.id in seen:
             raise DataError(
@@ -150,6 +157,20 @@ def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{where}: tools must be a list of names of spec.tools, got {brief(names)}")
     return tuple(names)
+
+
+def _functions(row: dict[str, Any], where: str) -> str:
+    """Return the functions of a row as JSON; empty: none."""
+    functions = row.get("functions")
+    if functions is None:
+        return ""
+    try:
+        names = [declared_signature(function)["function"]["name"] for function in functions]
+    except (SourceError, TypeError) as error:
+        raise DataError(f"{where}: functions must be a list of {{name, description, parameters}}: {error}") from error
+    if not names or len(set(names)) < len(names):
+        raise DataError(f"{where}: functions must have different names, and at least one function: {names}")
+    return json.dumps(functions, ensure_ascii=False)
 
 
 def _files(row: dict[str, Any], where: str, *, folder: Path) -> tuple[tuple[str, str], ...]:

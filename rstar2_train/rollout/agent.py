@@ -64,7 +64,7 @@ OnCalls = Callable[[Sequence[ToolCall]], Awaitable[None]]
 
 
 _MEDIA_TYPES = mimetypes.MimeTypes(filenames=())
-"""Media types by the suffix of a name; without the files of this machine, so that rollouts have the same text anywhere."""
+"""Media types by the suffix of a name, without the files of this machine: rollouts have the same text anywhere."""
 
 
 def describe_files(files: Sequence[ReturnedFile], *, limit: int) -> str:
@@ -75,6 +75,13 @@ def describe_files(files: Sequence[ReturnedFile], *, limit: int) -> str:
         note = "" if file.content is not None else f", not returned: the limit of a call is {limit} bytes"
         lines.append(f"\n[file {file.name}: {kind}, {file.size} bytes{note}]")
     return "".join(lines)
+
+
+def _declared_call(call: ParsedCall, turn: int) -> ToolCall:
+    """Return a call of a function that the row declares: it is not run."""
+    status = call.fault or "ok"
+    response = render_fault(call) if call.fault else ""
+    return ToolCall(turn=turn, name=call.name, code=call.code, stdin="", status=status, response=response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,8 @@ class Agent:
         `on_calls`: called with the calls of a turn when all of them have finished, for example to stream them.
 
         The budget `sampling.max_response_tokens` includes tool output. Tool output that would exhaust it is not
-        appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`).
+        appended (stop reason `tool_overflow`). The calls of the last allowed turn are not run (`max_turns`). Calls of
+        functions that the row declares are not run either: they are the answer.
         """
         budget = self.sampling.max_response_tokens
         ids = array("i", trajectory.prompt_ids)  # packed once; each request copies its bytes
@@ -135,6 +143,9 @@ class Agent:
             if turn.finish_reason != "stop":
                 stop = "length"
             elif not calls:
+                stop = "answered"
+            elif self.tools.is_declared:
+                trajectory.calls += [_declared_call(call, trajectory.turns - 1) for call in calls]
                 stop = "answered"
             elif trajectory.turns >= self.sampling.max_turns:
                 stop = "max_turns"

@@ -235,7 +235,7 @@ def _episode_seed(problem: Problem, context: RolloutContext) -> int:
 
 def row_agent(agent: Agent, problem: Problem) -> Agent:
     """Return the agent loop of one row: the tools that it allows, and its files, which are read from disk here."""
-    return replace(agent, row_tools=agent.tools.select(problem.tools), files=problem.read_files())
+    return replace(agent, row_tools=agent.tools.select(problem.tools, problem.functions), files=problem.read_files())
 
 
 def _tool(agent: Agent, judge: JudgeClient) -> AbstractAsyncContextManager[ToolExecutor]:

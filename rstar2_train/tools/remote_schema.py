@@ -48,6 +48,18 @@ def remote_signature(name: str, description: str, schema: Mapping[str, Any]) -> 
     return {"type": "function", "function": function}
 
 
+def declared_signature(function: Any) -> dict[str, Any]:
+    """Return the signature of a function that a row of data declares: `{name, description, parameters}`.
+
+    Raises SourceError for a function that cannot be used.
+    """
+    given = function if isinstance(function, Mapping) else {}
+    name, description, parameters = given.get("name"), given.get("description", ""), given.get("parameters")
+    if not (isinstance(name, str) and name and isinstance(description, str) and isinstance(parameters, Mapping)):
+        raise SourceError(f"not a function with a name, a description and parameters: {json.dumps(function)[:80]}")
+    return remote_signature(name, description, parameters)
+
+
 def lenient_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema by which arguments are checked here: without regular expressions of the server."""
     return _without(parameters, _SLOW)

@@ -24,7 +24,7 @@ from rstar2_train.api.tasks import EnvironmentSpec, MCPServerSpec, ToolSpec
 from rstar2_train.tools.environment import EnvironmentTools, read_environment
 from rstar2_train.tools.function_schema import read_signature
 from rstar2_train.tools.mcp_session import list_tools
-from rstar2_train.tools.remote_schema import lenient_schema, remote_signature
+from rstar2_train.tools.remote_schema import declared_signature, lenient_schema, remote_signature
 from rstar2_train.tools.sandbox_program import SourceError, function_input, function_program, read_sources
 from rstar2_train.tools.schema import JUPYTER, TOOL_NAME, TOOLS, qwen_tools_section, tools_section
 from rstar2_train.utils.run_apart import run_apart
@@ -88,6 +88,8 @@ class Toolset:
     """MCP servers of the tools."""
     environment: EnvironmentTools | None = None
     """Environment of each rollout, which runs the tools with server ENVIRONMENT."""
+    is_declared: bool = False
+    """Whether a row declares them and nothing runs: the calls of a turn are its answer, and end the rollout."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Tool]:
@@ -99,11 +101,14 @@ class Toolset:
         """Whether the calls are cells of a session."""
         return JUPYTER in self.by_name
 
-    def select(self, names: Iterable[str] | None) -> Toolset:
+    def select(self, names: Iterable[str] | None, functions: str = "") -> Toolset:
         """Return the tools with these names, in the job's order; None: all. Raises ValueError for an unknown name.
 
-        The tools of the environment are always selected.
+        The tools of the environment are always selected. `functions`: those that the row declares instead (JSON).
         """
+        if functions:
+            signatures = map(declared_signature, json.loads(functions))
+            return Toolset(tuple(Tool(signature, _any_arguments) for signature in signatures), is_declared=True)
         if names is None:
             return self
         allowed = set(names)
@@ -228,6 +233,17 @@ def _program_reader(properties: Mapping[str, Any]) -> Callable[[dict[str, Any]],
     return read
 
 
+def _any_arguments(arguments: dict[str, Any]) -> tuple[str, str]:
+    """Return the arguments of a declared function as JSON. The reward of the row checks them."""
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise ValueError("the arguments are nested too deep") from None
+    if lone_surrogate(text):
+        raise ValueError("an argument holds half a surrogate pair")
+    return text, ""
+
+
 def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tuple[str, str]]:
     """Return a function that checks arguments by a JSON schema, strictly, and returns them as JSON."""
     from jsonschema import Draft202012Validator
@@ -236,17 +252,15 @@ def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tupl
     validator = Draft202012Validator({"additionalProperties": False, **schema})
 
     def read(arguments: dict[str, Any]) -> tuple[str, str]:
+        text_and_stdin = _any_arguments(arguments)
         try:
             error = best_match(validator.iter_errors(arguments))
-            text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except RecursionError:
             raise ValueError("the arguments are nested too deep") from None
         if error is not None:
             place = ".".join(map(str, error.absolute_path))
             message = f'"{place}": {error.message}' if place else error.message
             raise ValueError(message if len(message) <= MAX_DETAIL else f"{message[:MAX_DETAIL]}...")
-        if lone_surrogate(text):
-            raise ValueError("an argument holds half a surrogate pair")
-        return text, ""
+        return text_and_stdin
 
     return read

@@ -203,4 +203,4 @@ def _turns(request: CheckRequest, job: AgenticRLJob, problem: Problem, chat_form
         return read_script(request.script)
     rule = TaskRewards(job.spec.rewards).rule(problem.reward)
     answer = "" if problem.as_is else problem.answer
-    return default_script(chat_format.tools.select(problem.tools), answer=answer, reward=rule.type)
+    return default_script(chat_format.tools.select(problem.tools, problem.functions), answer=answer, reward=rule.type)

@@ -149,10 +149,12 @@ def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
     """Tools, reward, files and data of a row are read; a Filter stage writes them for another folder."""
     (tmp_path / "shop.db").write_bytes(b"x")
     row = {"id": "a", "problem": "?", "answer": "1", "tools": [], "reward": "sql", "data": {"hidden": [1]}}
+    row["functions"] = [{"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}]
     (problem,) = read_problems(_jsonl(tmp_path, row | {"files": {"shop.sqlite": "shop.db"}}))
     assert (problem.tools, problem.reward, problem.data) == ((), "sql", '{"hidden": [1]}')
     assert problem.files == (("shop.sqlite", str(tmp_path / "shop.db")),) and problem.has_own_tools
     assert problem.read_files() == {"shop.sqlite": b"x"}
+    assert json.loads(problem.functions) == row["functions"]
     (tmp_path / "other").mkdir()
     assert list(read_problems(_jsonl(tmp_path / "other", problem.to_row()))) == [problem]
 
@@ -161,6 +163,11 @@ def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"tools": "query"}, "tools must be a list of names"),
+        (
+            {"functions": [{"name": "add"}]},
+            "functions must be a list of {name, description, parameters}: not a function",
+        ),
+        ({"functions": []}, "at least one function"),
         ({"files": ["a"]}, "files must be an object"),
         ({"files": {"../a": "a"}}, "must be a file name without a folder"),
         ({"files": {"a": "missing"}}, "files: a: no such file: "),

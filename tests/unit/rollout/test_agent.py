@@ -203,6 +203,29 @@ def test_run_row_tools_and_files_reach_the_program(chat_format: ChatFormat, tmp_
     assert json.loads(stdin) == {"arguments": {"sql": "x"}, "files": files} and limits.wall_seconds == 9
 
 
+def test_run_declared_functions_are_the_answer(chat_format: ChatFormat) -> None:
+    """Functions that a row declares are in its prompt and do not run: their calls end the rollout."""
+    functions = [{"name": name, "description": "Adds.", "parameters": {"type": "object"}} for name in ("add", "mul")]
+    problem = Problem("p", "Add.", "[]", functions=json.dumps(functions))
+    own = ChatFormat(
+        chat_format.tokenizer, system_prompt="Act.\n{tools}", tools=load_toolset([ToolSpec(name=TOOL_NAME)])
+    )
+    for form, head in ((own, "Act.\n"), (chat_format, "# Tools")):
+        text = form.decode(form.problem_ids(problem))
+        assert f"system\n{head}" in text and '"name": "mul"' in text and TOOL_NAME not in text and "boxed" not in text
+    agent = Agent(chat_format=own, sampling=Sampling(max_turns=1), rollout=RolloutSpec(), limits=JudgeLimits())
+    turn = call_text("add", {"a": [1, "x"]}) + call_text("sub", {}) + "<tool_call>\n{\n</tool_call>"
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=own.problem_ids(problem))
+    recorder = Recorder()
+    asyncio.run(row_agent(agent, problem).run(trajectory, generate=Script(own, [turn]), executor=recorder))
+    assert (trajectory.stop, trajectory.turns, recorder.seen) == ("answered", 1, [])
+    assert [(call.name, call.code, call.status) for call in trajectory.calls] == [
+        ("add", '{"a": [1, "x"]}', "ok"),
+        ("sub", "", "unknown_tool"),
+        ("", "", "malformed"),
+    ]
+
+
 @dataclass
 class Recorder:
     """Records standard input and limits of each call."""
