@@ -33,5 +33,6 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         return fail(NAME, f"{error.filename or args.folder}: {error.strerror}")
     print(f"{args.folder}: {', '.join(files)}")
-    print(f"Next: cd {args.folder} && rstar2 env check job.yaml --script script.txt")
+    start = "python server.py & " if "server.py" in files else ""
+    print(f"Next: cd {args.folder}; {start}rstar2 env check job.yaml --script script.txt")
     return 0

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("templates")
-TEMPLATES = ("maths", "sql", "science")
+TEMPLATES = ("maths", "sql", "science", "openenv", "calls")
 """Names of the templates."""
 _DATABASE = ".sqlite.sql"
 

@@ -10,6 +10,7 @@ import pytest
 
 from rstar2_train.cli.main import main
 from rstar2_train.data.task_templates import write_template
+from tests.support.servers import running
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 Check = Callable[..., tuple[int, str]]
@@ -20,11 +21,13 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 def check(judge: UnsupervisedJudge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     """A function that runs `rstar2 env check` on a folder, and returns its exit code and its output."""
 
-    def run(folder: Path, row: int = 1, answer: str | None = None) -> tuple[int, str]:
+    def run(folder: Path, row: int = 1, answer: str | None = None, script: Path | None = None) -> tuple[int, str]:
         argv = ["env", "check", str(folder / "job.yaml"), "--row", str(row), "--judge", judge.url]
         if answer is not None:
-            (tmp_path / "turns.txt").write_text(f"<answer>{answer}</answer>")
-            argv += ["--script", str(tmp_path / "turns.txt")]
+            script = tmp_path / "turns.txt"
+            script.write_text(f"<answer>{answer}</answer>")
+        if script is not None:
+            argv += ["--script", str(script)]
         code = main([*argv, "--state", str(tmp_path / "state")])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
@@ -42,6 +45,19 @@ def test_env_check_rewards_known_answers_of_templates(template: str, check: Chec
         assert code == 0, text
         assert "reward: 1 (correct from 1), correct" in text
     assert "reward: 0 (correct from 1), wrong" in check(tmp_path / "new", 2, "\\boxed{1}")[1]
+
+
+def test_env_check_plays_the_game_of_its_template(check: Check, tmp_path: Path) -> None:
+    """The server of the template plays the script of row 1, whose data sets the number."""
+    write_template("openenv", tmp_path / "game")
+    manifest = tmp_path / "game" / "job.yaml"
+    with running(str(tmp_path / "game" / "server.py")) as port:
+        manifest.write_text(manifest.read_text().replace("8765", str(port)))
+        code, text = check(tmp_path / "game", script=tmp_path / "game" / "script.txt")
+        assert code == 0, text
+        assert text.index("higher") < text.index("lower") < text.index("reward: 1 (correct from 1), correct")
+        code, text = check(tmp_path / "game", row=2)
+        assert (code, "reward: 0 (correct from 1), wrong" in text) == (0, True), text
 
 
 @pytest.mark.parametrize(
