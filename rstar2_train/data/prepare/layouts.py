@@ -13,6 +13,7 @@ from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.readers import DataError, brief, first_text, text_field
 from rstar2_train.rewards.instructions import read_instructions
+from rstar2_train.rewards.quantity import check_unit, read_quantity
 
 _DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -96,6 +97,21 @@ def _gpqa(row: dict[str, Any], where: str) -> Row | RemovedRow:
     return _with_id_and_slice(_problem(problem, answer), row, ("Record ID",), slice=domain)
 
 
+def _scibench(row: dict[str, Any], where: str) -> Row | RemovedRow:
+    """Convert a row whose answer is a number, and whose unit may have a power of ten: for a reward of type Numeric."""
+    number, unit = first_text(row, where, "answer_number"), text_field(row, "unit", where, default="").strip()
+    answer = f"{number} \\times {unit}" if unit.lstrip("$ ").startswith("10^") else f"{number} {unit}"
+    quantity = read_quantity(answer)
+    try:
+        check_unit(quantity.unit if quantity else "?")
+    except ValueError as error:
+        return RemovedRow("no-gold-answer", f"{answer!r}: not a number with a known unit: {error}")
+    question = first_text(row, where, "problem_text").strip()
+    unit_line = f"\n\nThe unit of the answer is {unit}." if unit and question else ""
+    source = text_field(row, "source", where, default="").strip()
+    return _with_id_and_slice(_problem(question + unit_line, answer), row, (), slice=source)
+
+
 def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
     """Convert a row whose `instruction_id_list` names checkers, and whose `kwargs` has their arguments and nulls."""
     prompt, names, arguments = first_text(row, where, "prompt"), row.get("instruction_id_list"), row.get("kwargs")
@@ -164,6 +180,9 @@ LAYOUTS: dict[str, DatasetLayout] = {
         DatasetLayout(
             "gpqa", "Idavidrein/gpqa: gpqa_diamond.csv", "benchmark",
             ("Record ID", "Question", *_CHOICES, "High-level domain"), _gpqa,
+        ),
+        DatasetLayout(
+            "scibench", "xw27/scibench", "benchmark", ("problem_text", "answer_number", "unit", "source"), _scibench
         ),
         DatasetLayout(
             "ifeval", "google/IFEval", "benchmark", ("key", "prompt", "instruction_id_list", "kwargs"), _ifeval

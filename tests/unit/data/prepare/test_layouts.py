@@ -32,6 +32,14 @@ OMR = {
     "generated_solution": "<think>...",
     "inference_mode": "cot",
 }
+SCIBENCH = {
+    "problem_text": "Find the work.",
+    "answer_latex": " -6.8 ",
+    "answer_number": "-6.8",
+    "unit": "$10^{-3} \\mathrm{~kJ}$",
+    "source": "atkins",
+    "problemid": " 5.1(a)",
+}
 HMMT = {"problem_idx": 3, "problem": "p", "answer": "\\frac{9}{2}", "problem_type": ["Algebra", "Geometry"]}
 GPQA = {
     "Pre-Revision Question": "Which was it?",
@@ -75,6 +83,16 @@ EULER = {"id": 1, "title": "Multiples", "problem": "plain", "question_latex": "$
             {"problem": "p", "answer": "\\frac12", "level": 3, "unique_id": "test/x/1.json"},
             {"id": "test/x/1.json", "problem": "p", "answer": "\\frac12", "slice": "level 3"},
         ),
+        (
+            "scibench",
+            SCIBENCH,
+            {
+                "problem": "Find the work.\n\nThe unit of the answer is $10^{-3} \\mathrm{~kJ}$.",
+                "answer": "-6.8 \\times $10^{-3} \\mathrm{~kJ}$",
+                "slice": "atkins",
+            },
+        ),
+        ("scibench", SCIBENCH | {"unit": " "}, {"problem": "Find the work.", "answer": "-6.8", "slice": "atkins"}),
         ("hmmt", HMMT, {"id": "3", "problem": "p", "answer": "\\frac{9}{2}", "slice": "Algebra, Geometry"}),
         ("hmmt", HMMT | {"problem_type": None}, {"id": "3", "problem": "p", "answer": "\\frac{9}{2}"}),
         (
@@ -113,6 +131,8 @@ def test_convert_row_of_each_layout(layout: str, row: dict[str, Any], expected: 
         ("gpqa", GPQA | {"Incorrect Answer 2": ""}, "no-gold-answer"),
         ("gpqa", GPQA | {"Incorrect Answer 2": "Jupiter"}, "no-gold-answer"),
         ("gpqa", GPQA | {"Question": " "}, "no-problem"),
+        ("scibench", SCIBENCH | {"unit": "furlongz"}, "no-gold-answer"),
+        ("scibench", SCIBENCH | {"answer_number": "about 5"}, "no-gold-answer"),
         ("ifeval", IFEVAL | {"prompt": ""}, "no-problem"),
     ],
 )
