@@ -60,6 +60,15 @@ def test_env_check_plays_the_game_of_its_template(check: Check, tmp_path: Path) 
         assert (code, "reward: 0 (correct from 1), wrong" in text) == (0, True), text
 
 
+def test_env_check_scores_the_calls_of_declared_functions(check: Check, tmp_path: Path) -> None:
+    """The calls of the first turn are the answer; where no function helps, no call is right."""
+    write_template("calls", tmp_path / "calls")
+    for row, script, reward in ((1, "script.txt", 1), (2, "script.txt", 0), (3, "script.txt", 0), (3, None, 1)):
+        answer = None if script else "Goethe"
+        code, text = check(tmp_path / "calls", row, answer, script=tmp_path / "calls" / script if script else None)
+        assert code == 0 and f"reward: {reward} (correct from 1)" in text, text
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
