@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "rollout.json"
-PARTS = {"simulated": "bench.rollout_simulated", "loop": "bench.rollout_loop"}
+PARTS = {"simulated": "bench.rollout_simulated", "real": "bench.rollout_real", "loop": "bench.rollout_loop"}
 """Module of each part, with a function `measure(*, quick)` that returns keys of the result."""
 
 

@@ -2,7 +2,7 @@
 
 A decode step of B sequences with K tokens of KV cache in total takes `step + sequence * B + token * K` seconds: launch
 and weights, arithmetic, and reading the cache. `hardware.json` has models of GPU engines by arithmetic from their
-bandwidth; `bench/rollout.py` fits one from a real engine.
+bandwidth; `bench/rollout_engines.py` fits one to real engines.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class SimulationResult:
     tail_seconds: float
     """Seconds between the start of the last trajectory and the end of the last one."""
     samples: dict[str, list[EngineSample]] = field(repr=False)
-    """State of each engine every `OBSERVE_SECONDS`."""
+    """State of each engine at each report of live figures."""
 
     @property
     def makespan_over_bound(self) -> float:
@@ -97,8 +97,10 @@ class _Simulation:
         engines: int,
         max_staleness: int,
         update_seconds: float,
+        observe_seconds: float,
     ) -> None:
         self.now = 0.0
+        self.observe_seconds = observe_seconds
         self.steps, self.hardware = steps, hardware
         self.max_staleness, self.update_seconds = max_staleness, update_seconds
         self.scheduler: Scheduler[int] = Scheduler(policy=policy, clock=lambda: self.now)
@@ -120,7 +122,7 @@ class _Simulation:
 
     def run(self) -> None:
         self.submit_steps()
-        self.push(OBSERVE_SECONDS, "observe", 0)
+        self.push(self.observe_seconds, "observe", 0)
         while self.trained < len(self.steps):
             time, _, kind, target = heapq.heappop(self._events)
             if kind == "engine" and self._due.get(str(target)) != time:
@@ -228,7 +230,7 @@ class _Simulation:
                 if self.abort(key, engine):
                     self.start_turn(key)
         self.assign()
-        self.push(self.now + OBSERVE_SECONDS, "observe", 0)
+        self.push(self.now + self.observe_seconds, "observe", 0)
 
     def abort(self, key: int, engine: SimulatedEngine) -> bool:
         """Remove a trajectory from an engine, return whether it was in a turn, and keep the sampled tokens."""
@@ -261,17 +263,25 @@ def simulate(
     engines: int,
     max_staleness: int = 0,
     update_seconds: float = 0.0,
+    observe_seconds: float = OBSERVE_SECONDS,
 ) -> SimulationResult:
     """Run the trajectories of `steps` through `engines` engines; return the figures.
 
-    `max_staleness`: updates that may be missing in the weights that sample a step. `update_seconds`: time of an update.
-    Raises ValueError if a trajectory needs more tokens than an engine's KV cache has.
+    `max_staleness`: updates that may be missing in the weights that sample a step. `update_seconds`: time of an update;
+    `observe_seconds`: interval between two reports of live figures. Raises ValueError if a trajectory needs more tokens
+    than an engine's KV cache has.
     """
     needed = max(trajectory.prompt_tokens + trajectory.budget for step in steps for trajectory in step)
     if needed > hardware.kv_tokens:
         raise ValueError(f"a trajectory needs {needed} tokens, an engine's KV cache has {hardware.kv_tokens}")
     simulation = _Simulation(
-        steps, hardware, policy, engines=engines, max_staleness=max_staleness, update_seconds=update_seconds
+        steps,
+        hardware,
+        policy,
+        engines=engines,
+        max_staleness=max_staleness,
+        update_seconds=update_seconds,
+        observe_seconds=observe_seconds,
     )
     simulation.run()
     makespan, last_end = simulation.ends[-1], simulation.last_end

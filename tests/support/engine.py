@@ -122,14 +122,15 @@ def free_port() -> int:
 class Engine:
     """One vLLM server on a fixed port; `start` after `kill` restarts it, as a supervisor would."""
 
-    def __init__(self, model: Path, *, folder: Path, port: int | None = None) -> None:
+    def __init__(self, model: Path, *, folder: Path, port: int | None = None, job: AgenticRLJob | None = None) -> None:
+        """`job`: of the engine; default: that of the tests."""
         self.model = model
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = secrets.token_urlsafe(24)
         self.log = folder / f"engine-{self.port}.log"
         self._job = folder / "job.json"
-        self._job.write_text(engine_job().model_dump_json(), encoding="utf-8")
+        self._job.write_text((job or engine_job()).model_dump_json(), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
