@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.learning import ROOT
-from bench.pipeline import describe_commit
+from bench.provenance import describe_commit
 from rstar2_train.data import task_templates
 
 PACKAGE = "bfcl-eval==2026.3.23"

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import environments_attacks, environments_sql
 from bench.learning import ROOT
-from bench.pipeline import describe_commit, describe_machine
+from bench.provenance import describe_commit, describe_machine
 
 RESULTS = ROOT / "bench" / "results" / "environments.json"
 SAME_TASK = Path("tests") / "integration" / "rollout" / "test_same_task.py"

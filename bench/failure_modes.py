@@ -17,7 +17,6 @@ import contextlib
 import datetime
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from typing import Any
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
+from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
 from tests.support.cluster_player import ClusterPlayer
 from tests.support.failure_modes import MODES, NAMESPACE, FailureMode, Scene
@@ -152,13 +152,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Cause every failure mode, and write the results and the table."""
     rows = asyncio.run(cause_all())
-    commit = subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     result = {
         "rows": rows,
         "command": "make bench-failures",
-        "commit": commit,
+        "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 1),

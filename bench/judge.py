@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from rich.table import Table
 
 from bench.judge_idle import measure_idle
 from bench.judge_soak import soak
+from bench.provenance import describe_commit
 from rstar2_train.judge.loadgen import SNIPPETS, LoadResult, measure_load
 from rstar2_train.judge.sandbox.oci_bundle import HUGE_PAGES, huge_pages_active
 from rstar2_train.utils.auth import REDIS_PASSWORD, secret_env
@@ -140,12 +140,9 @@ def idle_figures(seconds: float) -> dict[str, Any]:
 
 def provenance() -> dict[str, str]:
     """Return the command and the commit of this run."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
     short = "QUICK=1 " if os.environ.get("QUICK") == "1" and "--quick" not in sys.argv else ""
     command = " ".join([short + "python -m bench.judge", *sys.argv[1:]])
-    return {"command": command, "commit": commit.stdout.strip(), "loadAverage": f"{os.getloadavg()[1]:.1f}"}
+    return {"command": command, "commit": describe_commit(), "loadAverage": f"{os.getloadavg()[1]:.1f}"}
 
 
 def print_table(title: str, results: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ import psutil
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
+from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
 from rstar2_operator.informer import CHILDREN
 from tests.support.cluster_player import ClusterPlayer
@@ -281,12 +282,9 @@ def main() -> None:
     options = parser.parse_args()
     quick = bool(os.environ.get("QUICK"))
     result = asyncio.run(measure(options.jobs or (50 if quick else 1000), quick=quick))
-    commit = subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     result |= {
         "command": "make bench-operator",
-        "commit": commit,
+        "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 1),

@@ -11,12 +11,11 @@ import argparse
 import importlib
 import json
 import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from bench.provenance import describe_commit, describe_machine
 from rstar2_train.utils.supervisor import StopRequested
 
 ROOT = Path(__file__).parents[1]
@@ -54,18 +53,6 @@ def main() -> None:
 
 def _command(key: str) -> str:
     return f"python -m bench.pipeline --only {key}"
-
-
-def describe_commit() -> str:
-    """Return the short id of the commit that is measured."""
-    return subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return the cores and the processor of this machine."""
-    return {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()}
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import argparse
 import importlib
 import json
 import os
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
+
+from bench.provenance import describe_commit, describe_machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "rollout.json"
@@ -34,20 +34,13 @@ def main() -> None:
         results |= importlib.import_module(PARTS[part]).measure(quick=quick)
         results.setdefault("measured", {})[part] = {
             "command": f"{'QUICK=1 ' if quick else ''}python -m bench.rollout --only {part}",
-            "commit": _commit(),
-            "cores": len(os.sched_getaffinity(0)),
-            "processor": platform.machine(),
+            "commit": describe_commit(),
+            **describe_machine(),
             "load_average": round(os.getloadavg()[0], 1),
         }
         if not quick:
             RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=1))
-
-
-def _commit() -> str:
-    return subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

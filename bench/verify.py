@@ -24,7 +24,6 @@ import importlib.metadata
 import io
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -44,6 +43,7 @@ from bench.forms.numbers import NUMBERS
 from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
+from bench.provenance import describe_commit
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.sandbox.rootfs import cache_folder
 from rstar2_train.rewards.extract import extract_answer
@@ -334,13 +334,6 @@ def rate_table(title: str, forms: dict[str, Any]) -> Table:
     return table
 
 
-def _commit() -> str:
-    described = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip()
-
-
 def section(all_cases: list[Case], outcomes: list[Outcome], forms: str) -> dict[str, Any]:
     """Return the results of one set of pairs, with the results per form under the key `forms`."""
     measured = list(zip(all_cases, outcomes, strict=True))
@@ -381,7 +374,7 @@ def main() -> None:
     integers = [gold for gold in golds if gold.lstrip("-").isdigit()] or ["17", "-204", "1005"]
     results = {
         "command": f"{'QUICK=1 ' if quick else ''}make bench-verify",
-        "commit": _commit(),
+        "commit": describe_commit(),
         "quick": quick,
         "seconds": round(time.monotonic() - start),
         "generated": {"pairs": sum(case.kind != "itself" for case in sets["generated"]), **classes},

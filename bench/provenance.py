@@ -1,0 +1,23 @@
+"""Where a result comes from: the commit and the machine that a benchmark measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def describe_commit() -> str:
+    """Return the short id of the commit that is measured."""
+    return subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return the cores and the processor of this machine."""
+    return {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()}
