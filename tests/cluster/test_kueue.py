@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube_node import binaries, requirements
+from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.job_controller import PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.kueue import create_queue, kueue
@@ -24,11 +24,7 @@ GPUS = {
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[JobController]:
     """Provide the API server with Kueue, a queue with eight GPUs, and the operator."""
-    try:
-        requirements.check()
-    except requirements.ClusterUnavailable as problem:
-        pytest.skip(str(problem))
-    binaries.ensure_all()
+    ensure_control_plane()
     log = tmp_path / "operator.log"
     with KubeApiserver() as api, kueue(api, tmp_path):
         controller = JobController(api)

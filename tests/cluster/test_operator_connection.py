@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from rstar2_operator.lease import DURATION_SECONDS
-from tests.kube_node import binaries, requirements
+from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.api_proxy import ApiProxy
 from tests.support.job_controller import BATCH, JOBS, PODS, JobController
 from tests.support.kube_apiserver import KubeApiserver
@@ -26,11 +26,7 @@ FIRST = "demo-s0-1"
 @pytest.fixture
 def jobs() -> Iterator[JobController]:
     """Provide an API server without nodes, and the test as its controllers."""
-    try:
-        requirements.check()
-    except requirements.ClusterUnavailable as problem:
-        pytest.skip(str(problem))
-    binaries.ensure_all()
+    ensure_control_plane()
     with KubeApiserver() as api:
         yield JobController(api)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.kube_node import binaries, requirements
+from tests.kube_node.fixtures import ensure_control_plane
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.operator_process import OperatorProcess
 from tests.support.simulated_cluster import manifest
@@ -20,11 +20,7 @@ WITHIN = 60.0
 @pytest.fixture
 def api() -> Iterator[KubeApiserver]:
     """Provide an API server without nodes."""
-    try:
-        requirements.check()
-    except requirements.ClusterUnavailable as problem:
-        pytest.skip(str(problem))
-    binaries.ensure_all()
+    ensure_control_plane()
     with KubeApiserver() as server:
         yield server
 
