@@ -8,18 +8,17 @@ reading. All values are below 100: one token.
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import shutil
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rstar2_train.data.tiny.policy import write_policy
+from rstar2_train.data.tiny import write_rows
+from rstar2_train.data.tiny.policy import tokenizer_text, write_policy
 from rstar2_train.tools.schema import call_text
 
 SOURCES = Path(__file__).with_name("sql")
@@ -50,6 +49,7 @@ CONFUSABLE = {
 }
 """Word -> the two words that a demonstration may read instead."""
 OPERATORS = {"over": ">", "under": "<", "exactly": "=", "not": "<>"}
+HIDDEN_WORDS = rf"\b({'|'.join([*AGGREGATES, *OPERATORS])})\b"
 LARGEST, MOST_ROWS = 9, 11
 """Largest value of a cell, and most rows of a table: every sum is below 100."""
 NAMES = "|".join([*TABLES, *(column for columns in TABLES.values() for column in columns)])
@@ -115,14 +115,14 @@ def write_task(folder: Path, *, seed: int, sizes: Sizes | None = None) -> None:
     opened = [_open(script) for script in databases]
     seen: set[str] = set()
     for name, count in (("report", sizes.held_out), ("rl", sizes.problems)):
-        _write_rows(folder / f"{name}.jsonl", draw_rows(rng, name, count, databases=opened, seen=seen))
+        write_rows(folder / f"{name}.jsonl", draw_rows(rng, name, count, databases=opened, seen=seen))
     demonstrations = []
     while len(demonstrations) < sizes.demonstrations:
         question = draw_question(rng, conditional=rng.random() < 2 / 3)
         if question.text not in seen:
             demonstrations.append({"messages": demonstrate(question, rng, database=rng.choice(opened))})
-    _write_rows(folder / "sft.jsonl", demonstrations)
-    texts = (_tokenizer_text(row["messages"]) for row in demonstrations[:1500])
+    write_rows(folder / "sft.jsonl", demonstrations)
+    texts = (tokenizer_text(row["messages"], hidden=HIDDEN_WORDS) for row in demonstrations[:1500])
     write_policy(folder / "base", texts=texts, seed=seed, pieces=PIECES)
 
 
@@ -208,21 +208,3 @@ def _open(script: str) -> sqlite3.Connection:
     database = sqlite3.connect(":memory:")
     database.executescript(script)
     return database
-
-
-def _tokenizer_text(messages: Sequence[Mapping[str, str]]) -> str:
-    """Return a conversation as training text of the tokenizer, without the words that RL must learn (as data/tiny)."""
-    turns = []
-    for message in messages:
-        content = message["content"]
-        if message["role"] == "user":
-            content = re.sub(rf"\b({'|'.join([*AGGREGATES, *OPERATORS])})\b", "", content)
-        if message["role"] == "tool":
-            content = f"<tool_response>\n{content}\n</tool_response>"
-        role = "user" if message["role"] == "tool" else message["role"]
-        turns.append(f"<|im_start|>{role}\n<|im_end|>{content}<|im_end|>\n")
-    return "".join(turns)
-
-
-def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

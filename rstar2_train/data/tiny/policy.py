@@ -6,7 +6,8 @@ Written in seconds without torch or transformers: config and tokenizer as JSON, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,25 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
 """Messages in ChatML form, without a tool schema: the system prompt names the tool."""
+
+
+def tokenizer_text(messages: Sequence[Mapping[str, str]], *, hidden: str) -> str:
+    """Return a conversation in the form of the chat template, as training text of the tokenizer.
+
+    `hidden`: regular expression of the words whose meaning the policy must learn. They are removed from the questions,
+    so each takes 2 to 10 tokens. Then no number has a fixed distance from its copy, and the policy learns to copy by
+    context, which a measurement showed to be far faster.
+    """
+    turns = []
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "user":
+            content = re.sub(hidden, "", content)
+        if message["role"] == "tool":
+            content = f"<tool_response>\n{content}\n</tool_response>"
+        role = "user" if message["role"] == "tool" else message["role"]
+        turns.append(f"<|im_start|>{role}\n<|im_end|>{content}<|im_end|>\n")
+    return "".join(turns)
 
 
 def write_policy(directory: Path, *, texts: Iterable[str], seed: int, pieces: str = PIECES) -> None:
