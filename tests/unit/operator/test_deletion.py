@@ -144,8 +144,7 @@ async def test_deletion_of_an_invalid_job_ends_its_pods() -> None:
     """A spec that the operator cannot use does not block the deletion."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
-    labels = operator.api.objects["Job", "demo-g0-1"]["spec"]["template"]["metadata"]["labels"]
-    operator.api.put({"kind": "Pod", "metadata": {"name": "driver", "labels": labels}, "status": {"phase": "Running"}})
+    operator.run_driver("g0")
     operator.change(validation={"data": "report.jsonl", "everySteps": 1})
     operator.delete()
     await operator.run()

@@ -245,8 +245,7 @@ async def test_reconcile_invalid_spec_runs_and_can_be_suspended() -> None:
     """After an invalid edit the pods stay as they are, and spec.suspend still works."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
-    labels = operator.api.objects["Job", "demo-g0-1"]["spec"]["template"]["metadata"]["labels"]
-    operator.api.put({"kind": "Pod", "metadata": {"name": "driver", "labels": labels}, "status": {"phase": "Running"}})
+    operator.run_driver("g0")
     operator.change(validation={"data": "report.jsonl", "everySteps": 1})
     await operator.run()
     assert (operator.status["phase"], operator.condition("Stalled")["reason"]) == ("Running", "InvalidSpec")
