@@ -23,11 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kubernetes.aio import client as aio
-from kubernetes.aio import config as aio_config
-
 from bench.provenance import describe_commit
-from rstar2_operator.client import KubeClient
 from tests.support.cluster_player import ClusterPlayer
 from tests.support.failure_modes import MODES, NAMESPACE, FailureMode, Scene
 from tests.support.kube_apiserver import KubeApiserver
@@ -47,9 +43,7 @@ LONGEST = 90.0
 async def cause_all(modes: tuple[FailureMode, ...] = MODES) -> list[dict[str, Any]]:
     """Return a row per failure mode, in their order. Raises RuntimeError with every mode that behaved otherwise."""
     with KubeApiserver() as api, OperatorProcess(api.kubeconfig, log=api.folder / "operator.log"):
-        await aio_config.load_kube_config(str(api.kubeconfig))  # type: ignore[no-untyped-call]
-        async with aio.ApiClient() as connection:
-            client = KubeClient(connection)
+        async with api.client() as client:
             player = Player(client, NAMESPACE)
             playing = asyncio.create_task(player.run())
             slots = asyncio.Semaphore(PARALLEL)

@@ -28,13 +28,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-from kubernetes.aio import client as aio
-from kubernetes.aio import config as aio_config
 
 from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
@@ -213,17 +211,10 @@ async def _failures(player: ClusterPlayer, jobs: int, seconds: float) -> dict[st
     return {"failure_to_condition_p99_s": p99, "events_per_s": round(events_per_s, 1)}
 
 
-@contextlib.asynccontextmanager
-async def _client(server: KubeApiserver) -> AsyncIterator[KubeClient]:
-    await aio_config.load_kube_config(str(server.kubeconfig))  # type: ignore[no-untyped-call]
-    async with aio.ApiClient() as api:
-        yield KubeClient(api)
-
-
 async def measure(jobs: int, *, quick: bool) -> dict[str, Any]:
     """Return all figures for a number of jobs."""
     with KubeApiserver() as server:
-        async with _client(server) as client:
+        async with server.client() as client:
             player = ClusterPlayer(client, NAMESPACE)
             playing = asyncio.create_task(player.run())
             measuring = asyncio.create_task(_measure(server, client, player, jobs, quick=quick))
@@ -283,7 +274,7 @@ def main() -> None:
     quick = bool(os.environ.get("QUICK"))
     result = asyncio.run(measure(options.jobs or (50 if quick else 1000), quick=quick))
     result |= {
-        "command": "make bench-operator",
+        "command": f"{'QUICK=1 ' if quick else ''}make bench-operator",
         "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),

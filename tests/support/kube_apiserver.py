@@ -5,6 +5,7 @@ For tests and benchmarks that play the rest of the cluster themselves. It starts
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,12 +17,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from kubernetes.aio import client as aio
+from kubernetes.aio import config as aio_config
 
+from rstar2_operator.client import KubeClient
 from rstar2_train.api.crd import build_crd
 from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node import binaries
@@ -57,6 +62,13 @@ class KubeApiserver:
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeClient]:
+        """Provide the operator's client of this server."""
+        await aio_config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
+        async with aio.ApiClient() as connection:
+            yield KubeClient(connection)
 
     def _start(self) -> None:
         peer, client, port = free_port(), free_port(), free_port()
