@@ -123,20 +123,19 @@ def _starts(component: str, fault: str, reason: str, status: Body, recovery: str
     async def nothing(scene: Scene) -> None:
         """The pods start with the fault."""
 
-    async def cure(scene: Scene) -> None:
-        await _run(scene, component)
-
-    return FailureMode(component, fault, reason, nothing, cure, recovery, start=status)
+    return FailureMode(component, fault, reason, nothing, _runs(component), recovery, start=status)
 
 
 def _event(component: str, fault: str, reason: str, message: str, recovery: str) -> FailureMode:
     async def cause(scene: Scene) -> None:
         await _warn(scene, "Pod", "v1", scene.pod(component), reason, message)
 
-    async def cure(scene: Scene) -> None:
-        await _run(scene, component)
+    return FailureMode(component, fault, reason, cause, _runs(component), recovery, start=_pending())
 
-    return FailureMode(component, fault, reason, cause, cure, recovery, start=_pending())
+
+def _runs(component: str) -> Act:
+    """Return the act of the kubelet when the fault of a component is gone."""
+    return lambda scene: _run(scene, component)
 
 
 async def _run(scene: Scene, component: str) -> None:
@@ -200,30 +199,26 @@ def _crashes(component: str, fault: str, reason: str, code: int, ended: str) -> 
         await scene.set_pod(component, {**status, "containerStatuses": [container]})
         await _set_ready(scene, component, 0)
 
-    async def cure(scene: Scene) -> None:
-        await _run(scene, component)
-
-    return FailureMode(component, fault, reason, cause, cure, "the kubelet restarts the container")
+    return FailureMode(component, fault, reason, cause, _runs(component), "the kubelet restarts the container")
 
 
 def _node_silent(component: str) -> FailureMode:
-    async def cause(scene: Scene) -> None:
+    fault = "its node stops reporting"
+    return FailureMode(
+        component, fault, "NodeNotReady", _silence(component), _runs(component), "the node reports again"
+    )
+
+
+def _silence(component: str) -> Act:
+    """Return the act of the node controller when the node of a component stops reporting."""
+
+    async def act(scene: Scene) -> None:
         status = running(scene.pod(component))
         silent = {**READY, "status": "False", "lastTransitionTime": timestamp(time.time())}
         await scene.set_pod(component, {**status, "conditions": [silent, SCHEDULED]})
         await _set_ready(scene, component, 0)
 
-    async def cure(scene: Scene) -> None:
-        await _run(scene, component)
-
-    fault = "its node stops reporting"
-    return FailureMode(component, fault, "NodeNotReady", cause, cure, "the node reports again")
-
-
-async def _lose_node(scene: Scene) -> None:
-    status = running(scene.pod("trainer"))
-    silent = {**READY, "status": "False", "lastTransitionTime": timestamp(time.time())}
-    await scene.set_pod("trainer", {**status, "conditions": [silent, SCHEDULED]})
+    return act
 
 
 async def _break_node(scene: Scene) -> None:
@@ -292,14 +287,6 @@ async def _garble_progress(scene: Scene) -> None:
     await scene.request("PUT", path, config)
 
 
-async def _restore_progress(scene: Scene) -> None:
-    await scene.train(1)
-
-
-async def _restore_pods(scene: Scene) -> None:
-    await _run(scene, "rollout")
-
-
 # --- The table
 
 _PULL = {"waiting": "ImagePullBackOff", "message": "Back-off pulling image"}
@@ -334,7 +321,7 @@ MODES: tuple[FailureMode, ...] = (
     *(_crashes(role, "crashes again and again", "CrashLoopBackOff", 1, "Error") for role in _ROLES),
     *(_crashes(role, "reaches its memory limit", "OOMKilled", 137, "OOMKilled") for role in _ROLES),
     *(_node_silent(role) for role in ("trainer", *_ROLES)),
-    FailureMode("trainer", "its node stops reporting, with nodeLoss.afterSeconds: 30", "NodeLost", _lose_node,
+    FailureMode("trainer", "its node stops reporting, with nodeLoss.afterSeconds: 30", "NodeLost", _silence("trainer"),
                 recovery="new attempt on another node", spec={"nodeLoss": {"afterSeconds": 30}}),
     FailureMode("trainer", "its node is tainted amd-gpu-unhealthy, with nodeLoss.afterSeconds: 30", "NodeUnhealthy",
                 _break_node, recovery="new attempt on another node", spec={"nodeLoss": {"afterSeconds": 30}}),
@@ -352,11 +339,11 @@ MODES: tuple[FailureMode, ...] = (
     _attempt("finds no judge", "JudgeUnavailable", 76, outcome="JudgeUnavailable"),
     _attempt("has a bug", "Defect", 70, outcome="Defect"),
     _attempt("finds bad data", "BadData", 78, outcome="BadData", recovery="none: the job fails", final=True),
-    FailureMode("rollout", "a quota rejects its pods", "ReplicaFailure", _reject_pods, _restore_pods, "the quota has "
-                "capacity"),
+    FailureMode("rollout", "a quota rejects its pods", "ReplicaFailure", _reject_pods, _runs("rollout"),
+                "the quota has capacity"),
     FailureMode("Secret", "is deleted, and a pod is recreated", "SharedSecretMissing", _delete_secret,
                 recovery="new Secret, new attempt"),
     FailureMode("ConfigMap", "the progress is changed by hand", "InvalidProgressReport", _garble_progress,
-                _restore_progress, "the orchestrator writes it again"),
+                lambda scene: scene.train(1), "the orchestrator writes it again"),
 )  # fmt: skip
 """Every failure mode."""
