@@ -231,7 +231,8 @@ async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engi
     assert generation.weight_version == "v0"
     [(later, start)] = generation.later_versions
     assert later == "v2"
-    assert 0 < start < len(generation.token_ids) == len(generation.logprobs) == 180
+    # The later weights may sample an end token, so the request may have fewer than its 180 tokens.
+    assert 0 < start < len(generation.token_ids) == len(generation.logprobs) <= 180
 
 
 async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:

@@ -108,6 +108,10 @@ class Pods:
             assert time.monotonic() < deadline, self.log.read_text()[-5000:]
             time.sleep(0.1)
 
+    def waiting_for_head(self) -> int:
+        """Return how many workers have reported that they wait for the head."""
+        return self.log.read_text().count(WAITING)
+
     def progress(self) -> Progress | None:
         text = self.api.data.get("progress.json")
         return Progress.model_validate_json(text) if text else None
@@ -202,12 +206,12 @@ def test_launch_next_attempt_resumes_and_completes(pods: Pods) -> None:
 
 def test_launch_older_attempt_is_stale(pods: Pods) -> None:
     """It exits without a write to the storage or the ConfigMap."""
-    before, waiting = pods.outcome(), pods.log.read_text().count(WAITING)
+    before, waiting = pods.outcome(), pods.waiting_for_head()
     head, worker = pods.attempt(1)
     assert pods.wait(head) == ExitCode.RETRYABLE
     assert "attempt 1 is stale: the stage belongs to attempt 2" in pods.termination_log.read_text()
     assert pods.outcome() == before and pods.state.stage("sft").attempt() == AttemptRecord(attempt=2, uid=UID)
-    pods.until(lambda: pods.log.read_text().count(WAITING) > waiting)  # its second pod: the head does not start
+    pods.until(lambda: pods.waiting_for_head() > waiting)  # its second pod: the head does not start
     worker.terminate()
     assert pods.wait(worker) == ExitCode.DONE
 
@@ -218,8 +222,10 @@ def test_launch_recreated_job_uses_its_storage(pods: Pods) -> None:
     job["metadata"]["uid"] = "another"
     (pods.log.parent / "job.json").write_text(json.dumps(job))
     pods.api.data.clear()
+    waiting = pods.waiting_for_head()
     head, worker = pods.attempt(1)
     assert pods.wait(head) == ExitCode.DONE
+    pods.until(lambda: pods.waiting_for_head() > waiting)  # it handles SIGTERM from then on
     worker.terminate()
     assert pods.wait(worker) == ExitCode.DONE
     assert (pods.outcome().outcome, pods.outcome().attempt) == ("completed", 1)
