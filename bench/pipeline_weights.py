@@ -225,14 +225,7 @@ def _bytes(update: WeightUpdate) -> int:
     if isinstance(update, DeltaUpdate):
         return version_store.read_manifest(update.chain[-1]).bytes
     assert isinstance(update, CollectiveUpdate)
-    width = {"float32": 4, "bfloat16": 2, "float16": 2}
-    total = 0
-    for tensor in update.tensors:
-        elements = 1
-        for size in tensor.shape:
-            elements *= size
-        total += elements * width[tensor.dtype]
-    return total
+    return update.manifest.bytes
 
 
 async def _probe_difference(group: TrainerGroup, pool: EnginePool, urls: list[str]) -> float:

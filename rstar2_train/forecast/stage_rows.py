@@ -236,7 +236,8 @@ def _transfer_text(transfer: TransferTime) -> str:
 
 def _traffic_rows(transfer: TransferTime, *, engines: int) -> Iterator[Row]:
     yield Row("Storage", "weightsWritten", "weights written per step", "bytes", transfer.written, transfer.transport)
-    yield Row("Storage", "weightsRead", "weights read per step", "bytes", transfer.read, f"{engines} engines")
+    readers = "trainer rank 0" if transfer.sent else f"{engines} engines"
+    yield Row("Storage", "weightsRead", "weights read per step", "bytes", transfer.read, readers)
 
 
 def _judge_rows(

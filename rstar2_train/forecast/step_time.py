@@ -110,7 +110,7 @@ class TransferTime:
     written: float
     """Bytes written to storage."""
     read: float
-    """Bytes read from storage by all engines."""
+    """Bytes read from storage by all engines, or by trainer rank 0."""
     sent: float
     """Bytes that trainer rank 0 sends over the network."""
     seconds: float
@@ -125,18 +125,15 @@ def transfer_time(
     transport: str = rollout.weight_transport
     if transport == "Auto":
         transport = "Delta" if size == 2 else "Folder"
-    if transport == "Collective":
+    share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
+    written = whole if transport == "Folder" else whole * share
+    if transport == "Collective":  # rank 0 reads the files, and sends them to each engine
         rate, _ = link_rate(job, profile, nodes=2 if size == 2 else 1)
-        sent = whole * engines
-        return TransferTime(transport=transport, written=0, read=0, sent=sent, seconds=sent / rate)
-    if transport == "Delta":
-        share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
-        written, read = whole * share, whole * DELTA_SHARE * engines
+        read, sent = written, written * engines
     else:
-        written, read = whole, whole * engines
-    return TransferTime(
-        transport=transport, written=written, read=read, sent=0, seconds=(written + read) / profile.storage
-    )
+        rate, read, sent = profile.network, written * engines, 0.0
+    seconds = (written + read) / profile.storage + sent / rate
+    return TransferTime(transport=transport, written=written, read=read, sent=sent, seconds=seconds)
 
 
 def checkpoint_bytes(shape: ModelShape) -> float:

@@ -21,7 +21,8 @@ import aiohttp
 
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.turn_wire import PartReader, TurnPart, encode_request
-from rstar2_train.weights.transfer import Offer, TensorInfo, update_info
+from rstar2_train.weights.transfer import Offer, update_info
+from rstar2_train.weights.version_store import VersionManifest
 
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -256,23 +257,22 @@ class EngineClient:
     async def receive_weights(
         self,
         offer: Offer,
-        tensors: list[TensorInfo],
-        version: str,
+        manifest: VersionManifest,
         *,
-        version_id: str,
         seconds: float,
         keep_requests: bool = False,
     ) -> None:
         """Receive a version over the group of `offer`, then load it, by vLLM's weight-transfer API.
 
-        The requests in flight are aborted, or wait until `release`, only when all tensors are verified. Raises
+        The requests in flight are aborted, or wait until `release`, only when all files are verified. Raises
         EngineUnavailable when the transfer fails (the old weights stay), or when a phase exceeds its deadline.
         """
+        version = manifest.version
         phase = offer.seconds + 5  # the workers report their own timeout first
         async with self._deadline(version, seconds):
             await self._post("/init_weight_transfer_engine", offer.init_info(), seconds=phase)
             await self._call("POST", "/start_weight_update", seconds=phase)
-            await self._post("/update_weights", update_info(version_id, tensors), seconds=phase)
+            await self._post("/update_weights", update_info(manifest), seconds=phase)
             await self._replace_weights(
                 lambda: self._finish_transfer(seconds), version=version, seconds=seconds, keep_requests=keep_requests
             )

@@ -2,13 +2,14 @@
 
 vLLM's routes drive it: `/init_weight_transfer_engine` joins the group, `/update_weights` receives and verifies, and
 `/finish_weight_update` loads the host copy into the model. A transfer that breaks off leaves the model untouched. The
-host copy is the one of the deltas, so that a later delta continues from the received version. Imported only inside
-vLLM, which finds the backend by its name.
+bytes are those of the version's files: a snapshot, or the changes to the version that the host copy holds. Imported
+only inside vLLM, which finds the backend by its name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 
 from rstar2_train.inference.host_weights import host_copy, host_tensors, is_reading, repack_tied_head
-from rstar2_train.weights.shard_file import bit_sum
+from rstar2_train.weights.shard_file import FileSummary, ShardFile
 from rstar2_train.weights.tensor_group import TensorGroup, client_store, own_address
-from rstar2_train.weights.transfer import BACKEND, TensorInfo
+from rstar2_train.weights.transfer import BACKEND
+from rstar2_train.weights.version_store import VersionManifest
 
 
 @dataclass
@@ -39,10 +41,9 @@ class JoinInfo(WeightTransferInitInfo):
 
 @dataclass
 class ReceiveInfo(WeightTransferUpdateInfo):
-    """The version and its tensors, in the order of the broadcasts."""
+    """The manifest of the version; its files are broadcast in their order."""
 
-    version_id: str
-    tensors: list[dict[str, Any]]
+    manifest: dict[str, Any]
 
 
 class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
@@ -71,22 +72,21 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: ReceiveInfo) -> None:
-        """Receive all tensors into the host copy. Raises ValueError for a checksum that differs."""
-        group, copy = self._group, host_copy()
+        """Receive a version into the host copy.
+
+        Raises:
+            ShardFileInvalid: for a checksum that differs, or for the changes to a version that the copy does not hold.
+            RuntimeError: if the group fails.
+        """
+        group = self._group
         if group is None:
             raise ValueError("the worker has not joined a transfer")
         self._group = None
         if is_reading():
             raise ValueError("the worker still reads an earlier version from files")
-        copy.clear()
-        infos = [TensorInfo(**tensor) for tensor in update_info.tensors]
-        arrays = [copy.allocate(info.name, info.shape, info.dtype) for info in infos]
-        copy.keep_only({info.name for info in infos})
-        group.broadcast(torch.from_numpy(array.view(np.uint8)) for array in arrays)
-        for info, array in zip(infos, arrays, strict=True):
-            if bit_sum(array) != info.checksum:
-                raise ValueError(f"{info.name} differs from the trainer's tensor")
-        copy.id = update_info.version_id
+        manifest = VersionManifest.from_json(update_info.manifest)
+        # One file at a time, in the order of the broadcasts: the files of a snapshot are large.
+        host_copy().apply(manifest, [partial(_receive, group, file) for file in manifest.files], threads=1)
 
     def finish_weight_update(self) -> None:
         """Load all tensors of the host copy into the model."""
@@ -96,6 +96,12 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
     def shutdown(self) -> None:
         """Leave the group."""
         self._group = None
+
+
+def _receive(group: TensorGroup, file: FileSummary) -> ShardFile:
+    data = np.empty(file.bytes, np.uint8)
+    group.broadcast(torch.from_numpy(data))
+    return ShardFile(data.data, name=file.name, digest=file.digest)
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

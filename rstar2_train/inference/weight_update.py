@@ -1,5 +1,5 @@
 """One weight version that engines must load, per transport: a model folder, a chain of a snapshot and
-deltas, or a transfer from the trainer's memory.
+deltas, or a transfer from the trainer's rank 0.
 
 The pool calls `load` for each engine, also for one that restarts later. Each update names its files; the
 engine reads them itself.
@@ -17,7 +17,8 @@ from typing import Protocol
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineClient, EngineUnavailable
 from rstar2_train.weights.probe import Probe
-from rstar2_train.weights.transfer import Offer, TensorInfo
+from rstar2_train.weights.transfer import Offer
+from rstar2_train.weights.version_store import VersionManifest
 
 log = logging.getLogger(__name__)
 
@@ -95,28 +96,30 @@ class DeltaUpdate:
 
 
 class WeightSender(Protocol):
-    """The trainer, which sends its staged weights."""
+    """The trainer, which sends a version that it has published."""
 
-    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        """Start a transfer to one engine. Blocks until the trainer has started it."""
+    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+        """Start a transfer to one engine. Blocks until the trainer has started it. Raises StageFailed or OSError."""
         ...
 
 
 @dataclass(slots=True)
 class CollectiveUpdate:
-    """A transfer from the trainer's memory; files of the same version are the fallback.
+    """The last files of a chain, sent by the trainer; the chain itself is the fallback.
 
-    An engine that restarts or fails later reads the files: the trainer keeps its copy only during the push.
+    An engine reads the chain if it lacks the base of the last version, and if it restarts or fails later: the trainer
+    keeps the files in memory only during the push.
     """
 
     delta: DeltaUpdate
-    """The same version as files."""
+    """The chain."""
     sender: WeightSender
-    tensors: list[TensorInfo]
+    manifest: VersionManifest
+    """Of the last version."""
     seconds: float
     """Deadline of each phase of the transfer."""
     is_open: bool = True
-    """Whether the trainer still holds the weights."""
+    """Whether the trainer still sends the files."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why an engine reads the files instead, by its address."""
 
@@ -144,14 +147,11 @@ class CollectiveUpdate:
     async def _receive(self, client: EngineClient, *, seconds: float, keep_requests: bool) -> None:
         workers = await client.workers()
         try:
-            offer = await asyncio.to_thread(self.sender.offer_weights, workers=workers, seconds=self.seconds)
-        except StageFailed as error:  # the trainer is lost; the engine's task must survive it
-            raise EngineUnavailable(f"{client.url}: the trainer offers no transfer: {error}") from error
-        await client.receive_weights(
-            offer,
-            self.tensors,
-            self.version,
-            version_id=self.delta.version_id,
-            seconds=seconds,
-            keep_requests=keep_requests,
-        )
+            async with asyncio.timeout(seconds):
+                offer = await asyncio.to_thread(
+                    self.sender.offer_weights, self.delta.chain[-1], workers=workers, seconds=self.seconds
+                )
+        except (StageFailed, OSError) as error:  # the trainer is lost, or cannot read its storage in time
+            reason = str(error) or f"no answer within {seconds:g} s"
+            raise EngineUnavailable(f"{client.url}: the trainer offers no transfer: {reason}") from error
+        await client.receive_weights(offer, self.manifest, seconds=seconds, keep_requests=keep_requests)

@@ -2,7 +2,7 @@
 
 A transport publishes the trainer's weights as files, and returns the update that each engine loads. `Folder`: a whole
 model per version. `Delta`: a snapshot, then the changes; every rank writes its own shards. `Collective`: rank 0 sends
-the weights to each engine; the files of `Delta` are the fallback.
+the files of `Delta` to each engine; an engine that lacks their base reads the chain.
 """
 
 from __future__ import annotations
@@ -138,27 +138,27 @@ class DeltaTransport:
 
 
 class CollectiveTransport:
-    """A transfer from rank 0's memory to each engine, over a group per engine, and the files of `Delta` as fallback."""
+    """The files of `Delta`, sent by rank 0 to each engine over a group per engine."""
 
     def __init__(self, delta: DeltaTransport, *, phase_seconds: float) -> None:
-        """`delta`: the fallback; `phase_seconds`: deadline of each phase of a transfer."""
+        """`delta`: writes the files; `phase_seconds`: deadline of each phase of a transfer."""
         self._delta = delta
         self._phase_seconds = phase_seconds
         self._group: TrainerGroup | None = None
 
     async def publish(self, group: TrainerGroup, version: str) -> WeightUpdate:
-        """Write the files, and stage the weights in rank 0's memory."""
+        """Write the files, and let rank 0 offer them."""
         delta = await self._delta.publish(group, version)
-        tensors = await asyncio.to_thread(group.stage_weights, delta.version_id)
+        await asyncio.to_thread(group.serve_offers)
         self._group = group
-        return CollectiveUpdate(delta, group, tensors, self._phase_seconds)
+        return CollectiveUpdate(delta, group, version_store.read_manifest(delta.chain[-1]), self._phase_seconds)
 
     def prune(self, loaded: WeightUpdate) -> None:
-        """Close the transfers of the version, drop its staged weights, and delete the files that no engine needs."""
+        """Close the transfers of the version, and delete the files that no engine needs."""
         assert isinstance(loaded, CollectiveUpdate)
         loaded.is_open = False
         if self._group is not None:
-            self._group.release_weights(loaded.delta.version_id)
+            self._group.release_weights(loaded.delta.chain[-1])
         self._delta.prune(loaded)
 
     def restart(self) -> bool:

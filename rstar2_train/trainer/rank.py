@@ -28,7 +28,6 @@ from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
 from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
-from rstar2_train.weights.transfer import TensorInfo
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ class TrainerRank:
         self.optimizer: torch.optim.AdamW | None = None
         self.optimizer_config = OptimizerConfig()
         self.writer: ShardWriter | None = None
-        self.sender: CollectiveSender | None = None
         self.checkpoint_group: dist.ProcessGroup | None = None
         """Of all ranks: a checkpoint is written at the same time as a step."""
         self.staged: dict[str, Any] | None = None
@@ -208,15 +206,9 @@ class TrainerRank:
         """Take the last written weight version as the base of the next one."""
         self._chain().commit(version_id)
 
-    def stage_weights(self, model_dir: Path, version_id: str) -> list[TensorInfo]:
-        """Gather the weights into rank 0's CPU memory for a collective transfer; return its tensors. Collective."""
-        policy, _ = self._loaded()
-        gathered = export.gather(policy, model_dir)
-        return self._sender().stage(gathered, version_id) if self.rank == 0 else []
-
     def serve_offers(self) -> ChannelAddress:
         """Answer requests for transfers at rank 0, also during an update; return the address."""
-        return self._sender().serve()
+        return CollectiveSender(self.host()).serve()
 
     def score(self, model_dir: Path, rows: list[list[int]]) -> tuple[list[list[float]], list[int]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""
@@ -233,11 +225,6 @@ class TrainerRank:
         if self.policy is None or self.optimizer is None:
             raise RuntimeError("no model is loaded: call load() first")
         return self.policy, self.optimizer
-
-    def _sender(self) -> CollectiveSender:
-        if self.sender is None:
-            self.sender = CollectiveSender(self.host())
-        return self.sender
 
     def _chain(self) -> ShardWriter:
         if self.writer is None:

@@ -30,7 +30,7 @@ from rstar2_train.trainer.types import (
 )
 from rstar2_train.weights import offer_channel, version_store
 from rstar2_train.weights.offer_channel import ChannelAddress
-from rstar2_train.weights.transfer import Offer, TensorInfo
+from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 
 Metrics = dict[str, float]
@@ -227,37 +227,36 @@ class TrainerGroup:
         self._ranks.call("commit_version", version_id)
         return manifest
 
-    def stage_weights(self, version_id: str) -> list[TensorInfo]:
-        """Gather the weights into rank 0's CPU memory for collective transfers; return the tensors in their order.
-
-        The weights become those of `version_id` in `offer_weights` and `release_weights`.
-        """
+    def serve_offers(self) -> None:
+        """Let rank 0 answer `offer_weights` and `release_weights`, also during an update."""
         if self._offers is None:
             self._offers = self._ranks.call_first("serve_offers")
-        tensors: list[TensorInfo] = self._ranks.call("stage_weights", self.model_dir, version_id)[0]
-        return tensors
 
-    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        """Start a transfer of the staged weights to one engine, also during an update.
+    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+        """Start a transfer of a published version to one engine. Call `serve_offers` before.
 
         Args:
+            folder: of the version.
             workers: processes of the engine that hold a part of the model.
             seconds: deadline of each phase.
 
         Raises:
-            RanksLost: if rank 0 has gone.
+            StageFailed: RanksLost if rank 0 has gone.
+            OSError: if rank 0 cannot read the files.
         """
-        reply = self._request({"workers": workers, "seconds": seconds})
+        reply = self._request({"folder": str(folder), "workers": workers, "seconds": seconds})
+        if "error" in reply:
+            raise OSError(reply["error"])
         assert self._offers is not None
         return Offer(self._offers.host, reply["port"], workers, seconds)
 
-    def release_weights(self, version_id: str) -> None:
-        """Drop the staged weights, unless they are those of a later version. Raises as `offer_weights` does."""
-        self._request({"release": version_id})
+    def release_weights(self, folder: Path) -> None:
+        """Let rank 0 drop the files of a version, unless it holds another one. Raises RanksLost."""
+        self._request({"release": str(folder)})
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._offers is None:
-            raise RuntimeError("no weights are staged: call stage_weights() first")
+            raise RuntimeError("rank 0 does not answer: call serve_offers() first")
         try:
             return offer_channel.request(self._offers, message)
         except (OSError, EOFError) as error:

@@ -7,7 +7,7 @@
       ^                a folder per version,            ^
     gap_codec          its manifest, the chain          |
                                                         |
-    trainer.collective_sender ---- tensor_group (gloo or NCCL) ----> inference.transfer_backend
+    trainer.collective_sender ---- tensor_group (gloo) ----> inference.transfer_backend
 
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
     offer_channel: the orchestrator's requests to rank 0 for transfers, also during an update

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from rstar2_train.weights import version_store
 from rstar2_train.weights.shard_file import BITS, Shard, ShardFile, ShardFileInvalid, bit_sum
+from rstar2_train.weights.version_store import VersionManifest
 
 THREADS = 4
 """Files that are decoded at the same time; the files of a version hold disjoint shards."""
@@ -39,10 +41,7 @@ class HostCopy:
         self._allocating = threading.Lock()
 
     def update(self, folders: Sequence[Path], *, fresh: bool = False) -> None:
-        """Bring the copy to the last version of a chain.
-
-        Deltas are read and verified before the copy changes. After an error in the middle the copy holds no version,
-        and the next call starts from the snapshot.
+        """Bring the copy to the last version of a chain, as `apply` does for each version.
 
         Args:
             folders: the folders of the chain, from a snapshot to the target.
@@ -53,19 +52,40 @@ class HostCopy:
         """
         links = version_store.read_links(folders, have=None if fresh else self.id)
         self.read_bytes = sum(link.manifest.bytes for link in links)
-        # Snapshots are large: their files are read one at a time, while they are applied.
-        verified = {link.folder: version_store.read_files(link) for link in links if link.manifest.base is not None}
         for link in links:
-            self.id = None
-            with ThreadPoolExecutor(THREADS) as pool:
-                if link.manifest.base is None:
-                    applied = list(pool.map(self._read_and_apply, link.files()))
-                    self.keep_only(set().union(*applied))
-                else:
-                    list(pool.map(self._apply, verified[link.folder]))
-            self.id = link.manifest.id
+            self.apply(link.manifest, [partial(ShardFile.read, path, digest=digest) for path, digest in link.files()])
 
-    def allocate(self, name: str, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    def apply(
+        self, manifest: VersionManifest, reads: Sequence[Callable[[], ShardFile]], *, threads: int = THREADS
+    ) -> None:
+        """Bring the copy from a version's base to the version.
+
+        All files of a delta are verified before the copy changes. A snapshot is large: each file is applied when it is
+        read, and is then dropped. After an error in the middle the copy holds no version, and needs a snapshot.
+
+        Args:
+            manifest: of the version.
+            reads: return the files of the manifest.
+            threads: files that are read or decoded at the same time; 1 keeps the order of `reads`.
+
+        Raises:
+            ShardFileInvalid: as `update`.
+        """
+        if manifest.base is not None and manifest.base != self.id:
+            raise ShardFileInvalid(
+                f"version {manifest.id} has the changes to version {manifest.base}; the host copy holds {self.id}"
+            )
+        with ThreadPoolExecutor(threads) as pool:
+            if manifest.base is None:
+                self.id = None
+                self._keep_only(set().union(*pool.map(lambda read: self._apply(read()), reads)))
+            else:
+                files = list(pool.map(lambda read: read(), reads))
+                self.id = None
+                list(pool.map(self._apply, files))
+        self.id = manifest.id
+
+    def _allocate(self, name: str, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return the flat array of a tensor; create it if it is new or has another shape."""
         with self._allocating:
             if self.shapes.get(name) != tuple(shape) or self.dtypes.get(name) != dtype:
@@ -73,7 +93,7 @@ class HostCopy:
                 self.shapes[name], self.dtypes[name] = tuple(shape), dtype
             return self.arrays[name]
 
-    def keep_only(self, names: set[str]) -> None:
+    def _keep_only(self, names: set[str]) -> None:
         """Remove all other tensors."""
         for name in self.arrays.keys() - names:
             for part in (self.arrays, self.shapes, self.dtypes):
@@ -82,10 +102,6 @@ class HostCopy:
     def clear(self) -> None:
         """Forget the version, but keep the memory: the next update starts from a snapshot."""
         self.id = None
-
-    def _read_and_apply(self, file: tuple[Path, str]) -> set[str]:
-        path, digest = file
-        return self._apply(ShardFile(path, digest=digest))
 
     def _apply(self, file: ShardFile) -> set[str]:
         """Apply a file; return the names of its tensors."""
@@ -97,22 +113,22 @@ class HostCopy:
 
     def _apply_shard(self, shard: Shard, file: ShardFile) -> None:
         if shard.positions is None:
-            whole = self.allocate(shard.name, shard.shape, shard.dtype)
+            whole = self._allocate(shard.name, shard.shape, shard.dtype)
         else:
             if self.shapes.get(shard.name) != shard.shape or self.dtypes.get(shard.name) != shard.dtype:
-                raise ShardFileInvalid(f"{file.path}: {shard.name} is not a tensor of the version before")
+                raise ShardFileInvalid(f"{file.name}: {shard.name} is not a tensor of the version before")
             whole = self.arrays[shard.name]
         part = whole[shard.start : shard.start + shard.count]
         if len(part) != shard.count or (shard.positions is None and len(shard.values) != shard.count):
-            raise ShardFileInvalid(f"{file.path}: {shard.name} has another number of elements")
+            raise ShardFileInvalid(f"{file.name}: {shard.name} has another number of elements")
         if shard.positions is None:
             part[:] = shard.values
         else:
             if len(shard.positions) and int(shard.positions[-1]) >= shard.count:
-                raise ShardFileInvalid(f"{file.path}: {shard.name} has a change outside the shard")
+                raise ShardFileInvalid(f"{file.name}: {shard.name} has a change outside the shard")
             part[shard.positions] = shard.values
         if bit_sum(part) != shard.checksum:
             raise ShardFileInvalid(
-                f"{file.path}: {shard.name} differs from the trainer's after the update: the changes were applied to "
+                f"{file.name}: {shard.name} differs from the trainer's after the update: the changes were applied to "
                 "other weights"
             )

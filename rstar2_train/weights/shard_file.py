@@ -121,32 +121,38 @@ def write_shards(path: Path, shards: Iterable[Shard]) -> FileSummary:
 class ShardFile:
     """A verified shard file in memory."""
 
-    def __init__(self, path: Path, *, digest: str | None = None) -> None:
-        """Read and verify a file.
+    def __init__(self, data: memoryview, *, name: str, digest: str) -> None:
+        """Verify the content of a file.
 
         Args:
-            path: the file.
-            digest: SHA-256 that the manifest names; None: only that at the end of the file is compared.
+            data: all bytes of the file.
+            name: of the file, for messages.
+            digest: SHA-256 that the manifest names.
 
         Raises:
-            ShardFileInvalid: if the file is missing, truncated or damaged, or is another file.
+            ShardFileInvalid: if the content is truncated or damaged, or is that of another file.
         """
-        try:
-            data = memoryview(path.read_bytes())
-        except OSError as error:
-            raise ShardFileInvalid(f"{path} cannot be read: {error.strerror}") from error
         body = data[:-DIGEST_BYTES]
         if len(data) < len(MAGIC) + 8 + DIGEST_BYTES or data[: len(MAGIC)] != MAGIC:
-            raise ShardFileInvalid(f"{path} is not a shard file, or is truncated")
+            raise ShardFileInvalid(f"{name} is not a shard file, or is truncated")
         actual = hashlib.sha256(body).hexdigest()
         if actual != bytes(data[-DIGEST_BYTES:]).hex():
-            raise ShardFileInvalid(f"{path} is damaged or truncated: its SHA-256 differs from that at its end")
-        if digest is not None and actual != digest:
-            raise ShardFileInvalid(f"{path} is not the file of its manifest: the SHA-256 differs")
+            raise ShardFileInvalid(f"{name} is damaged or truncated: its SHA-256 differs from that at its end")
+        if actual != digest:
+            raise ShardFileInvalid(f"{name} is not the file of its manifest: the SHA-256 differs")
         (length,) = struct.unpack("<Q", body[-8:])
-        self.path = path
+        self.name = name
         self._blocks = body[len(MAGIC) : -8 - length]
         self._entries = [_Entry(**entry) for entry in json.loads(bytes(body[-8 - length : -8]))]
+
+    @classmethod
+    def read(cls, path: Path, *, digest: str) -> ShardFile:
+        """Read and verify a file. Raises ShardFileInvalid, also if it is missing."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ShardFileInvalid(f"{path} cannot be read: {error.strerror}") from error
+        return cls(memoryview(data), name=str(path), digest=digest)
 
     def shards(self) -> Iterator[Shard]:
         """Yield the shards, decoded one at a time. Raises ShardFileInvalid for blocks that cannot be decoded."""
@@ -162,7 +168,7 @@ class ShardFile:
                 try:
                     positions, values = gap_codec.decode_changes(blocks, dtype)
                 except ValueError as error:
-                    raise ShardFileInvalid(f"{self.path}: {entry.name}: {error}") from error
+                    raise ShardFileInvalid(f"{self.name}: {entry.name}: {error}") from error
             else:
                 values = np.frombuffer(blocks[0], dtype)
             yield Shard(

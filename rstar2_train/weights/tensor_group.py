@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import datetime
 import socket
-from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore
+
+BLOCK_BYTES = 256 * 2**20
+"""Bytes of one broadcast, which has the deadline: a snapshot takes longer."""
 
 
 class TensorGroup:
@@ -26,7 +28,7 @@ class TensorGroup:
             rank: 0 for the trainer.
             members: 1 + the workers of the engine.
             address: of this member's interface, to which the others connect.
-            seconds: deadline of the join, and of each broadcast.
+            seconds: deadline of the join, and of each block of a broadcast.
 
         Raises:
             RuntimeError: if a member is missing at the deadline.
@@ -38,13 +40,10 @@ class TensorGroup:
         self._store = store
         self._group = gloo(store, rank, members, options)
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Send (rank 0) or receive flat CPU tensors of bytes, in order. Raises RuntimeError after the deadline.
-
-        Gloo has no 16-bit integers.
-        """
-        for tensor in tensors:
-            self._group.broadcast(tensor, 0).wait()
+    def broadcast(self, content: Tensor) -> None:
+        """Send (rank 0) or receive a flat CPU tensor of bytes. Raises RuntimeError after the deadline of a block."""
+        for block in content.split(BLOCK_BYTES):
+            self._group.broadcast(block, 0).wait()
 
 
 def listen(address: str) -> socket.socket:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rstar2_train.weights.version_store import VersionManifest
+
 BACKEND = "rstar2"
 """Name of the project's backend in vLLM's weight-transfer API."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a transfer, in the order of the broadcasts."""
-
-    name: str
-    shape: list[int]
-    dtype: str
-    checksum: int
-    """Sum of all bit patterns as signed integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +26,6 @@ class Offer:
         return {"init_info": asdict(self)}
 
 
-def update_info(version_id: str, tensors: list[TensorInfo]) -> dict[str, Any]:
-    """Return the body of vLLM's request to receive."""
-    return {"update_info": {"version_id": version_id, "tensors": [asdict(tensor) for tensor in tensors]}}
+def update_info(manifest: VersionManifest) -> dict[str, Any]:
+    """Return the body of vLLM's request to receive the files of a version, in the order of its manifest."""
+    return {"update_info": {"manifest": manifest.to_json()}}

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rstar2_train.weights.shard_file import FileSummary, ShardFile, ShardFileInvalid
 
@@ -46,6 +47,18 @@ class VersionManifest:
         """Number of elements with a new value."""
         return sum(file.changed for file in self.files)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, for `from_json`."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> VersionManifest:
+        """Return the manifest of JSON values. Raises ValueError or TypeError for another format or other fields."""
+        fields = dict(content)
+        if fields.pop("format", None) != FORMAT:
+            raise ValueError(f"it does not have format {FORMAT}, the only format that this program reads")
+        return cls(files=[FileSummary(**file) for file in fields.pop("files", [])], **fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -71,19 +84,15 @@ def version_folder(root: Path, number: int, version_id: str) -> Path:
 
 def write_manifest(folder: Path, manifest: VersionManifest) -> None:
     """Write the manifest of a version whose files are complete."""
-    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, **asdict(manifest)}), encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest.to_json()), encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> VersionManifest:
     """Return the manifest of a version. Raises ShardFileInvalid if it is missing or damaged."""
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ShardFileInvalid(f"{path} does not have format {FORMAT}, the only format that this program reads")
-        files = [FileSummary(**file) for file in content.pop("files")]
-        return VersionManifest(files=files, **content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return VersionManifest.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ShardFileInvalid(f"{path} is missing or damaged: {error}") from error
 
 
@@ -115,7 +124,7 @@ def read_links(folders: Sequence[Path], *, have: str | None) -> list[Link]:
 
 def read_files(link: Link) -> list[ShardFile]:
     """Return the verified files of a version. Raises ShardFileInvalid."""
-    return [ShardFile(path, digest=digest) for path, digest in link.files()]
+    return [ShardFile.read(path, digest=digest) for path, digest in link.files()]
 
 
 def prune(root: Path, *, chain: Sequence[Path]) -> list[Path]:

@@ -97,15 +97,14 @@ class StagedSender:
         self, trainer: VersionTrainer, *, on_offer: Callable[[], None] = lambda: None, seconds: float = 30
     ) -> None:
         self.sender = CollectiveSender("127.0.0.1")
-        assert trainer.rank.policy is not None
         update = trainer.publish()
-        tensors = self.sender.stage(export.gather(trainer.rank.policy, trainer.model), update.version_id)
-        self.update = CollectiveUpdate(update, self, tensors, seconds)
+        assert trainer.manifest is not None
+        self.update = CollectiveUpdate(update, self, trainer.manifest, seconds)
         self.ports: list[int] = []
         self._on_offer = on_offer
 
-    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        self.ports.append(self.sender.offer(workers, seconds))
+    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+        self.ports.append(self.sender.offer(folder, workers, seconds))
         self._on_offer()
         return Offer("127.0.0.1", self.ports[-1], workers, seconds)
 

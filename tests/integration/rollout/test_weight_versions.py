@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from rstar2_train.inference.client import EngineRejected, EngineUnavailable
 from rstar2_train.inference.parameter_hashes import folder_hashes
@@ -202,12 +203,15 @@ async def test_collective_hung_engine_falls_back_to_files(engine: Engine, traine
 
 
 async def test_collective_wrong_tensor_is_refused(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
-    """A tensor that changes between the stage and the broadcast fails its checksum; the files are loaded."""
+    """Bytes that change before the broadcast fail their checksum; the engine reads the files."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
     trainer.update(1e-3)
     sender = StagedSender(trainer)
-    next(iter(sender.sender.tensors.values())).view(-1)[0] += 1
+    folder = sender.update.delta.chain[-1]
+    sender.sender.folder = folder
+    sender.sender.files = [torch.from_numpy(np.fromfile(file, np.uint8)) for file in folder.glob("*.shards")]
+    sender.sender.files[0][100] += 1
     await pool.push(sender.update)
     assert "500" in sender.update.failures[engine.url]
     expected = folder_hashes(trainer.export("after"))

@@ -79,15 +79,16 @@ def test_plan_recomputation_costs_a_third() -> None:
 
 
 def test_plan_delta_moves_fewer_bytes_than_folder() -> None:
-    """A delta has the changed share of the weights, and a snapshot now and then."""
+    """A delta has the changed share of the weights, and a snapshot now and then; a collective reads it once."""
     sizes = {}
-    for transport in ("Folder", "Delta", "Auto"):
+    for transport in ("Folder", "Delta", "Auto", "Collective"):
         job = small(rollout={"replicas": 20, "tensorParallel": 2, "weightTransport": transport})
         shape = read_shape(job.spec.model.source)
         time = transfer_time(job, job.stage("rl-8k"), shape, load_profile("mi300x"), engines=20)
         sizes[transport] = time.written + time.read
     assert sizes["Folder"] == 21 * 2 * read_shape("Qwen3-14B").parameters
     assert sizes["Auto"] == sizes["Delta"] < sizes["Folder"] / 20
+    assert sizes["Collective"] == pytest.approx(sizes["Delta"] * 2 / 21)
 
 
 def test_plan_that_does_not_fit_names_the_field() -> None:

@@ -9,6 +9,7 @@ from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineUnavailable
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
 from rstar2_train.weights.transfer import Offer
+from rstar2_train.weights.version_store import VersionManifest
 
 
 class FakeClient:
@@ -35,33 +36,36 @@ class FakeClient:
 class FakeSender:
     """A trainer that offers transfers, or is lost."""
 
-    def __init__(self, *, lost: bool = False) -> None:
-        self._lost = lost
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
 
-    def offer_weights(self, *, workers: int, seconds: float) -> Offer:
-        if self._lost:
-            raise StageFailed("RanksLost", "rank 0 crashed", retryable=True)
+    def offer_weights(self, folder: Path, *, workers: int, seconds: float) -> Offer:
+        if self._error:
+            raise self._error
         return Offer("host", 1, workers, seconds)
 
 
 @pytest.mark.parametrize(
-    ("fails", "lost", "is_open", "fresh", "loads"),
+    ("fails", "error", "is_open", "fresh", "loads"),
     [
-        (False, False, True, False, ["transfer to 2 workers"]),
-        (True, False, True, False, ["transfer to 2 workers", "files"]),
-        (False, True, True, False, ["files"]),
-        (False, False, False, False, ["files"]),
-        (False, False, True, True, ["fresh files"]),
+        (False, None, True, False, ["transfer to 2 workers"]),
+        (True, None, True, False, ["transfer to 2 workers", "files"]),
+        (False, StageFailed("RanksLost", "rank 0 crashed", retryable=True), True, False, ["files"]),
+        (False, OSError("the storage is gone"), True, False, ["files"]),
+        (False, TimeoutError(), True, False, ["files"]),
+        (False, None, False, False, ["files"]),
+        (False, None, True, True, ["fresh files"]),
     ],
 )
 async def test_collective_update_falls_back_to_files(
-    fails: bool, lost: bool, is_open: bool, fresh: bool, loads: list[str]
+    fails: bool, error: Exception | None, is_open: bool, fresh: bool, loads: list[str]
 ) -> None:
-    """A broken group, a lost trainer, a closed transfer and a refused engine read the files; so does a retry."""
+    """A broken group, a lost trainer, lost files, a closed transfer and a refused engine read the files, also later."""
     client: Any = FakeClient(fails=fails)
-    update = CollectiveUpdate(DeltaUpdate([Path("/v")], "v", "id"), FakeSender(lost=lost), [], 1, is_open)
+    manifest = VersionManifest("id", "v", None, [])
+    update = CollectiveUpdate(DeltaUpdate([Path("/v")], "v", "id"), FakeSender(error), manifest, 1, is_open)
     await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
     assert client.loads == loads
-    assert bool(update.failures) == (fails or lost)
+    assert bool(update.failures) == (fails or error is not None)
     await update.load(client, seconds=1, fresh=fresh, keep_requests=False)
     assert client.loads[len(loads) :] == loads[-1:]
