@@ -28,7 +28,6 @@ from rstar2_operator.apply import (
     set_finalizer,
 )
 from rstar2_operator.builders.config import secret
-from rstar2_operator.builders.objects import build_context, objects
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
@@ -43,23 +42,19 @@ from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
 from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
 from rstar2_operator.decide.status import invalid_status, status_of
+from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import DriftCorrections, drifted
 from rstar2_operator.metrics import Metrics, figures_of
-from rstar2_operator.observed import Object, ObservedJob, as_json
+from rstar2_operator.observed import Object, ObservedJob
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
-from rstar2_train.api.issue import InvalidJob
-from rstar2_train.api.validation import check
 
 log = logging.getLogger(__name__)
 
 TIMER_SLACK_SECONDS = 0.05
 """Delay of wake-ups, so that a round never starts a moment before its deadline."""
-
-
-KUEUE_DISABLED = "the operator does not use Kueue; set kueue.enabled=true in its chart, or remove the field"
 
 
 class Reconciler:
@@ -82,8 +77,7 @@ class Reconciler:
         self._status_writer = StatusWriter(client, cache, instance=settings.identity)
         self._corrections = DriftCorrections()
         self._quota = QuotaReader(client)
-        self._contexts: dict[Key, tuple[str, tuple[BuildContext | None, str]]] = {}
-        """Job -> its metadata and spec as JSON, and the result of their validation."""
+        self._desired = DesiredState(settings)
         self._with_secret: dict[Key, str] = {}
         """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
 
@@ -113,13 +107,13 @@ class Reconciler:
             self._queue.drop_timer(key)
             self._status_writer.forget(key)
             self._with_secret.pop(key, None)
-            self._contexts.pop(key, None)
+            self._desired.forget(key)
             self._corrections.forget(key)
             self._quota.forget(key)
             self._metrics.forget(key)
             return False  # the garbage collector deletes the objects of the job
         now, rejected = time.time(), list[Diagnosis]()
-        context, errors = self._validated(key, observed)
+        context, errors = self._desired.context(key, observed.job)
         if context is None:
             running = bool(prunable(observed, (), now=now))
             if observed.job["spec"].get("suspend") or is_deleted(observed.job):
@@ -181,25 +175,6 @@ class Reconciler:
     def _has_secret(self, key: Key, observed: ObservedJob) -> bool:
         return bool(self._with_secret.get(key) == observed.job["metadata"]["uid"])
 
-    def _validated(self, key: Key, observed: ObservedJob) -> tuple[BuildContext | None, str]:
-        """The builders' input, or every error of a spec that the schema could not reject. Computed once per spec."""
-        text = as_json([observed.job["metadata"], observed.job["spec"]])
-        known = self._contexts.get(key)
-        if known is None or known[0] != text:
-            known = self._contexts[key] = text, self._validate(observed)
-        return known[1]
-
-    def _validate(self, observed: ObservedJob) -> tuple[BuildContext | None, str]:
-        job, issues = check(dict(observed.job))
-        if job is None:
-            return None, "\n".join(str(issue) for issue in issues if not issue.warning)
-        if job.spec.queue_name and not self._settings.kueue:
-            return None, f"spec.queueName is {job.spec.queue_name!r}: {KUEUE_DISABLED}"
-        try:
-            return build_context(job, self._settings), ""
-        except InvalidJob as error:
-            return None, str(error)
-
     async def _carry_out(
         self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
@@ -209,11 +184,8 @@ class Reconciler:
         rejections, and the seconds until the next correction of drift. Raises the last transient error after all
         writes were tried: it is retried, and the status does not show it.
         """
-        keep_claims = context.job.spec.storage.reclaim_policy == "Retain"
         has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
-        desired = objects(context, plan, has_secret=has_secret)
-        spec = applied_spec(observed.job)
-        bodies = [owned(body, observed.job, keep_claims=keep_claims, spec=spec) for body in desired]
+        bodies = desired = self._desired.bodies(key, observed.job, context, plan, has_secret=has_secret)
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
         blocked, transient = False, list[Exception]()

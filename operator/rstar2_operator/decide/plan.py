@@ -111,6 +111,14 @@ class Plan:
     wake_at: float | None = None
     """When to decide again even if nothing has changed; seconds since the epoch."""
 
+    def without_explanation(self) -> Plan:
+        """Return the plan without the fields that change no object: equal results have equal objects."""
+        return replace(
+            self,
+            **{"reason": "", "message": "", "restarts": 0, "counted": 0, "window_start": None, "ended": None},
+            **{"remove_pods": (), "delete": False, "release": False, "retry_at": None, "wake_at": None},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
