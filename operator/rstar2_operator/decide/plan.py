@@ -113,10 +113,15 @@ class Plan:
 
     def without_explanation(self) -> Plan:
         """Return the plan without the fields that change no object: equal results have equal objects."""
-        return replace(
-            self,
-            **{"reason": "", "message": "", "restarts": 0, "counted": 0, "window_start": None, "ended": None},
-            **{"remove_pods": (), "delete": False, "release": False, "retry_at": None, "wake_at": None},
+        return Plan(
+            phase=self.phase,
+            stage=self.stage,
+            prepare=self.prepare,
+            serving=self.serving,
+            attempt=self.attempt,
+            ending=self.ending,
+            report=self.report,
+            workload=self.workload,
         )
 
 
