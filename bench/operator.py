@@ -37,6 +37,7 @@ import psutil
 from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
 from rstar2_operator.informer import CHILDREN
+from rstar2_operator.status_writer import COUNTS_SECONDS
 from tests.support.cluster_player import ClusterPlayer
 from tests.support.kube_apiserver import KubeApiserver, free_port
 from tests.support.simulated_cluster import manifest
@@ -251,7 +252,7 @@ async def _measure(
         await asyncio.sleep(15)  # delayed writes of the status
     with _operator(server) as process:
         result["restart_s"] = await _reconciled(process, jobs)
-        await asyncio.sleep(15)
+        await asyncio.sleep(15 if quick else COUNTS_SECONDS + 15)  # delayed writes of the status
         before, start = await _page(process), time.monotonic()
         await asyncio.sleep(30 if quick else 180)
         after = await _page(process)
