@@ -22,6 +22,8 @@ from rstar2_train.rollout.agent_program.conversation import CONTEXT_LENGTH, MAX_
 from rstar2_train.rollout.trajectory import StopReason
 from rstar2_train.utils.api_error import ApiError, reject_unsupported
 
+MODEL = "policy"
+"""Name of the model in responses; a request may give any name."""
 MAX_WAITING = 64
 """Requests of one episode that wait for the present one."""
 MAX_REJECTED = 1000
@@ -232,7 +234,3 @@ def _response(message: dict[str, Any], prompt_ids: list[int], turn: Generation, 
         "prompt_token_ids": prompt_ids,
         "usage": {"prompt_tokens": used, "completion_tokens": sampled, "total_tokens": used + sampled},
     }
-
-
-MODEL = "policy"
-"""Name of the model in responses; a request may give any name."""
