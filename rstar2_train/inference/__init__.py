@@ -5,8 +5,8 @@
     rollout.generation                                           server            builds the command line, starts vLLM
       |  slot             |  request                               |
       v                   v                                        v
-    scheduler <-------- pool -----> client --------- HTTP ------> auth_middleware   checks the token
-    who runs where      all engines  one engine                    |        |
+    admission <-------- pool -----> client --------- HTTP ------> auth_middleware   checks the token
+    scheduler           all engines  one engine                    |        |
                                                                    v        v
                                     openai_client -- HTTP --> generate_route  vLLM's own routes
                                     any vLLM server           token ids         |  /collective_rpc
@@ -15,6 +15,7 @@
 
 Modules:
 
+- `admission`         slots of trajectories, which follow the scheduler
 - `scheduler`         decides which trajectory runs in which engine, and when
 - `policies`          the rules of that decision: Static, Reserve, Graded
 - `length_model`      lengths of the job's finished trajectories, for Graded

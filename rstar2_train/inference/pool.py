@@ -23,9 +23,9 @@ from typing import Any
 import aiohttp
 
 from rstar2_train.api.roles import AdmissionSpec
+from rstar2_train.inference.admission import AdmissionQueue
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_statistics import EngineStatistics
-from rstar2_train.inference.scheduler import AdmissionQueue
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.weights.probe import Scores
 
@@ -117,8 +117,10 @@ class EnginePool:
         self._connect = connect or EngineClient
         self._engines: dict[str, _PooledEngine] = {}
         self._target: _Target | None = None
-        self._numbers: dict[str, int] = {}
-        """Number of the last push of each version."""
+        self.push_numbers: dict[str, int] = {}
+        """Number of the last push of each version, from 1."""
+        self.before_push: list[Callable[[str, int], Awaitable[None]]] = []
+        """Called with version and number before a push, which waits for them: rollout workers must know it first."""
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,7 +172,7 @@ class EnginePool:
 
     def push_number(self, version: str) -> int | None:
         """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
-        return self._numbers.get(version)
+        return self.push_numbers.get(version)
 
     async def update_weights(self, folder: Path, version: str, *, keep_requests: bool = False) -> list[str]:
         """Load the weights in `folder` (a Hugging Face model) into all engines as `version`; see `push`."""
@@ -186,6 +188,8 @@ class EnginePool:
         serves within the patience of `times`.
         """
         number = self._target.number + 1 if self._target else 1
+        for announce in self.before_push:
+            await announce(update.version, number)
         for url, engine in self._engines.items():
             engine.confirmed, engine.rejected = 0, ""
             if keep_requests:
@@ -193,7 +197,7 @@ class EnginePool:
             else:
                 self.admission.remove_engine(url)
         self._target = _Target(number, update, keep_requests)
-        self._numbers[update.version] = number
+        self.push_numbers[update.version] = number
         self._down_since = time.monotonic()
         for engine in self._engines.values():
             engine.wake.set()
@@ -204,8 +208,7 @@ class EnginePool:
             if all(engine.tried == number for engine in engines):
                 if self.serving:
                     break
-                refused = [engine.rejected for engine in engines if engine.rejected]
-                if refused:
+                if refused := [engine.rejected for engine in engines if engine.rejected]:
                     raise EngineRejected(refused[0])
                 if self._outage_seconds() > self._patience:
                     raise EngineUnavailable(self._outage_message())

@@ -3,20 +3,18 @@
 `Scheduler` is pure: no I/O, and its clock is an argument. It keeps the queue and the engines; a policy (`policies.py`)
 decides. With `Reserve`, the default, a trajectory keeps its engine over all its turns, and trajectories start in order
 of arrival: a later one never overtakes one that does not fit yet, so none starves. With `Graded` a trajectory can start
-before an earlier one, by a bounded number of arrivals. `AdmissionQueue` wraps the scheduler for asyncio.
+before an earlier one, by a bounded number of arrivals. `admission.py` wraps the scheduler for asyncio.
 """
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from rstar2_train.inference.engine_load import EngineLoad, LagDetector
 from rstar2_train.inference.policies import EngineState, PolicyName, SchedulingPolicy, Work, make_policy
-from rstar2_train.utils.pacer import Pacer
 
 Key = TypeVar("Key", bound=Hashable)
 _RATE_WEIGHT = 0.1
@@ -248,115 +246,3 @@ class Scheduler(Generic[Key]):
         self._leave(work)
         self._waiting.push(work)
         return cast(Key, work.key)
-
-
-class EngineSlot:
-    """The slot of one trajectory: it waits for an engine, keeps it, and waits again when the engine is lost."""
-
-    __slots__ = ("_future", "_queue", "is_displaced", "request")
-
-    def __init__(self, queue: AdmissionQueue) -> None:
-        self._queue = queue
-        self._future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.request: asyncio.Future[Any] | None = None
-        """The request in the engine; cancelled when the engine is lost."""
-        self.is_displaced = False
-        """Whether the trajectory was moved away from a full or lagging engine since the last failure."""
-
-    async def wait_for_engine(self) -> str:
-        """Wait for an engine and return it. Raises the error of `AdmissionQueue.fail_waiting`."""
-        return await self._future
-
-    def start_turn(self, context: int) -> None:
-        """Report that a turn starts with `context` tokens; the policy can assign another engine to it."""
-        self._queue.start_turn(self, context)
-
-    def release(self, *, tokens: int | None = None) -> None:
-        """Release the slot. `tokens`: length of the trajectory with its prompt, if it finished."""
-        self._queue.release(self, tokens=tokens)
-
-    def _assign(self, engine: str) -> None:
-        if not self._future.done():
-            self._future.set_result(engine)
-
-    def _unassign(self) -> None:
-        self._future = asyncio.get_running_loop().create_future()
-        if self.request is not None:
-            self.request.cancel()
-
-    def _move(self, engine: str) -> None:
-        if self._future.done() and self._future.result() != engine:
-            self._future = asyncio.get_running_loop().create_future()
-            self._future.set_result(engine)
-
-    def _fail(self, error: Exception) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
-            self._future.exception()  # avoid a warning if nothing awaits this slot
-
-
-class AdmissionQueue:
-    """The scheduler for asyncio: creates slots, and assigns engines to them on every change."""
-
-    def __init__(self, *, policy: PolicyName, max_in_flight: int) -> None:
-        self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
-        self.pacer = Pacer()
-        """Spreads the requests of slots that get an engine together: each costs a millisecond to encode."""
-
-    @property
-    def engines(self) -> list[str]:
-        """Engines that accept trajectories now."""
-        return self._scheduler.engines
-
-    def request_slot(self, *, tokens: int, prompt_tokens: int = 0, group: Hashable = None) -> EngineSlot:
-        """Queue a trajectory that needs at most `tokens` tokens of KV cache, prompt included; `group`: its prompt."""
-        slot = EngineSlot(self)
-        self._scheduler.submit(slot, tokens=tokens, prompt_tokens=prompt_tokens, group=group)
-        self._assign_slots()
-        return slot
-
-    def start_turn(self, slot: EngineSlot, context: int) -> None:
-        """Report the start of a turn; its engine can change if the policy moves trajectories."""
-        engine = self._scheduler.next_turn(slot, context=context)
-        if engine is not None:
-            slot._move(engine)
-
-    def observe(self, engine: str, load: EngineLoad) -> None:
-        """Report live figures of an engine. Trajectories that leave it continue in another engine, or wait for one."""
-        for slot in self._scheduler.observe(engine, load):
-            slot.is_displaced = True
-            slot._unassign()
-        for slot, target in self._scheduler.relieve(engine):
-            slot.is_displaced = True
-            slot._unassign()
-            slot._assign(target)
-        self._assign_slots()
-
-    def release(self, slot: EngineSlot, *, tokens: int | None = None) -> None:
-        """Release a slot; the next trajectory starts immediately. `tokens`: as in `EngineSlot.release`."""
-        self._scheduler.finish(slot, tokens=tokens)
-        self._assign_slots()
-
-    def add_engine(self, engine: str, *, capacity: int, block: int) -> None:
-        """Add an engine that is ready."""
-        self._scheduler.add_engine(engine, capacity=capacity, block=block)
-        self._assign_slots()
-
-    def hold_engine(self, engine: str) -> None:
-        """Let the slots of an engine keep it, and assign no new slot to it, until it is added again."""
-        self._scheduler.hold_engine(engine)
-
-    def remove_engine(self, engine: str) -> None:
-        """Remove a lost engine: its requests are cancelled, and its slots wait for another engine."""
-        for slot in self._scheduler.remove_engine(engine):
-            slot._unassign()
-        self._assign_slots()
-
-    def fail_waiting(self, error: Exception) -> None:
-        """Raise `error` in every waiting slot."""
-        for slot in self._scheduler.waiting:
-            slot._fail(error)
-
-    def _assign_slots(self) -> None:
-        for slot, engine in self._scheduler.assign():
-            slot._assign(engine)

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rstar2_train.inference.admission import EngineSlot
 from rstar2_train.inference.client import EngineUnavailable, Generation, SampledTurn
-from rstar2_train.inference.scheduler import EngineSlot
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.seeds import derive_seed
 
@@ -67,7 +67,7 @@ class FailoverGenerator:
             tries += 1
             await self.wait_for_engine()
             await pool.admission.pacer.wait()
-            self.slot.start_turn(len(token_ids) + len(sampled.token_ids))
+            await self.slot.start_turn(len(token_ids) + len(sampled.token_ids))
             url = await self.wait_for_engine()  # no wait, unless the engine was lost meanwhile
             if pool.version != version and not self.context.later_versions:
                 raise InfrastructureError(

@@ -39,7 +39,7 @@ class _Slot:
     is_displaced = False
     request: Any = None
 
-    def start_turn(self, tokens: int) -> None:
+    async def start_turn(self, tokens: int) -> None:
         """Nothing to reserve."""
 
     def release(self, *, tokens: int | None) -> None:

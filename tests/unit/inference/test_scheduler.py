@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rstar2_train.inference.admission import AdmissionQueue
 from rstar2_train.inference.engine_load import EngineLoad
-from rstar2_train.inference.scheduler import AdmissionQueue, Scheduler
+from rstar2_train.inference.scheduler import Scheduler
 
 
 def scheduler(policy: str = "Reserve", most: int = 100) -> Scheduler[str]:
@@ -234,7 +235,7 @@ async def test_slot_displaced_from_a_full_engine_waits() -> None:
     slots = [admission.request_slot(tokens=400, prompt_tokens=10) for _ in range(2)]
     for slot, context in zip(slots, (300, 10), strict=True):
         assert await slot.wait_for_engine() == "full"
-        slot.start_turn(context)
+        await slot.start_turn(context)
         slot.request = asyncio.get_running_loop().create_future()
     admission.observe("full", EngineLoad(kv_usage=1.0, running=2))
     admission.add_engine("free", capacity=1000, block=1)
