@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ class Tool:
     signature: dict[str, Any]
     """Signature in the system prompt."""
     read: Callable[[dict[str, Any]], tuple[str, str]]
-    """Returns code and stdin of a call's arguments. Raises ValueError with the fault of wrong arguments."""
+    """Returns code and stdin of a call's arguments. Raises ValueError with the fault of wrong arguments. It can be
+    pickled, for rollout workers."""
     program: str = ""
     """Program that calls the user's function; empty: the call's code is the program."""
     wall_seconds: int | None = None
@@ -179,7 +180,7 @@ def _read_environment(spec: EnvironmentSpec, services: Sequence[str]) -> Environ
 
 def schema_tool(signature: dict[str, Any], *, server: str) -> Tool:
     """Return a tool of a signature from `remote_signature`. `server`: who runs its calls."""
-    return Tool(signature, _schema_reader(lenient_schema(signature["function"]["parameters"])), server=server)
+    return Tool(signature, _SchemaReader(lenient_schema(signature["function"]["parameters"])), server=server)
 
 
 def _remote_tool(spec: ToolSpec, offered: Sequence[Any]) -> Tool:
@@ -206,31 +207,27 @@ def load_tool(spec: ToolSpec) -> Tool:
     module, sources = read_sources(Path(spec.source))
     signature = read_signature(spec.name, sources)
     program = function_program(module, sources, spec.name)
-    return Tool(signature, _schema_reader(signature["function"]["parameters"]), program, **limits)
+    return Tool(signature, _SchemaReader(signature["function"]["parameters"]), program, **limits)
 
 
 def _builtin(name: str) -> Tool:
     signature = next(signature for known, signature in TOOLS.items() if known == name)
-    return Tool(signature, _program_reader(signature["function"]["parameters"]["properties"]))
+    return Tool(signature, partial(_read_program, frozenset(signature["function"]["parameters"]["properties"])))
 
 
-def _program_reader(properties: Mapping[str, Any]) -> Callable[[dict[str, Any]], tuple[str, str]]:
-    """Return a function that reads the arguments of a tool that runs a program: texts; `input` is optional."""
-
-    def read(arguments: dict[str, Any]) -> tuple[str, str]:
-        unknown = sorted(set(arguments) - set(properties))
-        if unknown:
-            raise ValueError(f"unknown argument {unknown[0]!r}")
-        code, stdin = arguments.get("code"), arguments.get("input", "")
-        for argument, value in (("code", code), ("input", stdin)):
-            if not isinstance(value, str):
-                raise ValueError(f'"{argument}" must be a string')
-            if lone_surrogate(value):
-                raise ValueError(f'"{argument}" holds half a surrogate pair')
-        assert isinstance(code, str)
-        return code, stdin
-
-    return read
+def _read_program(known: frozenset[str], arguments: dict[str, Any]) -> tuple[str, str]:
+    """Read the arguments of a tool that runs a program: texts; `input` is optional. `known`: names of arguments."""
+    unknown = sorted(set(arguments) - known)
+    if unknown:
+        raise ValueError(f"unknown argument {unknown[0]!r}")
+    code, stdin = arguments.get("code"), arguments.get("input", "")
+    for argument, value in (("code", code), ("input", stdin)):
+        if not isinstance(value, str):
+            raise ValueError(f'"{argument}" must be a string')
+        if lone_surrogate(value):
+            raise ValueError(f'"{argument}" holds half a surrogate pair')
+    assert isinstance(code, str)
+    return code, stdin
 
 
 def _any_arguments(arguments: dict[str, Any]) -> tuple[str, str]:
@@ -244,17 +241,24 @@ def _any_arguments(arguments: dict[str, Any]) -> tuple[str, str]:
     return text, ""
 
 
-def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tuple[str, str]]:
-    """Return a function that checks arguments by a JSON schema, strictly, and returns them as JSON."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
+class _SchemaReader:
+    """Checks arguments by a JSON schema, strictly, and returns them as JSON."""
 
-    validator = Draft202012Validator({"additionalProperties": False, **schema})
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        from jsonschema import Draft202012Validator
 
-    def read(arguments: dict[str, Any]) -> tuple[str, str]:
+        self._schema = schema
+        self._validator = Draft202012Validator({"additionalProperties": False, **schema})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SchemaReader, (self._schema,)
+
+    def __call__(self, arguments: dict[str, Any]) -> tuple[str, str]:
+        from jsonschema.exceptions import best_match
+
         text_and_stdin = _any_arguments(arguments)
         try:
-            error = best_match(validator.iter_errors(arguments))
+            error = best_match(self._validator.iter_errors(arguments))
         except RecursionError:
             raise ValueError("the arguments are nested too deep") from None
         if error is not None:
@@ -262,5 +266,3 @@ def _schema_reader(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], tupl
             message = f'"{place}": {error.message}' if place else error.message
             raise ValueError(message if len(message) <= MAX_DETAIL else f"{message[:MAX_DETAIL]}...")
         return text_and_stdin
-
-    return read

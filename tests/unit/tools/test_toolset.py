@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,11 @@ def test_program_calls_the_function(toolset: Toolset, tmp_path: Path, sql: str, 
     code = code.replace('Path("/tmp")', f"Path({str(tmp_path)!r})")
     process = subprocess.run([sys.executable, "-c", code], input=stdin, capture_output=True, text=True, check=False)
     assert (process.stdout, process.stderr, process.returncode) == (output, error, int(bool(error)))
+
+
+def test_toolset_copy_of_a_worker_checks_the_same(toolset: Toolset) -> None:
+    """A rollout worker gets the tools as a pickle."""
+    copy: Toolset = pickle.loads(pickle.dumps(toolset))
+    assert copy.section() == toolset.section()
+    for text in (call('{"sql": "a"}'), call('{"sql": 1}'), call('{"code": "1", "other": 2}', TOOL_NAME)):
+        assert parse_calls(text, max_calls=2, tools=copy) == parse_calls(text, max_calls=2, tools=toolset)
