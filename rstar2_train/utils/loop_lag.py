@@ -10,19 +10,48 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 _KEPT = 100_000
 
 
-class LoopLag:
+class LagSamples:
+    """The newest 100,000 samples of the lag of one loop, in seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=_KEPT)
+
+    def extend(self, samples: Iterable[float]) -> None:
+        """Add samples."""
+        self._samples.extend(samples)
+
+    def quantile(self, fraction: float) -> float:
+        """Return the lag in seconds that `fraction` of the samples do not exceed; 0 without samples."""
+        ordered = sorted(self._samples)
+        return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)] if ordered else 0.0
+
+    def take(self, fraction: float) -> float:
+        """Return the quantile of the samples since the last call."""
+        lag = self.quantile(fraction)
+        self._samples.clear()
+        return lag
+
+    def take_samples(self) -> list[float]:
+        """Return the samples since the last call."""
+        samples = list(self._samples)
+        self._samples.clear()
+        return samples
+
+
+class LoopLag(LagSamples):
     """Samples the lag of the running loop. Use as `async with`."""
 
     def __init__(self, *, interval: float = 0.02) -> None:
-        """`interval`: seconds between two samples. The newest 100,000 samples are kept."""
+        """`interval`: seconds between two samples."""
+        super().__init__()
         self._interval = interval
-        self._samples: deque[float] = deque(maxlen=_KEPT)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -35,17 +64,6 @@ class LoopLag:
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-
-    def quantile(self, fraction: float) -> float:
-        """Return the lag in seconds that `fraction` of the samples do not exceed; 0 without samples."""
-        ordered = sorted(self._samples)
-        return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)] if ordered else 0.0
-
-    def take(self, fraction: float) -> float:
-        """Return the quantile of the samples since the last call."""
-        lag = self.quantile(fraction)
-        self._samples.clear()
-        return lag
 
     async def _sample(self) -> None:
         while True:

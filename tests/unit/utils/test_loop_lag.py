@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from rstar2_train.utils.loop_lag import LoopLag
+from rstar2_train.utils.loop_lag import LagSamples, LoopLag
 
 
 async def test_loop_lag_measures_a_blocked_loop() -> None:
@@ -16,3 +16,12 @@ async def test_loop_lag_measures_a_blocked_loop() -> None:
         await asyncio.sleep(0.005)
     assert lag.quantile(1.0) > 0.04
     assert lag.quantile(0.5) <= lag.quantile(1.0)
+
+
+def test_lag_samples_of_another_process_are_added() -> None:
+    """The samples of a worker move to the driver, each once."""
+    worker, driver = LagSamples(), LagSamples()
+    worker.extend([0.1, 0.3])
+    driver.extend(worker.take_samples())
+    driver.extend(worker.take_samples())
+    assert (driver.take(0.5), driver.take(1.0)) == (0.1, 0.0)
