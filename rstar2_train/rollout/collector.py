@@ -1,7 +1,7 @@
 """Collects rollouts: runs many trajectories concurrently under one weight version and returns them scored.
 
 `collect_groups` serves a training step, which needs whole groups. `collect_trajectories` serves a measurement, which
-saves each sample as it finishes. The admission queue (`inference/scheduler.py`) decides which trajectories run. A
+saves each sample as it finishes. The admission queue (`inference/admission.py`) decides which trajectories run. A
 trajectory that infrastructure lost is marked and returned with the others; the caller excludes it.
 """
 
@@ -12,8 +12,9 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from rstar2_train.data.problems import Problem
@@ -23,7 +24,7 @@ from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.agent_program.program import AgentPrograms
-from rstar2_train.rollout.context import RolloutContext
+from rstar2_train.rollout.context import RolloutContext, RunRollout
 from rstar2_train.rollout.episode import Episode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError
 from rstar2_train.rollout.jupyter_tool import JupyterTool
@@ -99,17 +100,25 @@ async def collect_trajectories(
         _check_length(prompt_id, len(prompts[prompt_id]), context)
     remaining = iter(pairs)
 
-    async def run_remaining() -> None:
+    async def run_remaining(run: RunRollout) -> None:
         for problem, sample in remaining:
-            on_done(await _rollout(problem, prompts[problem.id], sample, context))
+            on_done(await run(problem, prompts[problem.id], sample))
 
-    tasks = [asyncio.create_task(run_remaining()) for _ in range(min(MAX_CONCURRENT, len(pairs)))]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with _runner(context) as run:
+        tasks = [asyncio.create_task(run_remaining(run)) for _ in range(min(MAX_CONCURRENT, len(pairs)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _runner(context: RolloutContext) -> AbstractContextManager[RunRollout]:
+    """Return the function that runs the rollouts of a set: in this process, or in its workers."""
+    if context.workers is not None:
+        return context.workers.serve(context)
+    return nullcontext(partial(run_rollout, context))
 
 
 def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -> None:
@@ -123,7 +132,7 @@ def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -
         )
 
 
-async def _rollout(problem: Problem, prompt_ids: list[int], sample: int, context: RolloutContext) -> Trajectory:
+async def run_rollout(context: RolloutContext, problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
     """Run and score one trajectory, or mark it as lost. A rollout that a server loses is run again."""
     for tries in range(1, SERVER_TRIES + 1):
         trajectory = await _try_rollout(problem, prompt_ids, sample, context)

@@ -1,18 +1,60 @@
 """The shared inputs of a set of rollouts: agent settings, engines, judge and seed.
 
 Created once per set by the orchestrator's rollout session or by `rstar2 eval`, and passed to the collector and to the
-generation of each turn.
+generation of each turn. A rollout worker has a context of its own, whose engines are a link to the driver's pool.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from rstar2_train.inference.pool import EnginePool
+from rstar2_train.data.problems import Problem
+from rstar2_train.inference.admission import SlotQueue
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.trajectory import Trajectory
+
+
+class Engines(Protocol):
+    """The engines as rollouts use them: an `EnginePool`, or in a rollout worker a `RemotePool`."""
+
+    @property
+    def version(self) -> str | None:
+        """Weight version that an engine must have to serve; None before the first push."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens of the longest sequence that every engine can take; None if unknown."""
+
+    @property
+    def admission(self) -> SlotQueue:
+        """Assigns engines to trajectories."""
+
+    def push_number(self, version: str) -> int | None:
+        """Return the number of the last push of a version, from 1; None for a version that was never pushed."""
+
+    def client(self, url: str) -> EngineClient:
+        """Return the client of an engine. Raises EngineUnavailable if the engine has left the pool."""
+
+    def mark_failed(self, url: str, error: Exception) -> None:
+        """Take an engine out of use after a failed request, until it is checked."""
+
+
+RunRollout = Callable[[Problem, list[int], int], Awaitable[Trajectory]]
+"""Runs and scores one rollout, or marks it as lost; called with the problem, its prompt's tokens and the sample."""
+
+
+class Workers(Protocol):
+    """Further processes that run rollouts."""
+
+    def serve(self, context: RolloutContext) -> AbstractContextManager[RunRollout]:
+        """Return the function that runs the rollouts of a set; on exit those that are unfinished stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +62,7 @@ class RolloutContext:
     """The inputs that all rollouts of one set share. Raises ValueError if the pool has no weights yet."""
 
     agent: Agent
-    pool: EnginePool
+    pool: Engines
     judge: JudgeClient
     """Executes the tool calls and verifies answers; retries, then raises JudgeUnavailable."""
     seed: tuple[int | str, ...]
@@ -31,10 +73,14 @@ class RolloutContext:
     """Programs that play the rollouts in place of the agent loop (`spec.agent`)."""
     later_versions: bool = False
     """Whether versions that are pushed later may sample as well. If not, a later push loses unfinished rollouts."""
-    version: str = field(init=False)
-    """Oldest weight version that may sample: the pool's version at creation."""
+    workers: Workers | None = None
+    """Processes that run the rollouts; None: this one."""
+    version: str = ""
+    """Oldest weight version that may sample; default: the pool's version at creation."""
 
     def __post_init__(self) -> None:
+        if self.version:
+            return
         if self.pool.version is None:
             raise ValueError("the engines have no weights yet: call pool.update_weights first")
         object.__setattr__(self, "version", self.pool.version)
