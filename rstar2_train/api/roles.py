@@ -219,6 +219,8 @@ class RolloutSpec(ApiModel):
     """Further vLLM arguments by their long names without the dashes."""
     admission: AdmissionSpec = AdmissionSpec()
     """When the next trajectory may enter an engine (paper §3.2)."""
+    workers: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Processes that run trajectories. Default: 1 per 1,000 concurrent ones."""
     tool_response_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
     """Limit of one tool response. Longer output is cut in the middle; a note on the omitted length is added."""
     max_calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8

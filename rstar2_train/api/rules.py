@@ -241,6 +241,13 @@ def _mcp_servers(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(f"{at}.name", message, server.name, warning=True)
 
 
+def _workers(job: AgenticRLJob) -> Iterator[Issue]:
+    workers = job.spec.rollout.workers
+    if workers not in (None, 1) and (job.spec.agent is not None or job.spec.environments):
+        message = "has no effect with spec.agent and spec.environments: one process counts the episodes; remove it"
+        yield Issue("spec.rollout.workers", message, workers, warning=True)
+
+
 def _environments(job: AgenticRLJob) -> Iterator[Issue]:
     for index, spec in enumerate(job.spec.environments):
         at = f"spec.environments[{index}]"
@@ -311,6 +318,7 @@ RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (
     _tools,
     _mcp_servers,
     _environments,
+    _workers,
     _agent,
     _rewards,
     _failure_rules,

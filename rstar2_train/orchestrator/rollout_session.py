@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,9 @@ from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
+from rstar2_train.rollout.workers.messages import WorkerSetup
+from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers, worker_count
+from rstar2_train.rollout.workers.worker_process import WorkerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
@@ -76,6 +80,7 @@ class RolloutSession:
         self._checked = False
         """Whether the sandbox has imported the job's functions."""
         self._lag = LoopLag()
+        self._workers = self._make_workers()
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
         self._programs = AgentPrograms(spec.agent) if spec.agent else None
@@ -91,11 +96,15 @@ class RolloutSession:
         await self._judge.__aenter__()
         if self._programs is not None:
             await self._programs.__aenter__()
+        if self._workers is not None:
+            await self._workers.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._workers is not None:
+            await self._workers.__aexit__(kind, error, trace)
         if self._programs is not None:
             await self._programs.__aexit__(kind, error, trace)
         await self._judge.__aexit__(kind, error, trace)
@@ -159,6 +168,34 @@ class RolloutSession:
         except (EngineUnavailable, EngineRejected) as error:
             raise _stage_failure(error) from error
 
+    def _make_workers(self) -> RolloutWorkers | None:
+        """Return the rollout workers of the stage; None if this process runs the rollouts."""
+        spec = self._ctx.job.spec
+        if spec.agent is not None or spec.environments:  # one process counts their episodes
+            return None
+        count = worker_count(
+            spec.rollout.workers, trajectories=self._most_concurrent(), cpus=len(os.sched_getaffinity(0))
+        )
+        if count == 1:
+            return None
+        setup = WorkerSetup(
+            chat_format=self._chat_format,
+            engine_token=read_secret(ENGINE_TOKEN) or "",
+            judge_url=self._ctx.endpoints.judge,
+            judge_token=read_secret(JUDGE_TOKEN),
+            judge_patience=self._pool.times.patience,
+        )
+        return RolloutWorkers(count, self._pool, setup)
+
+    def _most_concurrent(self) -> int:
+        """Return the largest number of trajectories that run at the same time."""
+        rollout, stage = self._ctx.job.spec.rollout, self._ctx.stage
+        admitted = rollout.replicas * rollout.admission.max_in_flight
+        if stage.type != "GRPO":
+            return admitted
+        settings = self._ctx.job.grpo_settings(stage)
+        return min(admitted, settings.prompts_per_step * settings.rollouts_per_prompt * (1 + settings.max_staleness))
+
     def _transport_of(self, group: TrainerGroup) -> WeightTransport:
         """Return the job's transport; the first call creates it."""
         if self._transport is None:
@@ -204,12 +241,13 @@ class RolloutSession:
         return groups
 
     def take_metrics(self, groups: Sequence[Sequence[Trajectory]], *, seconds: float | None) -> dict[str, float]:
-        """Return the metrics of the engines and of the event loop since the last call.
+        """Return the metrics of the engines and of the event loops since the last call.
 
         `groups`: sampled in `seconds`, compared with their lower bound; None if other groups were sampled meanwhile.
         """
         statistics = self._pool.statistics
-        metrics = {"rollout/loop_lag_p99_seconds": self._lag.take(0.99)} | statistics.take()
+        lags = [self._lag.take(0.99), self._workers.take_lag(0.99) if self._workers else 0.0]
+        metrics = {"rollout/loop_lag_p99_seconds": max(lags)} | statistics.take()
         if seconds is not None:
             trajectories = [trajectory for group in groups for trajectory in group if not trajectory.failed]
             bound = makespan_bound(trajectories, statistics.decode_samples, self._pool.kv_tokens)
@@ -278,6 +316,7 @@ class RolloutSession:
             judge=self._judge,
             rewards=self._rewards,
             programs=self._programs,
+            workers=self._workers,
             seed=seed,
             later_versions=later_versions,
         )
@@ -296,7 +335,8 @@ class RolloutSession:
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`. A stop request cancels `work` and raises SuspendRequested.
 
-        Raises StageFailed for a prompt that is too long: another attempt would fail as well.
+        Raises StageFailed for a prompt that is too long (another attempt would fail as well), and for a rollout worker
+        that keeps dying.
         """
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self._ctx.stopping.wait())
@@ -313,6 +353,8 @@ class RolloutSession:
             return working.result()
         except PromptTooLong as error:
             raise StageFailed("BadData", str(error), retryable=False) from error
+        except WorkerLost as error:
+            raise StageFailed("Crashed", str(error), retryable=True) from error
 
 
 def _check_lost(rollouts: Sequence[Trajectory] | Sequence[SampleResult]) -> None:

@@ -18,6 +18,7 @@ Modules:
 
 - `collector`         runs rollouts concurrently and returns them scored
 - `context`           the shared inputs of a set of rollouts
+- `workers`           further processes that run rollouts
 - `agent`             the agent loop of one trajectory
 - `generation`        generates one turn, with failover to another engine
 - `remote_tools`      the tools of MCP servers and of an environment

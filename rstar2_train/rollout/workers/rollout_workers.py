@@ -1,0 +1,94 @@
+"""The rollout workers of a stage: their number, and the assignment of problems to them.
+
+All samples of a problem run in one worker, so that its prompt is sent once. A problem goes to the worker with the
+fewest unfinished rollouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from rstar2_train.data.problems import Problem
+from rstar2_train.inference.pool import EnginePool
+from rstar2_train.rollout.context import RolloutContext, RunRollout
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.rollout.workers.messages import SetOpened, WorkerSetup
+from rstar2_train.rollout.workers.worker_process import WorkerProcess
+
+TRAJECTORIES_PER_WORKER = 1000
+"""Concurrent trajectories that one process holds."""
+
+
+def worker_count(wanted: int | None, *, trajectories: int, cpus: int) -> int:
+    """Return the number of processes that run rollouts; 1: only the driver.
+
+    `wanted`: `rollout.workers`; None: one per 1,000 of `trajectories`, the largest number of concurrent ones, and at
+    most one per CPU but one, which the driver needs.
+    """
+    if wanted is not None:
+        return wanted
+    return max(1, min(-(-trajectories // TRAJECTORIES_PER_WORKER), cpus - 1))
+
+
+class RolloutWorkers:
+    """Processes that run rollouts. Use as `async with`."""
+
+    def __init__(self, count: int, pool: EnginePool, setup: WorkerSetup) -> None:
+        """`pool`: the engines of all workers; it must be entered."""
+        self.processes = [WorkerProcess(f"{number + 1}/{count}", pool, setup) for number in range(count)]
+        self._pool = pool
+        self._sets = itertools.count()
+        self._exit_stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for process in self.processes:
+            await self._exit_stack.enter_async_context(process)
+        self._pool.before_push.append(self._announce)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.before_push.remove(self._announce)
+        await self._exit_stack.__aexit__(kind, error, trace)
+
+    async def _announce(self, version: str, number: int) -> None:
+        await asyncio.gather(*(process.announce(version, number) for process in self.processes))
+
+    def take_lag(self, fraction: float) -> float:
+        """Return the largest quantile of the workers' lag since the last call, in seconds."""
+        return max(process.lag.take(fraction) for process in self.processes)
+
+    @contextmanager
+    def serve(self, context: RolloutContext) -> Iterator[RunRollout]:
+        """Return the function that runs the rollouts of a set; on exit those that are unfinished stop."""
+        agent = context.agent
+        opened = SetOpened(
+            next(self._sets),
+            sampling=agent.sampling,
+            rollout=agent.rollout,
+            limits=agent.limits,
+            rewards=context.rewards,
+            seed=context.seed,
+            later_versions=context.later_versions,
+            version=context.version,
+        )
+        homes: dict[str, WorkerProcess] = {}
+
+        async def run(problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
+            if problem.id not in homes:
+                homes[problem.id] = min(self.processes, key=lambda process: process.unfinished)
+            return await homes[problem.id].run(opened.number, problem, prompt_ids, sample)
+
+        for process in self.processes:
+            process.open_set(opened)
+        try:
+            yield run
+        finally:
+            for process in self.processes:
+                process.close_set(opened.number)
