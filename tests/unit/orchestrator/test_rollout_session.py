@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
+from rstar2_train.api.tasks import EnvironmentSpec
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.rollout_session import RolloutSession, _check_lost
 from rstar2_train.rollout.collector import PromptTooLong
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
+from rstar2_train.rollout.workers.worker_process import WorkerLost
 from tests.support.stage_attempt import NewAttempt
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -65,3 +67,24 @@ def test_check_lost_accepts_a_quarter() -> None:
     rollouts = [Trajectory("p", sample, [1]) for sample in range(4)]
     rollouts[0].mark_lost("engine", RuntimeError("connection refused"))
     _check_lost(rollouts)
+
+
+def test_session_workers_of_the_manifest(ctx: StageContext) -> None:
+    """A small job has none by default; episodes that one process counts exclude them."""
+    assert RolloutSession(ctx, NO_FORMAT)._workers is None
+    ctx.job.spec.rollout.workers = 3
+    workers = RolloutSession(ctx, NO_FORMAT)._workers
+    assert workers is not None and len(workers.processes) == 3
+    ctx.job.spec.environments = [EnvironmentSpec(name="e", url=UNREACHABLE)]
+    assert RolloutSession(ctx, NO_FORMAT)._workers is None
+
+
+async def test_session_worker_that_keeps_dying_is_a_crash(ctx: StageContext) -> None:
+    """As a killed orchestrator: another attempt may succeed."""
+
+    async def sample() -> None:
+        raise WorkerLost("rollout worker 1/2 died 6 times in 600 s")
+
+    with pytest.raises(StageFailed, match="died 6 times") as caught:
+        await RolloutSession(ctx, NO_FORMAT)._unless_stopped(sample())
+    assert (caught.value.reason, caught.value.retryable) == ("Crashed", True)
