@@ -23,6 +23,7 @@ Modules:
 - `engine_statistics` metrics of the engines over a step
 - `pool`              keeps every engine at the current weight version, and out of use until it is
 - `client`            HTTP client of one engine
+- `engine_session`    the HTTP session of the clients of one process
 - `openai_client`     HTTP client of a vLLM server that another operator runs
 - `server`            command line of an engine, and its start
 - `auth_middleware`   bearer-token check in front of the engine's routes

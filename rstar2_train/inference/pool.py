@@ -25,6 +25,7 @@ import aiohttp
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.admission import AdmissionQueue
 from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_session import engine_session
 from rstar2_train.inference.engine_statistics import EngineStatistics
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.weights.probe import Scores
@@ -127,7 +128,7 @@ class EnginePool:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> EnginePool:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout())
+        self._session = engine_session()
         for url in self._urls:
             self._add_engine(url)
         self._start_task(self._watch_outage())

@@ -13,9 +13,8 @@ import socket
 import sys
 from dataclasses import dataclass, field
 
-import aiohttp
-
 from rstar2_train.data.problems import Problem
+from rstar2_train.inference.engine_session import engine_session
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.collector import run_rollout
@@ -129,7 +128,7 @@ async def serve(link: WorkerLink) -> None:
     if setup is None:
         return
     async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout()) as session,
+        engine_session() as session,
         JudgeClient(setup.judge_url, token=setup.judge_token, patience_seconds=setup.judge_patience) as judge,
         LoopLag() as lag,
     ):
