@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
-from bench.rollout_stub import KINDS, PROMPT_TOKENS, stub_engine
+from bench.rollout_stub import HOSTILE_OUTPUT, KINDS, PROMPT_TOKENS, stub_engine
 from bench.rollout_workers import measure_workers
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient, Generation
+from rstar2_train.inference.engine_session import engine_session
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
@@ -42,7 +41,7 @@ WARM_UP = 45.0
 
 class _Judge:
     def __init__(self, *, hostile: bool) -> None:
-        self._output = "." + " " * (JudgeLimits().output_bytes - 1) if hostile else "204\n"
+        self._output = HOSTILE_OUTPUT if hostile else "204\n"
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         await asyncio.sleep(0.3)
@@ -69,7 +68,7 @@ async def _measure(chat_format: ChatFormat, port: int, *, seconds: float) -> dic
     )
     prompt = chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS]
     requests = 0
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with engine_session() as session:
         client = EngineClient(f"http://127.0.0.1:{port}", token="", session=session)
         for _ in range(300):
             if await client.healthy():

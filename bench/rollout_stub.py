@@ -26,6 +26,8 @@ PROMPT_TOKENS, REPLY_TOKENS = 4000, 2000
 DELAY = (20.0, 40.0)
 """Seconds that the stub takes for a turn, as a real engine: 1,000 trajectories make 33 requests per second."""
 TOOL_SECONDS = 0.3
+HOSTILE_OUTPUT = "." + " " * (JudgeLimits().output_bytes - 2) + "."
+"""As long as the judge passes on; without the last character the agent loop would strip it."""
 KINDS = ("call", "answer", "tags")
 """Kinds of replies. A request selects one by its seed; other seeds have a reply that fits the turn."""
 
@@ -70,7 +72,7 @@ def _serve(port: int, replies: dict[str, list[int]]) -> None:
     requests = itertools.count()
     calls = itertools.count()
     short = CallResult(status="ok", stdout="204\n").to_dict()
-    long = CallResult(status="ok", stdout="." + " " * (JudgeLimits().output_bytes - 1)).to_dict()
+    long = CallResult(status="ok", stdout=HOSTILE_OUTPUT).to_dict()
 
     async def generate(request: web.Request) -> web.StreamResponse:
         parameters, ids = decode_request(await request.read())
