@@ -38,8 +38,9 @@ from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
 from rstar2_operator.informer import CHILDREN
 from rstar2_operator.status_writer import COUNTS_SECONDS
+from rstar2_train.utils.ports import free_ports
 from tests.support.cluster_player import ClusterPlayer
-from tests.support.kube_apiserver import KubeApiserver, free_port
+from tests.support.kube_apiserver import KubeApiserver
 from tests.support.simulated_cluster import manifest
 
 ROOT = Path(__file__).parents[1]
@@ -151,7 +152,7 @@ def _job(number: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _operator(server: KubeApiserver) -> Iterator[Process]:
-    port = free_port()
+    (port,) = free_ports(1)
     environment = {"KUBECONFIG": str(server.kubeconfig), "RSTAR2_PROBE_PORT": str(port), "RSTAR2_LOG_FORMAT": "text"}
     process = Process([sys.executable, "-m", "rstar2_operator"], port, environment, server.folder / "operator.log")
     try:
@@ -166,7 +167,7 @@ async def _noop(server: KubeApiserver, client: KubeClient) -> dict[str, float]:
     for kind in ("AgenticRLJob", *CHILDREN):
         async for page in client.pages(kind, "", selectors={} if kind == "AgenticRLJob" else selector):
             expected += len(page["items"])
-    port = free_port()
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "bench.operator_noop", str(port)]
     process = Process(command, port, {"KUBECONFIG": str(server.kubeconfig)}, server.folder / "noop.log")
     try:

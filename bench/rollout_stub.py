@@ -20,7 +20,7 @@ from rstar2_train.inference.turn_wire import PART_TOKENS, TurnPart, decode_reque
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.parser import render_call
-from tests.support.engine import free_port
+from rstar2_train.utils.ports import free_ports
 
 PROMPT_TOKENS, REPLY_TOKENS = 4000, 2000
 DELAY = (20.0, 40.0)
@@ -43,7 +43,7 @@ def stub_engine(chat_format: ChatFormat) -> Iterator[int]:
         "answer": [*ids[: REPLY_TOKENS - 1], *end],
         "tags": [*chat_format.encode("<tool_call>")[:1] * (REPLY_TOKENS - 1), *end],
     }
-    port = free_port()
+    (port,) = free_ports(1)
     stub = multiprocessing.get_context("spawn").Process(target=_serve, args=(port, replies), daemon=True)
     stub.start()
     try:

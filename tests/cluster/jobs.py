@@ -56,7 +56,7 @@ def phase(cluster: Cluster, namespace: str, name: str) -> str:
     return str(status.get("phase", ""))
 
 
-def wait_until_alone(cluster: Cluster, *, seconds: float = 120) -> None:
+def wait_until_alone(cluster: Cluster, *, seconds: float = 400) -> None:
     """Wait until the pods of earlier jobs are gone: they take capacity and cause writes."""
     deadline = time.monotonic() + seconds
     while pods := cluster.get("pods", "-A", "-l", "rstar2.dev/job")["items"]:

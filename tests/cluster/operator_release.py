@@ -29,8 +29,8 @@ def install(cluster: Cluster, *values: str) -> None:
         cluster.load_image(project_images.archive(name))
     chart = str(ROOT / "helm" / "rstar2")
     sets = [item for value in (*project_images.values(), *values) for item in ("--set", value)]
-    arguments = ["--namespace", NAMESPACE, *sets, "--wait", "--timeout", "300s", "--take-ownership"]
-    cluster.run("helm", "upgrade", "--install", RELEASE, chart, *arguments, seconds=400)
+    arguments = ["--namespace", NAMESPACE, *sets, "--wait", "--timeout", "600s", "--take-ownership"]
+    cluster.run("helm", "upgrade", "--install", RELEASE, chart, *arguments, seconds=700)
 
 
 def uninstall(cluster: Cluster) -> None:
@@ -45,7 +45,7 @@ def uninstall(cluster: Cluster) -> None:
 def kill_operator(cluster: Cluster) -> None:
     """Kill all replicas at the same time, without a grace period, and wait until new ones are ready."""
     cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", OPERATORS, "--grace-period=0", "--force", "--wait=false")
-    cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-operator", "--timeout=120s")
+    cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-operator", "--timeout=300s")
 
 
 def writes(cluster: Cluster, *, since: float, until: float | None = None) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def served(cluster: Cluster) -> Iterator[Cluster]:
     name = "crd/agenticrljobs.rstar2.dev"
     existed = cluster.run("kubectl", "get", name, check=False).returncode == 0
     cluster.apply(CRD_FILE.read_text())
-    cluster.kubectl("wait", name, "--for=condition=Established", "--timeout=60s")
+    cluster.kubectl("wait", name, "--for=condition=Established", "--timeout=180s")
     yield cluster
     if not existed:
         cluster.kubectl("delete", name)

@@ -47,11 +47,12 @@ def test_kueue_two_jobs_share_one_quota(queue: JobController) -> None:
     queue.submit("second", **GPUS)
     shortage = "insufficient unused quota for amd.com/gpu"
     queue.wait(lambda: shortage in queue.status("second").get("message", ""), "the second job has no reason")
-    assert queue.status("second")["phase"] == "Pending" and queue.pods() == ["first-s0-1-0"]
+    queue.wait(lambda: queue.status("second")["phase"] == "Pending", "the second job does not wait")
+    assert queue.pods() == ["first-s0-1-0"]
 
     queue.submit("urgent", **GPUS, priorityClassName="urgent")
     queue.wait(lambda: queue.pods() == ["urgent-s0-1-0"], "the urgent job does not run")
-    assert queue.status("first")["phase"] in ("Pending", "Suspending")
+    queue.wait(lambda: queue.status("first")["phase"] in ("Pending", "Suspending"), "the first job does not wait")
 
     queue.succeed("urgent", "s0")
     queue.wait(lambda: queue.status("urgent").get("phase") == "Succeeded", "the urgent job does not succeed")

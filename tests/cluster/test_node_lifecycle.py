@@ -56,7 +56,7 @@ def test_node_killed_init_is_cleaned_up(second: Cluster) -> None:
     pid = namespaces.init_pid(layout)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_for("exit of init.py", lambda: namespaces.init_pid(layout) is None, 30)
+    wait_for("exit of init.py", lambda: namespaces.init_pid(layout) is None, 180)
     assert layout.folder.exists()
     boot.down(layout.name)
     assert boot.leftovers(layout) == []
@@ -80,7 +80,7 @@ def test_node_killed_service_is_restarted(cluster: Cluster) -> None:
     """init.py restarts a killed service and records its exit code."""
     before = cluster.services()["kube-scheduler"]
     cluster.run_on_node("kill", "-KILL", str(before["pid"]))
-    wait_for("the scheduler", lambda: cluster.services()["kube-scheduler"]["starts"] > before["starts"], 30)
+    wait_for("the scheduler", lambda: cluster.services()["kube-scheduler"]["starts"] > before["starts"], 180)
     assert cluster.services()["kube-scheduler"]["lastExit"] == -signal.SIGKILL
 
 
@@ -94,7 +94,7 @@ def test_node_audit_log_names_user_and_object(cluster: Cluster, namespace: str) 
             (entry["verb"], entry["objectRef"].get("name"), entry["user"]["username"]) for entry in writes
         ]
 
-    wait_for("the audit log", is_logged, 10)
+    wait_for("the audit log", is_logged, 120)
 
 
 CHECK = """

@@ -47,40 +47,47 @@ def served(cluster: Cluster, namespace: str) -> str:
 def test_node_dns_resolves_services_and_pods(cluster: Cluster, served: str, client: str) -> None:
     """Services, headless Services, pod names and this machine resolve; names of the internet do not."""
     for host in ("web", f"web.{served}", f"web.{served}.svc.{DOMAIN}", "each", "server.each"):
-        wait_for(f"{host} from {client}", lambda host=host: reaches(cluster, served, client, host), 30)  # type: ignore[misc]
+        wait_for(f"{host} from {client}", lambda host=host: reaches(cluster, served, client, host), 180)  # type: ignore[misc]
     if cluster.layout:
         lookup = cluster.exec(served, client, "getent", "hosts", HOST_NAME)
         assert lookup.stdout.split()[0] == cluster.layout.host_address
     script = "import socket; print(socket.getaddrinfo('nowhere.example', 80))"
-    lookup = cluster.exec(served, client, "python3", "-c", script, check=False)
-    assert "Name or service not known" in lookup.stderr
+
+    def is_unknown() -> bool:
+        return "Name or service not known" in cluster.exec(served, client, "python3", "-c", script, check=False).stderr
+
+    wait_for("the answer that a name is unknown", is_unknown, 180)
 
 
 def test_node_policies_deny_then_allow_ingress(cluster: Cluster, served: str) -> None:
     """One policy denies all ingress, a second one allows one client; probes always pass."""
     selector = {"podSelector": {"matchLabels": {"role": "server"}}}
-    wait_for("the server", lambda: reaches(cluster, served, "client", "web"), 30)
+    wait_for("the server", lambda: reaches(cluster, served, "client", "web"), 180)
     cluster.apply([policy(served, "deny", **selector, policyTypes=["Ingress"])])
-    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 30)
+    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 180)
     assert not reaches(cluster, served, "sandboxed", "server.each")
     allowed = [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}], "ports": [{"port": PORT}]}]
     cluster.apply([policy(served, "allow", **selector, policyTypes=["Ingress"], ingress=allowed)])
-    wait_for("the permission", lambda: reaches(cluster, served, "client", "web"), 30)
+    wait_for("the permission", lambda: reaches(cluster, served, "client", "web"), 180)
     assert not reaches(cluster, served, "sandboxed", "web")
-    assert cluster.get("pod", "-n", served, "server")["status"]["containerStatuses"][0]["ready"], "a probe was denied"
+
+    def is_ready() -> bool:
+        return bool(cluster.get("pod", "-n", served, "server")["status"]["containerStatuses"][0]["ready"])
+
+    wait_for("success of the probe, which no policy denies", is_ready, 180)
 
 
 def test_node_policy_without_egress_blocks_everything(cluster: Cluster, served: str) -> None:
     """A pod without egress reaches no pod, no Service and not the API server."""
     node = cluster.get("node")["items"][0]["status"]["addresses"][0]["address"]
-    wait_for("the API server", lambda: reaches(cluster, served, "sandboxed", "kubernetes.default", 443), 30)
+    wait_for("the API server", lambda: reaches(cluster, served, "sandboxed", "kubernetes.default", 443), 180)
     selector = {"podSelector": {"matchLabels": {"role": "sandboxed"}}}
     cluster.apply([policy(served, "sealed", **selector, policyTypes=["Egress"], egress=[])])
-    wait_for("the denial", lambda: not reaches(cluster, served, "sandboxed", node, 6443), 30)
+    wait_for("the denial", lambda: not reaches(cluster, served, "sandboxed", node, 6443), 180)
     address = cluster.get("pod", "-n", served, "server")["status"]["podIP"]
     assert not reaches(cluster, served, "sandboxed", address)
     assert not reaches(cluster, served, "sandboxed", "web")
-    assert reaches(cluster, served, "client", address)
+    wait_for("the server", lambda: reaches(cluster, served, "client", address), 180)
 
 
 def test_node_policy_can_allow_only_dns(cluster: Cluster, served: str) -> None:
@@ -89,6 +96,6 @@ def test_node_policy_can_allow_only_dns(cluster: Cluster, served: str) -> None:
     rule = {"to": [dns], "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}
     selector = {"podSelector": {"matchLabels": {"role": "client"}}}
     cluster.apply([policy(served, "dns", **selector, policyTypes=["Egress"], egress=[rule])])
-    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 30)
+    wait_for("the denial", lambda: not reaches(cluster, served, "client", "web"), 180)
     lookup = cluster.exec(served, "client", "getent", "hosts", "web")
     assert lookup.stdout.split()[0] == cluster.get("service", "-n", served, "web")["spec"]["clusterIP"]

@@ -46,7 +46,7 @@ def test_fake_nodes_take_pods_of_their_own(cluster: Cluster, namespace: str) -> 
         pods[0]["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "8"}}
         cluster.apply(pods)
         cluster.wait(namespace, "pod/p-0", "condition=Ready")
-        cluster.kubectl("wait", "-n", namespace, "pod", "--all", "--for=condition=Ready", "--timeout=60s")
+        cluster.kubectl("wait", "-n", namespace, "pod", "--all", "--for=condition=Ready", "--timeout=300s")
         items = cluster.get("pods", "-n", namespace)["items"]
         assert {item["spec"]["nodeName"] for item in items} == {"fake-0", "fake-1"}
     finally:
@@ -75,11 +75,10 @@ def test_claim_keeps_data_until_it_is_deleted(cluster: Cluster, namespace: str) 
 
     bound = cluster.get("pvc", "-n", namespace, "data")["spec"]["volumeName"]
     cluster.kubectl("delete", "pod/reader", "pvc/data", "-n", namespace)
-    cluster.kubectl("wait", "--for=delete", f"pv/{bound}", "--timeout=60s")
+    cluster.kubectl("wait", "--for=delete", f"pv/{bound}", "--timeout=300s")
     if cluster.layout:
-        wait_for(
-            "deletion of the folder", lambda: not cluster.run_on_node("ls", str(volumes.FOLDER)).stdout.count(bound), 10
-        )
+        listing = ("ls", str(volumes.FOLDER))
+        wait_for("deletion of the folder", lambda: bound not in cluster.run_on_node(*listing).stdout, 180)
 
 
 def test_pod_restricted_runs_machine_python(cluster: Cluster, namespace: str) -> None:

@@ -1,24 +1,21 @@
-"""Conditions of faulty jobs: reported within seconds, with the message of the cluster and the fix; driver rights."""
+"""Conditions of faulty jobs: the message of the cluster and the fix; driver rights. bench/operator.py has times."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.cluster import jobs
 from tests.kube_node.cluster import Cluster
+from tests.support.waiting import until
 
 Object = dict[str, Any]
-SECONDS = 10
-"""From the first report of kubelet, scheduler or controller to the job's condition."""
 
 
-def wait_for_condition(cluster: Cluster, namespace: str, kind: str, text: str, *, within: float = 300) -> Object:
+def wait_for_condition(cluster: Cluster, namespace: str, kind: str, text: str, *, within: float = 600) -> Object:
     """Return the job's condition of a type as soon as its message contains `text`."""
     deadline = time.monotonic() + within
     while True:
@@ -32,38 +29,20 @@ def wait_for_condition(cluster: Cluster, namespace: str, kind: str, text: str, *
         time.sleep(0.5)
 
 
-def seconds(timestamp: str) -> float:
-    return datetime.datetime.fromisoformat(timestamp).timestamp()
-
-
-def event_time(cluster: Cluster, namespace: str, reason: str, kind: str) -> float:
-    """Return the time of the first event of a reason."""
-    events = cluster.get("events", "-n", namespace, f"--field-selector=reason={reason},involvedObject.kind={kind}")
-    return min(seconds(event.get("firstTimestamp") or event["eventTime"]) for event in events["items"])
-
-
-def reported_time(cluster: Cluster, namespace: str, text: str) -> float:
-    """Return the time of the job's first Event with `text`: the operator creates it after it has written the status."""
+def has_event(cluster: Cluster, namespace: str, text: str) -> bool:
+    """Return whether the job has an Event with `text`: the operator creates it after it has written the status."""
     events = cluster.get("events", "-n", namespace, "--field-selector=involvedObject.kind=AgenticRLJob")
-    return min(seconds(event["eventTime"]) for event in events["items"] if text in event["message"])
-
-
-def condition_time(cluster: Cluster, namespace: str, resource: str, selector: str, kind: str) -> float:
-    """Return the time of the first transition of a condition among the selected objects."""
-    items = cluster.get(resource, "-n", namespace, "-l", selector)["items"]
-    conditions = [condition for item in items for condition in item["status"].get("conditions") or ()]
-    return min(seconds(condition["lastTransitionTime"]) for condition in conditions if condition["type"] == kind)
+    return any(text in event["message"] for event in events["items"])
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind", "text", "advice", "reported"),
+    ("spec", "kind", "text", "advice"),
     [
         pytest.param(
             {"trainer": {"image": "127.0.0.1:9/no/image:1", "gpusPerReplica": 0}},
             "StorageReady",
             "127.0.0.1:9/no/image:1",
             "Load the image onto the node",
-            lambda cluster, namespace: event_time(cluster, namespace, "Failed", "Pod"),
             id="image",
         ),
         pytest.param(
@@ -71,25 +50,18 @@ def condition_time(cluster: Cluster, namespace: str, resource: str, selector: st
             "StorageReady",
             '"no-such-class" not found',
             "Check spec.storage.storageClassName",
-            lambda cluster, namespace: event_time(cluster, namespace, "ProvisioningFailed", "PersistentVolumeClaim"),
             id="claim",
         ),
     ],
 )
 def test_condition_missing_image_or_class_names_the_fix(
-    operated: Cluster,
-    namespace: str,
-    spec: Object,
-    kind: str,
-    text: str,
-    advice: str,
-    reported: Callable[[Cluster, str], float],
+    operated: Cluster, namespace: str, spec: Object, kind: str, text: str, advice: str
 ) -> None:
     """Before the first stage, an image or storage class that does not exist is reported with the fix."""
     operated.apply([jobs.example_job(operated, namespace, "smoke.yaml", **spec)])
     condition = wait_for_condition(operated, namespace, kind, text)
     assert condition["status"] == "False" and advice in condition["message"], condition
-    assert reported_time(operated, namespace, text) - reported(operated, namespace) <= SECONDS
+    until(lambda: has_event(operated, namespace, text), f"an Event with {text!r}")
     assert advice in wait_for_condition(operated, namespace, "Degraded", text)["message"]
     described = operated.kubectl("describe", "arl", "smoke", "-n", namespace)
     assert text in described.partition("Events:")[2], described
@@ -109,18 +81,12 @@ def test_condition_missing_gpu_and_sandbox_are_both_named(operated: Cluster, nam
     shortage = "Insufficient amd.com/gpu"
     condition = wait_for_condition(operated, namespace, "RolloutReady", shortage)
     assert "Free or add nodes" in condition["message"]
-    selector = "rstar2.dev/role in (trainer,rollout)"
-    scheduled = condition_time(operated, namespace, "pods", selector, "PodScheduled")
-    assert reported_time(operated, namespace, shortage) - scheduled <= SECONDS
     no_sandbox = 'RuntimeClass "no-such-sandbox" not found'
     condition = wait_for_condition(operated, namespace, "JudgeReady", no_sandbox)
     assert "Check the ResourceQuota, RuntimeClass" in condition["message"]
-    refused = condition_time(operated, namespace, "deployments", "rstar2.dev/role=executor", "ReplicaFailure")
-    assert reported_time(operated, namespace, no_sandbox) - refused <= SECONDS
     wait_for_condition(operated, namespace, "Training", shortage)
     wait_for_condition(operated, namespace, "Degraded", shortage)
     condition = wait_for_condition(operated, namespace, "Degraded", no_sandbox)
-    assert seconds(condition["lastTransitionTime"]) - max(scheduled, refused) <= SECONDS, condition
     assert condition["reason"] == "ReplicaFailure" and "Unschedulable: " in condition["message"], condition
     ready = wait_for_condition(operated, namespace, "Ready", no_sandbox)
     assert (ready["status"], ready["reason"]) == ("False", "ReplicaFailure"), ready
@@ -163,15 +129,12 @@ def test_apply_invalid_manifest_lists_every_error(operated: Cluster, namespace: 
 
 
 def test_condition_missing_data_file_names_the_fix(operated: Cluster, namespace: str) -> None:
-    """A fault that only the operator can detect becomes a condition within seconds."""
+    """A fault that only the operator can detect becomes a condition."""
     job = jobs.example_job(operated, namespace, "smoke.yaml")
     job["spec"]["validation"]["data"] = "report.jsonl"
     operated.apply([job])
-    stalled = wait_for_condition(operated, namespace, "Stalled", "spec.validation.data", within=60)
+    stalled = wait_for_condition(operated, namespace, "Stalled", "spec.validation.data")
     assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
     status = operated.get("arl", "smoke", "-n", namespace)["status"]
     assert "spec.validation.data is 'report.jsonl'" in status["message"]
     assert "copy the file to a claim and use pvc:" in status["message"]
-    reported_at = min(seconds(condition["lastTransitionTime"]) for condition in status["conditions"])
-    created = operated.get("arl", "smoke", "-n", namespace)["metadata"]["creationTimestamp"]
-    assert reported_at - seconds(created) <= SECONDS

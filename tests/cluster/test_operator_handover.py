@@ -14,7 +14,7 @@ from tests.support.simulated_cluster import manifest
 
 JOBS = "/apis/rstar2.dev/v1alpha1/namespaces/default/agenticrljobs"
 BATCH = "/apis/batch/v1/namespaces/default/jobs"
-WITHIN = 60.0
+WITHIN = 240.0
 
 
 @pytest.fixture

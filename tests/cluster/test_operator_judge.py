@@ -18,24 +18,24 @@ from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import restricted
 from tests.support.hostile import CLEAN, HOSTILE, PROBE, SESSIONS, targets
 
-READY_SECONDS = 180
+READY_SECONDS = 400
 SCRIPT = """
 import asyncio, json, sys, time
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.utils.auth import read_secret
 
-SHORT = JudgeLimits(wall_seconds=2)
+SHORT, PATIENT = JudgeLimits(wall_seconds=2), JudgeLimits(wall_seconds=60)
 
 async def main():
     request = json.load(sys.stdin)
     async with JudgeClient(request["url"], read_secret("RSTAR2_JUDGE_TOKEN")) as client:
         for attack in request["attacks"]:
             if attack["before"]:
-                await client.run(attack["before"])
+                await client.run(attack["before"], limits=PATIENT)
             result = await client.run(attack["code"], limits=JudgeLimits(**attack["limits"]))
             start = time.perf_counter()
-            probe = await client.run(request["probe"])
+            probe = await client.run(request["probe"], limits=PATIENT)
             row = [attack["name"], result.to_dict(), probe.to_dict(), time.perf_counter() - start]
             print(json.dumps(row), flush=True)
         for name, code in request["sessions"].items():
@@ -44,7 +44,7 @@ async def main():
                 await bad.run(code, limits=SHORT)
                 for _ in range(3):
                     await bad.run("print('again')", limits=SHORT)
-                    results = await client.run(request["probe"]), await good.run("kept")
+                    results = await client.run(request["probe"], limits=PATIENT), await good.run("kept", limits=PATIENT)
                     print(json.dumps([name, *(result.to_dict() for result in results)]), flush=True)
 
 asyncio.run(main())
@@ -102,7 +102,7 @@ def test_executor_pod_contains_hostile_snippets(operated: Cluster, judged: str) 
     url = f"http://127.0.0.1:{names.JUDGE_PORT}"
     request = {"url": url, "probe": PROBE, "attacks": attacks, "sessions": SESSIONS}
     command = ["exec", "-i", "-n", namespace, judge["metadata"]["name"], "-c", "api", "--", "python", "-c", SCRIPT]
-    output = operated.kubectl(*command, stdin=json.dumps(request), seconds=600)
+    output = operated.kubectl(*command, stdin=json.dumps(request), seconds=1200)
     rows = [json.loads(line) for line in output.splitlines()]
     attack_rows, session_rows = rows[: len(HOSTILE)], rows[len(HOSTILE) :]
     assert [name for name, *_ in attack_rows] == [attack.name for attack in HOSTILE]

@@ -160,7 +160,7 @@ def test_serve_port_forward_answers_chat(served: Served) -> None:
     with served.forwarded() as url:
         chat = [sys.executable, "-m", "rstar2_train.cli", "chat", "--url", url, "--temperature", "0", QUESTION]
         env = os.environ | {"RSTAR2_SERVE_TOKEN": served.token, "COLUMNS": "100"}
-        done = subprocess.run(chat, env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(chat, env=env, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr
         print(done.stdout)
         lines = [line.strip("│ ") for line in done.stdout.splitlines()]
@@ -218,7 +218,7 @@ def test_serve_reapply_keeps_token_delete_keeps_claim(served: Served) -> None:
     assert base64.b64decode(kept).decode() == served.token
     served.kubectl("delete", "-f", str(served.file), "--wait=true")
     own = f"{names.MANAGED_BY}={names.SERVE_MANAGER}"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 400
     while remaining := served.kubectl("get", KINDS, "-l", own, "-o", "name").split():
         assert time.monotonic() < deadline, remaining
         time.sleep(1)

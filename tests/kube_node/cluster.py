@@ -41,7 +41,7 @@ class Cluster:
         return {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
 
     def run(
-        self, *command: str, check: bool = True, stdin: str = "", seconds: float = 120
+        self, *command: str, check: bool = True, stdin: str = "", seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """Run a command (kubectl, helm) on this machine, in the cluster's environment.
 
@@ -57,7 +57,7 @@ class Cluster:
             )
         return done
 
-    def kubectl(self, *arguments: str, stdin: str = "", seconds: float = 120) -> str:
+    def kubectl(self, *arguments: str, stdin: str = "", seconds: float = 600) -> str:
         """Run kubectl and return its output."""
         return self.run("kubectl", *arguments, stdin=stdin, seconds=seconds).stdout
 
@@ -75,7 +75,7 @@ class Cluster:
         """Run a command in a pod."""
         return self.run("kubectl", "exec", "-n", namespace, pod, "--", *command, check=check)
 
-    def wait(self, namespace: str, resource: str, condition: str, seconds: float = 120) -> None:
+    def wait(self, namespace: str, resource: str, condition: str, seconds: float = 400) -> None:
         """Run `kubectl wait`; a failure lists the pods and events of the namespace."""
         command = ["kubectl", "wait", "-n", namespace, resource, f"--for={condition}", f"--timeout={seconds:.0f}s"]
         done = self.run(*command, check=False, seconds=seconds + 30)
@@ -159,7 +159,8 @@ class Cluster:
 
     def audit_events(self) -> list[Object]:
         """Return the requests to the API server, oldest first; components.AUDIT_POLICY omits some."""
-        return [json.loads(line) for line in self.node_layout().audit_log.read_text().splitlines()]
+        text = self.node_layout().audit_log.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last one may be torn
 
     # --------------------------------------------------------------------------------- this machine's folders
 
@@ -168,7 +169,7 @@ class Cluster:
         folders = volumes.python_folders()
         for name, folder in folders.items():
             self.apply(volumes.host_folder(namespace, name, folder))
-            bound = ["--for=jsonpath={.status.phase}=Bound", "--timeout=30s"]
+            bound = ["--for=jsonpath={.status.phase}=Bound", "--timeout=120s"]
             self.kubectl("wait", "-n", namespace, f"pvc/{name}", *bound)
         return volumes.mounts(folders)
 

@@ -22,7 +22,7 @@ from tests.kube_node.requirements import NAMESPACES, ClusterUnavailable, root_en
 
 CGROUPS = Path("/sys/fs/cgroup")
 INIT = Path(__file__).with_name("init.py")
-REMOVE_SECONDS = 30.0
+REMOVE_SECONDS = 120.0
 
 
 def wait_for(goal: str, ready: Callable[[], bool], seconds: float, every: float = 0.05) -> None:
@@ -164,7 +164,7 @@ def create(layout: Layout) -> None:
             raise ClusterUnavailable(f"The namespaces could not be created: {log}")
         return (layout.folder / "ready").exists()
 
-    wait_for("namespaces", ready, 30)
+    wait_for("namespaces", ready, 120)
     inside = enter(layout)
     ip("link", "add", layout.veth, "type", "veth", "peer", "name", "eth0", "netns", str(init_pid(layout)))
     ip("address", "add", f"{layout.host_address}/24", "dev", layout.veth)

@@ -87,7 +87,10 @@ def main(mode: str, argument: str = "") -> None:
             ask(row["problem"])
             if os.fork() == 0:  # a child in another session outlives the program, and has its key
                 os.setsid()
-                time.sleep(2)
+                for _ in range(1000):  # until the key is unknown, or far beyond the end of the program
+                    if post("/chat/completions", {"messages": []})[0] == 401:
+                        break
+                    time.sleep(0.05)
                 status, _ = post("/reward", {"reward": 1.0})
                 Path(argument).write_text(str(status))
             else:

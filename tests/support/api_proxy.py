@@ -11,9 +11,10 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from tests.support.kube_apiserver import TOKEN, KubeApiserver, free_port
+from rstar2_train.utils.ports import free_ports
+from tests.support.kube_apiserver import TOKEN, KubeApiserver
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class ApiProxy:
@@ -23,7 +24,7 @@ class ApiProxy:
         """`watch_delay`: seconds by which every part of a watch is late; other requests are not."""
         self._api = api
         self._watch_delay = watch_delay
-        self._port = free_port()
+        self._port = free_ports(1)[0]
         self._ready = threading.Event()
         self._connected = True
         self._open: set[asyncio.Task[object]] = set()

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.parser import render_call
+from rstar2_train.utils.ports import free_ports
 
 BOOT_SECONDS = 600
 SYSTEM = "Tool: execute_python_code_with_standard_io"
@@ -112,20 +112,13 @@ def memorising_model(folder: Path, *, base: Path) -> Path:
     return folder
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Engine:
     """One vLLM server on a fixed port; `start` after `kill` restarts it, as a supervisor would."""
 
     def __init__(self, model: Path, *, folder: Path, port: int | None = None, job: AgenticRLJob | None = None) -> None:
         """`job`: of the engine; default: that of the tests."""
         self.model = model
-        self.port = port or free_port()
+        self.port = port or free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = secrets.token_urlsafe(24)
         self.log = folder / f"engine-{self.port}.log"

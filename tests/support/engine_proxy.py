@@ -160,7 +160,8 @@ async def kill_at(process: asyncio.subprocess.Process, files: str, *, folder: Pa
 
 def saved(folder: Path, files: str) -> list[tuple[str, int]]:
     """Return the samples on disk, in the files that match a pattern."""
-    lines = [line for file in folder.glob(files) for line in file.read_text().splitlines()]
+    texts = [file.read_text() for file in folder.glob(files)]
+    lines = [line for text in texts for line in text[: text.rfind("\n") + 1].splitlines()]  # the last one may be torn
     rows = [json.loads(line)["scored"] for line in lines]
     return [(row["prompt_id"], row["sample"]) for row in rows]
 

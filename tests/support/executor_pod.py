@@ -21,7 +21,7 @@ from rstar2_train.judge.sandbox.rootfs import cache_folder, prepare_root
 from rstar2_train.utils.dns import join_address
 
 CLONE = Path(__file__).parents[2]
-READY_SECONDS = 180
+READY_SECONDS = 300
 
 
 def write_keys(folder: Path) -> tuple[Path, Path]:
@@ -75,7 +75,7 @@ class ExecutorPod:
     def wait(self) -> int:
         """Wait until it exits by itself; return its exit status."""
         assert self._process is not None
-        return self._process.wait(60)
+        return self._process.wait(300)
 
 
 def _bundle(arguments: list[str], *, keys: Path) -> dict:

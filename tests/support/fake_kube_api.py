@@ -170,13 +170,16 @@ class Operator:
         self.api.queue.add((NAMESPACE, self.name))
 
     async def run(self, seconds: float = 0.3) -> None:
-        """Reconcile for a number of seconds."""
+        """Reconcile until no job waits, and then for a number of seconds, in which timers of the queue fire."""
         work = asyncio.create_task(self._reconciler.work())
-        await asyncio.sleep(seconds)
+        for pause in (0.0, seconds, 0.0):
+            await asyncio.sleep(pause)
+            while self.api.queue.busy and not work.done():
+                await asyncio.sleep(0)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
 
-    async def until(self, reached: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, reached: Callable[[], bool], seconds: float = 120.0) -> None:
         """Reconcile until `reached` is true."""
         deadline = time.monotonic() + seconds
         while not reached():

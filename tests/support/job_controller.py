@@ -17,7 +17,7 @@ LAB = "namespaces/lab"
 JOBS = f"/apis/rstar2.dev/v1alpha1/{LAB}/agenticrljobs"
 BATCH = f"/apis/batch/v1/{LAB}/jobs"
 PODS = f"/api/v1/{LAB}/pods"
-WITHIN = 60.0
+WITHIN = 240.0
 
 Body = dict[str, Any]
 

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -28,19 +27,12 @@ from kubernetes.aio import config as aio_config
 
 from rstar2_operator.client import KubeClient
 from rstar2_train.api.crd import build_crd
+from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node import binaries
 
 TOKEN = "loopback"
-START_SECONDS = 120.0
-
-
-def free_port() -> int:
-    """Return a port of loopback that no process uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+START_SECONDS = 300.0
 
 
 class KubeApiserver:
@@ -71,7 +63,7 @@ class KubeApiserver:
             yield KubeClient(connection)
 
     def _start(self) -> None:
-        peer, client, port = free_port(), free_port(), free_port()
+        peer, client, port = free_ports(3)
         etcd, self.address = f"http://127.0.0.1:{client}", f"https://127.0.0.1:{port}"
         key = rsa.generate_private_key(65537, 2048).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -139,7 +131,7 @@ class KubeApiserver:
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)
-        with urllib.request.urlopen(request, context=context, timeout=30) as response:
+        with urllib.request.urlopen(request, context=context, timeout=120) as response:
             answer: bytes = response.read()
         return answer if raw else json.loads(answer)
 

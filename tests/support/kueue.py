@@ -18,14 +18,15 @@ from typing import Any
 
 import yaml
 
+from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node import binaries
-from tests.support.kube_apiserver import KubeApiserver, free_port
+from tests.support.kube_apiserver import KubeApiserver
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 API = f"/apis/{GROUP}"
 CERTIFICATES = "/etc/kueue/metrics/certs"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 @contextlib.contextmanager
@@ -79,12 +80,13 @@ def _is_served(api: KubeApiserver, plural: str) -> bool:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
+    health, metrics, webhook = free_ports(3)
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{free_port()}"},
-        "metrics": {"bindAddress": f"127.0.0.1:{free_port()}"},
-        "webhook": {"host": "127.0.0.1", "port": free_port(), "certDir": str(folder)},
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
+        "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(folder)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": [], "externalFrameworks": ["AgenticRLJob.v1alpha1.rstar2.dev"]},

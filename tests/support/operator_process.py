@@ -9,10 +9,10 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
+from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
-from tests.support.kube_apiserver import free_port
 
-STOP_SECONDS = 60.0
+STOP_SECONDS = 180.0
 
 
 class OperatorProcess:
@@ -22,7 +22,7 @@ class OperatorProcess:
         self, kubeconfig: Path, *, identity: str = "operator", log: Path | None = None, **settings: str
     ) -> None:
         """Start it. `settings`: further environment variables; `log`: a file for its output."""
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         environment = {"KUBECONFIG": str(kubeconfig), "RSTAR2_PROBE_PORT": str(self.port), "RSTAR2_IDENTITY": identity}
         output = None if log is None else log.open("ab")
         self.process = subprocess.Popen(

@@ -10,8 +10,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -115,6 +116,16 @@ class UnsupervisedJudge:
         if status is None:
             raise RuntimeError(f"the API returns no status:\n{self.log('api')}")
         return status
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """Stop a process (SIGSTOP) until the end of the context."""
+        process = self.processes[name]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def kill(self, name: str, signum: int = signal.SIGKILL) -> None:
         """Send a signal to a process and wait for its end."""

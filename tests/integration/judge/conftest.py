@@ -66,7 +66,7 @@ def run(judge: UnsupervisedJudge) -> Callable[..., CallResult]:
     def run_snippet(code: str, stdin: str = "", **limits: float) -> CallResult:
         async def call() -> CallResult:
             async with JudgeClient(judge.url) as client:
-                return await client.run(code, stdin, limits=JudgeLimits(**limits) if limits else None)
+                return await client.run(code, stdin, limits=JudgeLimits(**{"wall_seconds": 60, **limits}))
 
         return asyncio.run(call())
 

@@ -17,6 +17,7 @@ import pytest
 
 from rstar2_train.judge.sandbox.oci_bundle import find_runsc
 from tests.support.unsupervised_judge import UnsupervisedJudge
+from tests.support.waiting import until
 
 COMMAND = [sys.executable, "-m", "rstar2_train.judge"]
 
@@ -24,7 +25,7 @@ COMMAND = [sys.executable, "-m", "rstar2_train.judge"]
 def judge_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command that exits by itself."""
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=120, env=os.environ | environment
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=300, env=os.environ | environment
     )
 
 
@@ -97,7 +98,7 @@ def test_api_requires_the_token(judge: UnsupervisedJudge) -> None:
             assert api.stdout is not None
             url = f"http://127.0.0.1:{json.loads(api.stdout.readline())['port']}"
             for headers in ({}, {"Authorization": "Bearer wrong"}):
-                response = httpx.post(f"{url}/v1/run", json={"code": "1"}, headers=headers, trust_env=False)
+                response = httpx.post(f"{url}/v1/run", json={"code": "1"}, headers=headers, trust_env=False, timeout=60)
                 assert response.status_code == 401
             right = {"Authorization": "Bearer open-sesame"}
             response = httpx.post(f"{url}/v1/run", json={"code": "1"}, headers=right, timeout=60, trust_env=False)
@@ -120,13 +121,13 @@ def test_worker_isolation_none_runs_and_warns(tmp_path: Path) -> None:
             ("while True: pass", "timeout"),
             ("while True: print('x' * 999)", "output_limit"),
         ):
-            body = {"code": code, "limits": {"wallSeconds": 2, "outputBytes": 4096}}
+            body = {"code": code, "limits": {"wallSeconds": 4, "outputBytes": 4096}}
             response = httpx.post(f"{judge.url}/v1/run", json=body, timeout=60, trust_env=False).json()
             assert response["status"] == status, response
         daemon = "import os, time\npid = os.fork()\nif not pid:\n    os.setsid()\n    time.sleep(600)\nprint(pid)"
         response = httpx.post(f"{judge.url}/v1/run", json={"code": daemon}, timeout=60, trust_env=False).json()
         assert response["status"] == "ok"
-        assert not Path(f"/proc/{int(response['stdout'])}").exists()
+        until(lambda: not Path(f"/proc/{int(response['stdout'])}").exists(), "the daemon is killed")
 
 
 @dataclass(frozen=True)

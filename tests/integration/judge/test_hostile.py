@@ -15,6 +15,8 @@ from rstar2_train.judge.types import CallResult
 from tests.support.hostile import CLEAN, HOSTILE, PROBE, Hostile, targets
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
+PATIENT = JudgeLimits(wall_seconds=60)
+
 
 @pytest.fixture(scope="module")
 def values(judge: UnsupervisedJudge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
@@ -48,10 +50,10 @@ def test_hostile_snippet_is_contained(
     async def calls() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
             if attack.before:
-                await client.run(attack.before)
+                await client.run(attack.before, limits=PATIENT)
             result = await client.run(attack.program(values), limits=JudgeLimits(**attack.limits))
             start = time.perf_counter()
-            probe = await client.run(PROBE)
+            probe = await client.run(PROBE, limits=PATIENT)
             recovery_seconds.append(time.perf_counter() - start)
             return result, probe
 
@@ -85,11 +87,11 @@ def test_sandbox_with_leaked_memory_is_replaced(judge: UnsupervisedJudge) -> Non
 
     async def leak_until_replaced() -> tuple[CallResult, CallResult]:
         async with JudgeClient(judge.url) as client:
-            before, deadline = recycled(), time.monotonic() + 120
+            before, deadline = recycled(), time.monotonic() + 600
             while recycled() == before:
                 assert time.monotonic() < deadline, "the sandbox was not replaced"
-                result = await client.run(LEAKED_SOCKETS, limits=JudgeLimits(wall_seconds=20))
-            return result, await client.run(PROBE)
+                result = await client.run(LEAKED_SOCKETS, limits=PATIENT)
+            return result, await client.run(PROBE, limits=PATIENT)
 
     result, probe = asyncio.run(leak_until_replaced())
     assert result.status == "ok"

@@ -52,7 +52,7 @@ async def test_client_silent_judge_is_unavailable() -> None:
     async with (
         serving(lambda number, writer: asyncio.sleep(0)) as url,
         JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
-        asyncio.timeout(30),
+        asyncio.timeout(120),
     ):
         with pytest.raises(JudgeUnavailable, match="SocketTimeoutError"):
             await client.run("print(1)")
@@ -64,7 +64,7 @@ async def test_client_resends_calls_after_silence() -> None:
     async def answer(number: int, writer: asyncio.StreamWriter) -> None:
         writer.write((HEAD + (result(1) if number == 0 else result(0) + END)).encode())
 
-    async with serving(answer) as url, JudgeClient(url, silent_seconds=0.2) as client, asyncio.timeout(30):
+    async with serving(answer) as url, JudgeClient(url, silent_seconds=0.2) as client, asyncio.timeout(120):
         both = await asyncio.gather(client.run("print(0)"), client.run("print(1)"))
         assert [result.stdout for result in both] == ["0\n", "1\n"]
 
@@ -81,7 +81,7 @@ async def test_session_cell_is_lost_after_silence(monkeypatch: pytest.MonkeyPatc
             body = json.dumps({"session": "s"})
             writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
-    async with serving(answer) as url, JudgeClient(url) as client, asyncio.timeout(30):
+    async with serving(answer) as url, JudgeClient(url) as client, asyncio.timeout(120):
         session = client.session()
         await session.__aenter__()
         lost = await session.run("print(1)", limits=JudgeLimits(wall_seconds=0.1))
@@ -112,7 +112,7 @@ async def test_client_long_call_is_kept_alive(judge: UnsupervisedJudge, monkeypa
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve([listener]))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with JudgeClient(url, silent_seconds=2) as client, asyncio.timeout(60):
+        async with JudgeClient(url, silent_seconds=2) as client, asyncio.timeout(300):
             slow = await client.run("import time\ntime.sleep(5)\nprint('slow')", limits=SLOW)
             assert (slow.status, slow.stdout) == ("ok", "slow\n")
             admission = app.state.admission

@@ -138,12 +138,14 @@ def test_call_with_surrogates_or_null_bytes_is_answered(run: Run) -> None:
 
 def test_api_status_and_single_call(judge: UnsupervisedJudge) -> None:
     """The status lists the sandbox; /v1/run and /ping answer."""
+    judge.wait_ready()
     status = judge.status()
     assert status["ready"] and status["executors"]["ready"] == 1
     assert status["workers"][0]["isolation"] == "gvisor"
-    response = httpx.post(f"{judge.url}/v1/run", json={"code": "print(input())", "stdin": "hi"}, trust_env=False)
+    call = {"code": "print(input())", "stdin": "hi"}
+    response = httpx.post(f"{judge.url}/v1/run", json=call, trust_env=False, timeout=60)
     assert response.json()["stdout"] == "hi\n" and response.json()["status"] == "ok"
-    assert httpx.get(f"{judge.url}/ping", trust_env=False).json() == "pong"
+    assert httpx.get(f"{judge.url}/ping", trust_env=False, timeout=60).json() == "pong"
 
 
 def test_api_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
@@ -153,9 +155,9 @@ def test_api_invalid_request_names_the_field(judge: UnsupervisedJudge) -> None:
         ({"code": "", "colour": 1}, "colour"),
         ({"code": "", "limits": {"wallSeconds": -1}}, "wallSeconds"),
     ):
-        response = httpx.post(f"{judge.url}/v1/run", json=body, trust_env=False)
+        response = httpx.post(f"{judge.url}/v1/run", json=body, trust_env=False, timeout=60)
         assert response.status_code == 422 and field in response.text
-    response = httpx.post(f"{judge.url}/v1/batch", json={"calls": [{"code": ""}] * 65}, trust_env=False)
+    response = httpx.post(f"{judge.url}/v1/batch", json={"calls": [{"code": ""}] * 65}, trust_env=False, timeout=60)
     assert response.status_code == 422
 
 

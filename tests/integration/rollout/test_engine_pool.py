@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool, PoolTimes
-from tests.support.engine import Engine, free_port
+from rstar2_train.utils.ports import free_ports
+from tests.support.engine import Engine
 from tests.support.engine_fixtures import Models
+from tests.support.steady_requests import spanning, steady_requests
 
 PROMPT = [5, 77, 130, 9, 41, 8, 300] * 10
 """Longer than two blocks of the prefix cache."""
@@ -127,7 +129,7 @@ async def test_update_weights_does_not_wait_for_dead_engines(engine: Engine, mod
     """Of three engines one serves; the second refuses connections, the third accepts them and never responds."""
     hung = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
     port = hung.sockets[0].getsockname()[1]
-    urls = [engine.url, f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{port}"]
+    urls = [engine.url, f"http://127.0.0.1:{free_ports(1)[0]}", f"http://127.0.0.1:{port}"]
     times = PoolTimes(patience=60, load=60, straggler=0.5, check_interval=0.5, retry_interval=0.2)
     async with EnginePool(urls, token=engine.token, times=times) as pool:
         assert await pool.update_weights(models.boot, "three") == [engine.url]
@@ -138,7 +140,7 @@ async def test_update_weights_does_not_wait_for_dead_engines(engine: Engine, mod
 async def test_update_weights_without_engine_raises() -> None:
     """The pool gives up after its patience, and needs at least one address."""
     times = PoolTimes(patience=1, load=5, straggler=1, check_interval=0.2, retry_interval=0.1)
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
     async with EnginePool([url], token="x" * 16, times=times) as pool:
         with pytest.raises(EngineUnavailable, match=r"no engine has served for .*does not respond"):
             await pool.update_weights(Path("/nowhere"), "v")
@@ -152,7 +154,7 @@ async def test_pool_reloads_an_engine_with_other_weights(
     """A restarted engine has another version: the pool loads the current one again."""
     await pool.update_weights(models.memorising, "current")
     await client.load_weights(models.other, "default", seconds=60)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while await client.weight_version() != "current" or not pool.serving:
             await asyncio.sleep(0.1)
     assert await error(client, models.memorising) < TOLERANCE
@@ -241,7 +243,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.05)
 
@@ -249,17 +251,17 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """A request spans an update: each token has the log-probability of the model that its version names."""
     await pool.update_weights(models.boot, "flight/0")
-    request = asyncio.create_task(client.generate(PROMPT, max_tokens=180, seed=3, stop_ids=[]))
-    await asyncio.sleep(0.15)
-    assert await pool.update_weights(models.other, "flight/1", keep_requests=True) == [client.url]
-    generation = await request
-    assert generation.weight_version == "flight/0"
-    [(later, start)] = generation.later_versions
-    assert later == "flight/1"
-    assert 0 < start < len(generation.token_ids)  # at most 180: the other model may sample the end
-    for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, None))):
-        reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-        with torch.no_grad():
-            logits = reference(torch.tensor([PROMPT + generation.token_ids])).logits[0, len(PROMPT) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
-        assert float((torch.tensor(generation.logprobs) - expected)[tokens].abs().max()) < TOLERANCE
+    async with steady_requests(client, PROMPT) as finished:
+        assert await pool.update_weights(models.other, "flight/1", keep_requests=True) == [client.url]
+        generations = await spanning(finished)
+    for generation in generations:
+        assert generation.weight_version == "flight/0"
+        [(later, start)] = generation.later_versions
+        assert later == "flight/1"
+        assert 0 < start < len(generation.token_ids)
+        for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, None))):
+            reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+            with torch.no_grad():
+                logits = reference(torch.tensor([PROMPT + generation.token_ids])).logits[0, len(PROMPT) - 1 : -1]
+            expected = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
+            assert float((torch.tensor(generation.logprobs) - expected)[tokens].abs().max()) < TOLERANCE

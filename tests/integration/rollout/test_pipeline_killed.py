@@ -123,6 +123,19 @@ class Attempts:
         log = (self._state.root / "attempts.log").read_text(errors="replace")
         raise AssertionError(f"attempt {self.number} did not finish step {step}:\n{log[-4000:]}")
 
+    def wait_for_batch(self) -> None:
+        """Wait until a group of a step that the trainer has not reached is on disk."""
+        folder = self._state.stage(STAGE).trajectories
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            progress = self._state.progress()
+            reached = progress.step if progress is not None else 0
+            paths = (trajectory_store.step_path(folder, step) for step in range(reached + 1, STEPS))
+            if {path.with_suffix(".groups") for path in paths} & set(folder.glob("*.groups")):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no group of a later step was on disk within {DEADLINE} s")
+
     def finish(self) -> None:
         """Wait for the end of the stage."""
         assert self._process is not None
@@ -158,9 +171,14 @@ async def test_orchestrator_killed_with_versions_in_flight(
     figures = []
     try:
         attempts.start()
+        attempts.wait_for(1)
+        first = time.monotonic()
         reached = attempts.wait_for(2)
+        step_seconds = time.monotonic() - first
         for _ in range(POINTS):
-            time.sleep(draw.uniform(0, 2))
+            time.sleep(draw.uniform(0, 2 * step_seconds))
+            if not any(figure["batches_ahead"] for figure in figures):
+                attempts.wait_for_batch()
             attempts.kill()
             killed = time.monotonic()
             at_kill = stored_groups(state)

@@ -31,16 +31,19 @@ TOLERANCE = 1e-4
 
 
 class RecordingClient(EngineClient):
-    """Records the turns at each request, and the tokens that each already has."""
+    """Records the turns in progress, and the tokens that each has at the start of a request."""
 
-    turns: list[tuple[str, SampledTurn]]
+    turns: dict[int, tuple[str, SampledTurn]]
     resumed: list[tuple[str, int]]
 
     async def generate(self, *args: Any, turn: SampledTurn | None = None, **options: Any) -> Generation:
         assert turn is not None
-        self.turns.append((self.url, turn))
+        self.turns[id(turn)] = self.url, turn
         self.resumed.append((self.url, len(turn.token_ids)))
-        return await super().generate(*args, turn=turn, **options)
+        try:
+            return await super().generate(*args, turn=turn, **options)
+        finally:
+            del self.turns[id(turn)]
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ async def test_killed_engine_costs_the_last_part_only(
     engine: Engine, second: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """After a SIGKILL all trajectories finish once; log-probabilities are exact before and after the change."""
-    RecordingClient.turns, RecordingClient.resumed = [], []
+    RecordingClient.turns, RecordingClient.resumed = {}, []
     urls = [engine.url, second.url]
     connect = partial(RecordingClient, part_tokens=PART)
     async with EnginePool(urls, token=engine.token, times=TIMES, connect=connect) as pool:
@@ -72,10 +75,12 @@ async def test_killed_engine_costs_the_last_part_only(
         context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0, "kill"))
         problem = Problem(id="p", problem=QUESTION, answer="42")
         work = asyncio.create_task(collect_groups([problem], samples=SAMPLES, context=context))
-        async with asyncio.timeout(60):
-            while not any(url == second.url and len(turn.token_ids) >= 5 * PART for url, turn in RecordingClient.turns):
+        async with asyncio.timeout(300):
+            while second.url not in {
+                url for url, turn in RecordingClient.turns.values() if len(turn.token_ids) >= 5 * PART
+            }:
                 await asyncio.sleep(0.002)
-        await asyncio.to_thread(second.kill)
+        second.kill()  # in the loop: no turn continues meanwhile
         [group] = await work
     assert [trajectory.sample for trajectory in group] == list(range(SAMPLES))
     assert not any(trajectory.failed for trajectory in group)

@@ -6,10 +6,10 @@ import asyncio
 import os
 import shutil
 import signal
-import threading
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -22,10 +22,12 @@ from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
 from rstar2_train.weights import version_store
 from rstar2_train.weights.shard_file import bit_sum, write_shards
 from tests.support.engine import Engine
+from tests.support.steady_requests import spanning, steady_requests
 from tests.support.version_trainer import StagedSender, VersionTrainer, engine_hashes, rank, trainer
 
 __all__ = ["rank", "trainer"]
 
+PROMPT = [5, 77, 130, 9] * 10
 TIMES = PoolTimes(patience=2, load=120, straggler=2, check_interval=0.5, retry_interval=0.2)
 
 
@@ -94,16 +96,29 @@ async def test_engine_generates_while_the_storage_hangs(
     (file,) = update.chain[-1].glob("*.shards")
     content = file.read_bytes()
     file.unlink()
-    os.mkfifo(file)  # a reader waits until a writer opens it
+    os.mkfifo(file)  # a reader waits until it has data
     load = client.load_chain(update.chain, update.version, version_id=update.version_id, seconds=120)
     loading = asyncio.create_task(load)
-    await asyncio.sleep(0.5)
-    sample = await client.generate([5, 6, 7], max_tokens=4, seed=1)
-    assert len(sample.token_ids) > 0 and sample.weight_version == "v0" and not loading.done()
-    await asyncio.to_thread(file.write_bytes, content)
+    with await opened_by_reader(file) as storage:
+        sample = await client.generate([5, 6, 7], max_tokens=4, seed=1)
+        assert len(sample.token_ids) > 0 and sample.weight_version == "v0" and not loading.done()
+        await asyncio.to_thread(storage.write, content)
     await loading
     assert await client.weight_version() == update.version
     assert (await engine_hashes(client)).items() >= folder_hashes(trainer.export("late")).items()
+
+
+async def opened_by_reader(fifo: Path) -> BinaryIO:
+    """Wait until a process reads a FIFO; return it, open for writing."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # fails without a reader
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                os.set_blocking(descriptor, True)
+                return os.fdopen(descriptor, "wb")
 
 
 def forge(update: DeltaUpdate, *, corrupt: str = "", empty: bool = False) -> DeltaUpdate:
@@ -186,17 +201,21 @@ async def test_collective_hung_engine_falls_back_to_files(engine: Engine, traine
 
     def hang() -> None:
         engine.signal(signal.SIGSTOP)
-        threading.Timer(4, engine.signal, [signal.SIGCONT]).start()
 
     # The only engine is out of use for longer than the other tests' patience.
-    async with EnginePool([engine.url], token=engine.token, times=replace(TIMES, patience=60)) as pool:
+    async with EnginePool([engine.url], token=engine.token, times=replace(TIMES, patience=300)) as pool:
         client = pool.client(engine.url)
         await pool.push(trainer.publish())
         trainer.update(1e-3)
         sender = StagedSender(trainer, on_offer=hang, seconds=2)
-        started = time.monotonic()
-        assert await pool.push(sender.update) == [engine.url]
-        assert time.monotonic() - started < 60
+        pushed = asyncio.create_task(pool.push(sender.update))
+        try:
+            async with asyncio.timeout(120):
+                while not sender.update.failures:
+                    await asyncio.sleep(0.05)
+        finally:
+            engine.signal(signal.SIGCONT)
+        assert await pushed == [engine.url]
         assert list(sender.update.failures) == [engine.url]
         expected = folder_hashes(trainer.export("after"))
         assert (await engine_hashes(client)).items() >= expected.items()
@@ -222,34 +241,35 @@ async def test_held_request_skips_refused_weights(pool: EnginePool, engine: Engi
     """The probe runs before a request in flight continues: no token comes from weights that it refused."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
-    request = asyncio.create_task(client.generate([5, 77, 130, 9] * 10, max_tokens=180, seed=3))
-    await asyncio.sleep(0.15)
     trainer.update(1e-3)
-    with pytest.raises(EngineUnavailable, match=r"probe of version 'v1'.*the engine has other weights"):
-        await pool.push(forge(trainer.publish(), corrupt="model.embed_tokens.weight"), keep_requests=True)
-    await asyncio.sleep(0.5)
-    assert not request.done()
-    assert pool.serving == []
-    await pool.push(trainer.publish(snapshot=True), keep_requests=True)
-    generation = await request
-    assert generation.weight_version == "v0"
-    [(later, start)] = generation.later_versions
-    assert later == "v2"
-    # The later weights may sample an end token, so the request may have fewer than its 180 tokens.
-    assert 0 < start < len(generation.token_ids) == len(generation.logprobs) <= 180
+    refused, later = forge(trainer.publish(), corrupt="model.embed_tokens.weight"), trainer.publish(snapshot=True)
+    async with steady_requests(client, PROMPT) as finished:
+        with pytest.raises(EngineUnavailable, match=r"probe of version 'v1'.*the engine has other weights"):
+            await pool.push(refused, keep_requests=True)
+        before = len(finished)
+        await asyncio.sleep(0.5)
+        assert len(finished) == before, "a request has continued with the refused weights"
+        assert pool.serving == []
+        await pool.push(later, keep_requests=True)
+        generations = await spanning(finished)
+    for generation in generations:
+        [(version, start)] = generation.later_versions
+        assert (generation.weight_version, version) == ("v0", "v2")
+        assert 0 < start < len(generation.token_ids) == len(generation.logprobs)
+    assert {generation.weight_version for generation in finished} <= {"v0", "v2"}
 
 
 async def test_collective_keeps_requests_in_flight(pool: EnginePool, engine: Engine, trainer: VersionTrainer) -> None:
     """A request spans a collective transfer; the engine then has the trainer's weights bit by bit."""
     client = pool.client(engine.url)
     await pool.push(trainer.publish())
-    request = asyncio.create_task(client.generate([5, 77, 130, 9] * 10, max_tokens=180, seed=3))
-    await asyncio.sleep(0.15)
     trainer.update(1e-3)
     sender = StagedSender(trainer)
-    await pool.push(sender.update, keep_requests=True)
-    assert not sender.update.failures
-    generation = await request
-    assert [generation.weight_version, *(version for version, _ in generation.later_versions)] == ["v0", "v1"]
+    async with steady_requests(client, PROMPT) as finished:
+        await pool.push(sender.update, keep_requests=True)
+        assert not sender.update.failures
+        generations = await spanning(finished)
+    for generation in generations:
+        assert [generation.weight_version, *(version for version, _ in generation.later_versions)] == ["v0", "v1"]
     expected = folder_hashes(trainer.export("after"))
     assert (await engine_hashes(client)).items() >= expected.items()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -145,7 +145,7 @@ async def test_token_protects_endpoint_and_engine(server: Server, client) -> Non
             await stranger.models.list()
         with pytest.raises(openai.AuthenticationError):
             await stranger.chat.completions.create(model=server.model, messages=MESSAGES)
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
         for path in ("/pause", "/collective_rpc", "/update_weight_version", "/rstar2/generate", "/v1/completions"):
             assert (await http.post(server.url + path, json={})).status_code == 404
             assert (await http.post(server.engine_url + path, json={})).status_code == 401
@@ -153,7 +153,7 @@ async def test_token_protects_endpoint_and_engine(server: Server, client) -> Non
 
 async def metrics(server: Server, *names: str) -> float:
     """Return the sum of some of the engine's metrics."""
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         lines = (await http.get(f"{server.engine_url}/metrics")).text.splitlines()
     starts = tuple(f"vllm:{name}{{" for name in names)
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(starts))
@@ -163,21 +163,26 @@ FINISHED = "request_success_total"
 
 
 async def test_disconnect_aborts_answers_in_the_engine(server: Server) -> None:
-    """All answers have started when all clients disconnect; those that started last are never finished."""
-    before = await metrics(server, FINISHED)
+    """Many answers are pending when all clients disconnect; not all of their turns are finished."""
+    count, before = 128, await metrics(server, FINISHED)
     body = {"model": server.model, "messages": MESSAGES, "temperature": 0, "stream": True}
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with httpx.AsyncClient(headers=headers, timeout=None) as http, AsyncExitStack() as answers:
+    limits = httpx.Limits(max_connections=count)
+    async with httpx.AsyncClient(headers=headers, timeout=None, limits=limits) as http:
 
-        async def start() -> None:
-            stream = http.stream("POST", f"{server.url}/v1/chat/completions", json=body)
-            answer = await answers.enter_async_context(stream)
-            await anext(answer.aiter_bytes())
+        async def receive() -> None:
+            async with http.stream("POST", f"{server.url}/v1/chat/completions", json=body) as answer:
+                async for _ in answer.aiter_bytes():
+                    started.set()
 
-        await asyncio.gather(*(start() for _ in range(64)))
+        started, answers = asyncio.Event(), [asyncio.create_task(receive()) for _ in range(count)]
+        await started.wait()
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
     while await metrics(server, "num_requests_running", "num_requests_waiting"):
         await asyncio.sleep(0.05)
-    assert await metrics(server, FINISHED) - before < 64
+    assert await metrics(server, FINISHED) - before < 2 * count
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -194,8 +199,17 @@ async def test_disconnect_during_a_call_ends_the_answer(server: Server, client, 
             await asyncio.sleep(0.05)
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
+        while is_connected(server):  # the judge must not answer before the server has seen the disconnect
+            await asyncio.sleep(0.05)
     await client.chat.completions.create(**request)
     assert await metrics(server, FINISHED) - before == 1 + 2
+
+
+def is_connected(server: Server) -> bool:
+    """Return whether the server has a connection from a client."""
+    port = int(server.url.rpartition(":")[2])
+    connections = server.process.net_connections("tcp")
+    return any(each.laddr.port == port and each.status != psutil.CONN_LISTEN for each in connections)
 
 
 async def test_64_concurrent_conversations(server: Server, client) -> None:
@@ -298,12 +312,12 @@ async def test_serve_with_running_engine_and_judge(server: Server) -> None:
             process.terminate()
             text += "".join([event.choices[0].delta.content or "" async for event in stream])
         assert text == WHOLE
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
 
 
 @pytest.mark.parametrize("name", ["RSTAR2_ENGINE_TOKEN", "RSTAR2_JUDGE_TOKEN"])
 def test_serve_wrong_token_names_the_variable(server: Server, name: str) -> None:
     """For the token of the engine and of the judge."""
     with second_endpoint(server, **{name: "wrong" * 5}) as process:
-        error = process.communicate(timeout=120)[1]
+        error = process.communicate(timeout=300)[1]
         assert process.returncode == 1 and "bearer token" in error and name in error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT
+from tests.support.waiting import until_async
 
 __all__ = ["chat_format", "model_folder"]
 
@@ -36,7 +35,7 @@ async def play(
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts; the model answers 2 or 3."""
     command = [sys.executable, str(SUPPORT / "agent_program.py"), *arguments]
-    settings = AgentSpec.model_validate({"command": command, "seconds": 20} | spec)
+    settings = AgentSpec.model_validate({"command": command, "seconds": 300} | spec)
     pool: Any = ScriptedPool(chat_format, lambda text, seed: str(2 + seed % 2))
     sampling = Sampling(max_response_tokens=tokens, max_turns=turns)
     agent = Agent(chat_format=chat_format, sampling=sampling, rollout=RolloutSpec(), limits=JudgeLimits())
@@ -78,7 +77,7 @@ async def test_agent_program_without_reward_loses_the_rollout(
 ) -> None:
     """A program that posts no reward is an infrastructure failure: the rollout is excluded, never scored."""
     monkeypatch.setattr(collector, "SERVER_TRIES", 2 if mode == "dies" else 1)
-    (trajectory,), pool = await play(chat_format, mode, seconds=1 if mode in ("hang", "floods-stderr") else 20)
+    (trajectory,), pool = await play(chat_format, mode, seconds=1 if mode in ("hang", "floods-stderr") else 300)
     assert (trajectory.lost_to, trajectory.failed, trajectory.reward) == ("server", True, 0.0)
     assert message in trajectory.error and len(trajectory.error) < 2500
     if mode == "dies":
@@ -122,7 +121,5 @@ async def test_agent_program_key_ends_with_its_episode(
     async with AgentPrograms(settings) as programs:
         context = RolloutContext(agent=agent, pool=pool, judge=judge, programs=programs, seed=(1,))
         ((trajectory,),) = await collect_groups([PROBLEM], samples=1, context=context)
-        deadline = time.monotonic() + 30
-        while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
+        await until_async(lambda: file.exists() and file.read_text(), "the process posts its reward")
     assert (trajectory.lost_to, file.read_text()) == ("server", "401")

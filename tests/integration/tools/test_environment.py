@@ -42,7 +42,7 @@ async def play(
     chat_format: ChatFormat, ports: Sequence[int], *, samples: int = 1, script: Any = next_guess, **spec: Any
 ) -> tuple[list[Trajectory], ScriptedPool]:
     """Run one group of rollouts."""
-    settings = {"name": "game", "command": ["x"], "episodes": 8, "step_seconds": 5} | spec
+    settings = {"name": "game", "command": ["x"], "episodes": 8, "step_seconds": 60} | spec
     environment = EnvironmentSpec.model_validate(settings)
     tools = load_toolset([], environments=[environment], services=[f"127.0.0.1:{port}" for port in ports])
     own = ChatFormat(chat_format.tokenizer, system_prompt="{tools}", tools=tools)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from rstar2_train.utils.ports import free_ports
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +31,7 @@ class Server:
         self._folder = folder
         self.database = f"sqlite:///{folder / 'server.db'}"
         shutil.copy(database, folder / "server.db")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        (self._port,) = free_ports(1)
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -62,7 +61,7 @@ class Server:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as response:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as response:
                 return bool(response.status == 200)
         except OSError:
             return False

@@ -56,7 +56,7 @@ def test_sender_two_workers_receive_equal_bytes(tmp_path: Path, monkeypatch: pyt
     for thread in workers:
         thread.start()
     for thread in workers:
-        thread.join(30)
+        thread.join(300)
     assert received == {1: [*contents], 2: [*contents]}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ from models import CONFIG, OPTIMIZER, conversations, save
 
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from tests.support.waiting import until
 
 
 def test_trainer_group_killed_rank_raises_ranks_lost(model_dir: Path, tmp_path: Path) -> None:
@@ -30,7 +31,24 @@ def test_trainer_group_killed_rank_raises_ranks_lost(model_dir: Path, tmp_path: 
         assert list(tmp_path.iterdir()) == []
         group.close()
     # Closed twice by now, and no process remains.
-    assert not any("ray::Rank" in child.name() for child in psutil.Process().children(recursive=True))
+    until(lambda: not any("ray::Rank" in name for _, name in named(psutil.Process())), "no rank remains")
+
+
+def named(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
+    """Return the children of a process that have not ended, with their names."""
+    children = []
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children.append((child, child.name()))
+    return children
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is gone or a zombie."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
@@ -57,15 +75,10 @@ def test_ranks_exit_with_a_killed_orchestrator(model_dir: Path) -> None:
     assert process.stdout is not None
     with process:
         assert process.stdout.readline() == "ready\n"
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert any("ray::Rank" in child.name() for child in children)
+        children = named(psutil.Process(process.pid))
+        assert any("ray::Rank" in name for _, name in children)
         process.kill()
-    agents = [child for child in children if child.is_running() and child.name().startswith(AGENTS)]
-    children = [child for child in children if child not in agents]
-    deadline = time.monotonic() + 120
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-        assert time.monotonic() < deadline, [child.cmdline() for child in children if child.is_running()]
-        time.sleep(0.2)
-    for agent in agents:
-        if agent.is_running():
+    until(lambda: all(has_ended(child) for child, name in children if not name.startswith(AGENTS)), "all exit")
+    for agent in (child for child, name in children if name.startswith(AGENTS)):
+        with contextlib.suppress(psutil.NoSuchProcess):
             agent.kill()

@@ -109,7 +109,7 @@ def test_killed_writer_leaves_the_last_checkpoint(model_dir: Path, tmp_path: Pat
         writers.append((folder, process))
     partial = 0
     for folder, process in writers:
-        process.join(120)
+        process.join(900)
         assert process.exitcode == -signal.SIGKILL
         newest = checkpoint.latest(folder)
         assert newest is not None

@@ -77,7 +77,7 @@ class FakeEngine:
 
 async def test_pool_discovered_engine_has_longer_patience() -> None:
     """The pod of a discovered engine may need minutes to load the model; the supervisor of a local engine is quick."""
-    async with FakeEngine().serving() as engine, asyncio.timeout(30):
+    async with FakeEngine().serving() as engine, asyncio.timeout(120):
 
         async def find() -> frozenset[str]:
             return frozenset({engine.url})
@@ -105,7 +105,7 @@ async def test_pool_discovered_engine_has_longer_patience() -> None:
 
 async def test_pool_undiscovered_engine_drains() -> None:
     """The trajectories of the engine move; it serves again if it is discovered, or if no other engine serves."""
-    async with FakeEngine().serving() as leaving, FakeEngine().serving() as staying, asyncio.timeout(30):
+    async with FakeEngine().serving() as leaving, FakeEngine().serving() as staying, asyncio.timeout(120):
         urls = {leaving.url, staying.url}
 
         async def find() -> frozenset[str]:
@@ -138,7 +138,7 @@ async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.
         FakeEngine().serving() as engine_a,
         FakeEngine().serving() as engine_b,
         EnginePool([engine_a.url, engine_b.url], token="", times=TIMES, connect=connect) as pool,
-        asyncio.timeout(30),
+        asyncio.timeout(120),
     ):
         await pool.update_weights(Path(), MODEL)
         while len(pool.serving) < 2:

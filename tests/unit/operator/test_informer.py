@@ -65,7 +65,7 @@ async def watched(api: Api, *, watches: int) -> set[str]:
     task = asyncio.create_task(
         Informer("Pod", "", client=api, cache=cache, queue=queue).run()  # type: ignore[arg-type]
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while len(api.versions) < watches:
             await asyncio.sleep(0.01)
     task.cancel()

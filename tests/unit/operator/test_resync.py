@@ -74,7 +74,7 @@ async def test_resync_waits_until_each_kind_is_cached() -> None:
     await asyncio.sleep(0.5)
     assert not task.done()
     informer.synced.set()
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 60)
     assert set(api.requests) == {"AgenticRLJob"}
 
 
@@ -84,12 +84,12 @@ async def test_resync_does_not_wait_for_deleted_jobs() -> None:
     task = await started_sync(api, cache)
     cache.record_job(body("gone-seen"), gone=True)
     api.existing["AgenticRLJob"] = ["gone-seen"]
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 60)
 
 
 async def test_resync_empty_cluster_is_complete() -> None:
     """Without objects the cache is complete immediately."""
-    await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").wait_until_complete(), 1)
+    await asyncio.wait_for(sync(Api(), WatchCache(), "a", "b").wait_until_complete(), 60)
 
 
 async def test_resync_missed_deletion_updates_the_cache() -> None:

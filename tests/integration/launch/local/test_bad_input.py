@@ -109,7 +109,7 @@ def test_run_missing_tool_names_the_installation(tmp_path: Path, tool: str, advi
     env = os.environ | {"PATH": str(folder), "RSTAR2_RUNSC": str(folder / "runsc")}
     done = subprocess.run(
         [sys.executable, "-m", "rstar2_train.cli", "run", str(SMOKE), "--state", str(tmp_path / "s")],
-        capture_output=True, text=True, timeout=120, check=False, env=env,
+        capture_output=True, text=True, timeout=300, check=False, env=env,
     )  # fmt: skip
     assert_rejected(done.returncode, done.stdout + done.stderr, tool, advice)
 
@@ -158,7 +158,7 @@ def test_judge_port_in_use_is_named(tmp_path: Path) -> None:
             command,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
             env=os.environ | {"RSTAR2_JUDGE_TOKEN": "x" * 32},
         )

@@ -19,6 +19,7 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.launch.local.preflight import LOW_BYTES
 from tests.support.full_disk import small_disk
 from tests.support.state_assertions import assert_complete
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
 SMOKE = ROOT / "examples" / "smoke.yaml"
@@ -53,7 +54,7 @@ def finish(run: subprocess.Popen) -> tuple[int, str]:
         output, _ = run.communicate(timeout=RUN_SECONDS)
     except subprocess.TimeoutExpired:
         run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=120)
+        output, _ = run.communicate(timeout=600)
         pytest.fail(f"the run did not exit within {RUN_SECONDS} s:\n{output}")
     return run.returncode, output
 
@@ -62,6 +63,15 @@ def children(state: JobState) -> dict[str, psutil.Process]:
     """Return the run's child processes by name."""
     entries = json.loads((state.root / "children.json").read_text())
     return {entry["name"]: psutil.Process(entry["pid"]) for entry in entries if psutil.pid_exists(entry["pid"])}
+
+
+def sandboxes(state: JobState) -> list[psutil.Process]:
+    """Return the processes of the judge worker's sandboxes."""
+    try:
+        worker = children(state)["judge-worker"]
+        return [process for process in worker.children(recursive=True) if "runsc" in process.name()]
+    except (KeyError, psutil.NoSuchProcess):  # it is being replaced
+        return []
 
 
 def wait_for(state: JobState, stage: str, step: int, run: subprocess.Popen, *, attempt: int = 1) -> Progress:
@@ -104,11 +114,11 @@ def kill_every_part(state: JobState, run: subprocess.Popen) -> None:
     """Kill engine, Redis, judge worker, a sandbox and the orchestrator, each during a stage."""
     for step, target in ((0, "engine-0"), (1, "redis"), (2, "judge-worker")):
         wait_for(state, "rl-1", step, run)
+        until(lambda target=target: target in children(state), f"{target} runs")
         children(state)[target].kill()
     wait_for(state, "rl-2", 0, run)
-    sandboxes = [p for p in children(state)["judge-worker"].children(recursive=True) if "runsc" in p.name()]
-    assert sandboxes
-    sandboxes[-1].kill()
+    until(lambda: sandboxes(state), "the restarted worker has a sandbox")
+    sandboxes(state)[-1].kill()
     orchestrator = next(process for name, process in children(state).items() if name.startswith("orchestrator-rl-2"))
     wait_for(state, "rl-2", 1, run)
     orchestrator.kill()
@@ -193,6 +203,7 @@ def test_run_full_disk_suspends_with_a_checkpoint(tmp_path: Path, start) -> None
     """The run fails with a message before a write fails."""
     job = read_manifest(SMOKE)
     job["spec"]["stages"] = job["spec"]["stages"][:1]  # needs no engine
+    job["spec"]["stages"][0]["sft"]["epochs"] *= 20  # it must not end before the next check of the disk
     manifest = tmp_path / "sft.yaml"
     manifest.write_text(json.dumps(job))  # which is YAML too
     with small_disk(tmp_path / "small", mebibytes=640) as small:

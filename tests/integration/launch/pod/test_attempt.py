@@ -5,10 +5,10 @@ Pods are processes here, each with its own loopback address; the API server is a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +23,7 @@ from rstar2_train.api.contracts import AttemptRecord, ExitCode, Outcome, Progres
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
+from rstar2_train.utils.ports import free_ports
 from tests.support.fake_configmap_server import FakeConfigMapServer
 
 pytestmark = pytest.mark.timeout(3000)
@@ -63,9 +64,7 @@ class Pods:
         (folder / "job.json").write_text(job.model_dump_json(exclude_none=True))
         (folder / "source.json").write_text(source_job().model_dump_json(exclude_none=True))
         self.started: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as probe:
-            probe.bind((ADDRESSES[0], 0))
-            self._port = 20000 + probe.getsockname()[1] % 9000  # above the ports of Ray's workers
+        (self._port,) = free_ports(1)
 
     def start(self, *arguments: str, index: int = 0) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "rstar2_train.launch.pod", *arguments, "--job", str(self._folder / "job.json")]
@@ -86,8 +85,7 @@ class Pods:
 
     def attempt(self, number: int) -> list[subprocess.Popen[bytes]]:
         """Start both pods of an attempt. Processes of an earlier one are killed first, as with containers."""
-        for process in _leftovers(str(self._folder)):
-            process.kill()
+        _kill_leftovers(str(self._folder))
         common = ["launch", "--stage", "sft", "--attempt", str(number), "--nodes", "2", "--subdomain", "pods-trainer"]
         common += ["--ray-port", str(self._port)]
         worker = self.start(*common, "--head", ADDRESSES[0], index=1)
@@ -137,18 +135,15 @@ def pods() -> Iterator[Pods]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        for process in _leftovers(folder):
-            process.kill()
+        _kill_leftovers(folder)
 
 
-def _leftovers(folder: str) -> list[psutil.Process]:
-    """Return the processes that pods left behind. In a real pod they stop with its first process."""
-    processes = psutil.process_iter(["cmdline", "status"])
-    return [
-        process
-        for process in processes
-        if folder in " ".join(process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
+def _kill_leftovers(folder: str) -> None:
+    """Kill the processes that pods left behind. In a real pod they stop with its first process."""
+    for process in psutil.process_iter(["cmdline"]):
+        if folder in " ".join(process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_prepare_creates_generated_data(pods: Pods) -> None:
