@@ -56,7 +56,7 @@ async def test_killed_worker_loses_and_repeats_no_rollout(
 
         judge: Any = None  # each worker has its own
         context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0,), workers=workers)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             groups = await collect_groups(PROBLEMS, samples=SAMPLES, context=context, on_done=on_done)
         assert victim.unfinished == other.unfinished == 0
         assert pool.admission._scheduler.waiting == [] and not pool.admission._scheduler.running(engine.url)

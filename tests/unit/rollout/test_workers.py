@@ -58,7 +58,7 @@ async def linked(policy: str = "Reserve") -> AsyncIterator[Linked]:
     both = Linked(policy)
     await both.open()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             yield both
     finally:
         both.worker_end.close()
