@@ -446,6 +446,30 @@ def _first_order(rng: random.Random) -> Pairs:
     return Pairs(gold, same, [*other, rf"-\frac{{dy}}{{dt}}={a}y-{b}t", rf"{a}y-{b}t=1"])
 
 
+@answer_class("equation with denominators")
+def _denominators(rng: random.Random) -> Pairs:
+    a, b, c = rng.randint(2, 20), rng.randint(1, 20), rng.randint(2, 9)
+    x, y = rng.choice([("x", "y"), ("p", "V"), ("s", "t")])
+    gold = f"{y}={a}/({x}+{b})"
+    same = [
+        rf"{y}=\frac{{{a}}}{{{x}+{b}}}",
+        f"{y}({x}+{b})={a}",
+        f"{x}{y}+{b}{y}={a}",
+        rf"\frac{{{a}}}{{{y}}}={x}+{b}",
+        rf"{x}=\frac{{{a}}}{{{y}}}-{b}",
+        rf"{c}{y}=\frac{{{a * c}}}{{{x}+{b}}}",
+    ]
+    other = [
+        rf"{y}=\frac{{{a}}}{{{x}-{b}}}",
+        f"{y}({x}+{b})=-{a}",
+        f"{x}{y}+{b + 1}{y}={a}",
+        rf"\frac{{{a}}}{{{x}}}={y}+{b}",
+        rf"{y}=\frac{{{x}+{b}}}{{{a}}}",
+        rf"{c}{y}=\frac{{{a}}}{{{x}+{b}}}",
+    ]
+    return Pairs(gold, same, other)
+
+
 @answer_class("labelled value")
 def _labelled(rng: random.Random) -> Pairs:
     n, name = rng.randint(2, 500), rng.choice(["x", "n", "k", "N", "f(2)", "S_{10}", "a_5", "P(3)", r"\lambda", "AB"])

@@ -341,6 +341,32 @@ def _inequality(rng: random.Random) -> Pairs:
     return Pairs(f"x {sign} {a}", same, other)
 
 
+@answer_class("inequality of an absolute value")
+def _absolute(rng: random.Random) -> Pairs:
+    a, r, strict = signed(rng, 1, 20), rng.randint(1, 20), rng.choice([True, False])
+    less, more = ("<", ">") if strict else (r"\le", r"\ge")
+    otherwise = r"\le" if strict else "<"
+    ends = "()" if strict else "[]"
+    inside = f"{ends[0]}{a - r},{a + r}{ends[1]}"
+    distance = f"|x-{a}|" if a > 0 else f"|x+{-a}|"
+    same = [
+        rf"{distance} {less} {r}",
+        rf"|{a}-x| {less} {r}",
+        rf"{r} {more} \left|x-({a})\right|",
+        rf"|2x-({2 * a})| {less} {2 * r}",
+        f"{a - r} {less} x {less} {a + r}",
+    ]
+    other = [
+        rf"{distance} {more} {r}",
+        rf"{distance} {less} {r + 1}",
+        rf"|x+({a})| {less} {r}",
+        rf"|2x-({a})| {less} {r}",
+        f"{distance} {otherwise} {r}",
+        f"|x| {less} {r}",
+    ]
+    return Pairs(inside, same, other)
+
+
 @answer_class("inequality in several letters")
 def _plane(rng: random.Random) -> Pairs:
     a, b, c = rng.randint(2, 9), rng.randint(2, 9), rng.randint(1, 20)

@@ -26,6 +26,8 @@ from rstar2_train.rewards.words import (
 )
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
+_ANGLE = re.compile(r"\\pi|\\arc|\\(?:sin|cos|tan)\s*\^\s*\{\s*-")
+"""A value in radians."""
 _SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
@@ -148,14 +150,14 @@ def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
     """Return the (answer, gold) pairs of which one must be equal, without formatting.
 
     If only one of them has a percent sign, 5 % is compared both as 5 and as 5/100. If only one is in degrees and the
-    other one has a pi, the degrees are also compared in radians.
+    other one has a pi or an inverse function, the degrees are also compared in radians.
     """
     ours, theirs = normalized_pair(*_plain_pair(answer, gold))
     if {ours.unit, theirs.unit} == {"degree", "radian"}:
         return [(_radians(ours), _radians(theirs))]
     pairs = [(ours.value, theirs.value)]
     for side, other in ((ours, theirs), (theirs, ours)):
-        if side.unit == "degree" != other.unit and "\\pi" in other.value:
+        if side.unit == "degree" != other.unit and _ANGLE.search(other.value):
             pairs.append((_radians(ours), _radians(theirs)))
     if ours.unit == "%" != theirs.unit:
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))

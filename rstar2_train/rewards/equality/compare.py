@@ -11,7 +11,14 @@ from collections.abc import Sequence
 import mpmath
 from mpmath import mp
 
-from .expressions import constant_factor, same_derivatives, same_expressions, substituted, texts
+from .expressions import (
+    constant_factor,
+    same_derivatives,
+    same_expressions,
+    substituted,
+    texts,
+    without_denominators,
+)
 from .latex import Unsupported, parse
 from .notations import BASE_10, COMMON_LOG, bare, with_one_parameter, with_unit_vectors, without_arguments
 from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set
@@ -365,6 +372,8 @@ def _same_simple(given: Node, ours: str, known: Node, theirs: str) -> bool:
     if texts(first) != texts(second):
         return False
     factor = constant_factor(first, second)
+    if factor is None and not inequality:
+        factor = constant_factor(without_denominators(first), without_denominators(second))
     if factor is None:
         return not inequality and same_derivatives(first, second)
     if inequality:

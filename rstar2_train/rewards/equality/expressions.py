@@ -69,6 +69,14 @@ def constant_factor(first: Node, second: Node) -> Any:
     return factor
 
 
+def without_denominators(node: Node) -> Node:
+    """Return the difference of an equation's sides times all denominators with a letter: `ab-1` for `a-1/b`."""
+    for part in nodes(node):
+        if part.kind == "div" and names(part.parts[1]):
+            node = Node("mul", (node, part.parts[1]))
+    return node
+
+
 def texts(node: Node) -> set[str]:
     """Return the words in a tree."""
     return {part.text for part in nodes(node) if part.kind == "text"}

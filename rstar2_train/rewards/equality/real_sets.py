@@ -6,13 +6,15 @@ r"""Sets of real numbers as sorted intervals: intervals, unions, inequalities an
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import mpmath
 from mpmath import mp
 
+from .expressions import substituted
 from .tokens import Node
-from .values import DIGITS, Unknown, real_value
+from .values import DIGITS, Unknown, names, real_value
 
 TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 """Sign of an inequality -> the sign with both sides exchanged."""
@@ -130,10 +132,13 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
         return intervals(node.parts[1])
     if operators == ["="]:
         return [_point(node.parts[1])]
-    letters = [at for at, part in enumerate(node.parts) if part.kind == "name"]
-    if len(letters) != 1 or (letter and node.parts[letters[0]].text != letter):
-        raise Unknown("a relation without one letter alone on a side")
+    letters = [at for at, part in enumerate(node.parts) if names(part)]
+    if len(letters) != 1 or len(names(node)) != 1 or names(node) != {letter or next(iter(names(node)))}:
+        raise Unknown("not one letter, in one part of a relation")
     at = letters[0]
+    expression = node.parts[at]
+    absolute = expression.kind == "call" and expression.text == "abs"
+    slope, offset = _linear(expression.parts[0] if absolute else expression)
     result = _REALS
     for index, operator in enumerate(operators):
         if index not in (at - 1, at):
@@ -152,13 +157,41 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
             else RealInterval(bound, closed, mp.inf, False)
         )
         result = _intersection(result, [part])
-    return result
+    if absolute:
+        positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
+        result = _merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
+    return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
+
+
+def _linear(node: Node) -> tuple[Any, Any]:
+    """Return slope and offset of an expression in its only letter. Raises Unknown if it is not linear."""
+    if node.kind == "name":
+        return mp.mpf(1), mp.mpf(0)
+    (letter,) = names(node)
+    first, second, *others = (
+        real_value(substituted(node, {letter: Node("number", number=Fraction(point))})) for point in (0, 1, 7, -5)
+    )
+    slope = second - first
+    if _same(slope, mp.mpf(0)) or not all(
+        _same(value, first + point * slope) for value, point in zip(others, (7, -5), strict=True)
+    ):
+        raise Unknown("an expression that is not linear in its letter")
+    return slope, first
+
+
+def _shifted(part: RealInterval, by: Any) -> RealInterval:
+    return part._replace(low=part.low + by, high=part.high + by)
+
+
+def _scaled(part: RealInterval, by: Any) -> RealInterval:
+    if by > 0:
+        return part._replace(low=part.low * by, high=part.high * by)
+    return RealInterval(part.high * by, part.high_closed, part.low * by, part.low_closed)
 
 
 def _conditions(node: Node, letter: str | None) -> list[RealInterval]:
     """Return the set of several conditions; `or` is a union, a comma and `and` are an intersection."""
-    names = {operand.text for part in node.parts for operand in part.parts if operand.kind == "name"}
-    if len(names) > 1:
+    if len(names(node)) > 1:
         raise Unknown("conditions in several letters")
     result = intervals(node.parts[0], letter)
     for separator, part in zip(node.text.split(), node.parts[1:], strict=True):
