@@ -29,6 +29,7 @@ from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.resync import Resync
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
+from rstar2_train.utils.listening import EVERY_ADDRESS, bind
 
 log = logging.getLogger("rstar2_operator")
 
@@ -171,7 +172,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 async def _http_server(app: web.Application, port: int) -> Any:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
+    await web.SockSite(runner, bind(EVERY_ADDRESS, port)).start()
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ from rstar2_train.inference.auth_middleware import read_token
 from rstar2_train.planning.fit import cpu_kv_bytes, longest_sequence
 from rstar2_train.planning.memory import ENGINE_SHARE
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
+from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir
 from rstar2_train.weights.transfer import BACKEND
 
@@ -200,7 +201,7 @@ def _main() -> None:
             max_model_len=min(needed, limit),
             seed=job.spec.seed,
             port=options.port,
-            host=options.host,
+            host=usable_host(options.host),
             memory_share=options.memory_share,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.

@@ -62,7 +62,7 @@ class LocalJudge:
     @property
     def url(self) -> str:
         """Base URL of the API for a client on this machine."""
-        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        host = {"0.0.0.0": LOOPBACK, "::": LOOPBACK}.get(self.host, self.host)
         return f"http://{join_address(host, self.port)}"
 
     @property

@@ -20,6 +20,7 @@ from rstar2_train.serving.completion import ServerContext
 from rstar2_train.serving.engine_client import StreamingEngine
 from rstar2_train.serving.model import ServingModel
 from rstar2_train.utils.dns import join_address
+from rstar2_train.utils.listening import bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,7 @@ def make_server(
 @contextlib.contextmanager
 def listener(endpoint: EndpointSettings) -> Iterator[socket.socket]:
     """Yield the endpoint's socket, bound before any process starts. Raises OSError for a port in use."""
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((endpoint.host, endpoint.port))
-        except OSError as error:
-            raise OSError(f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}") from error
+    with bind(endpoint.host, endpoint.port) as bound:
         yield bound
 
 

@@ -4,6 +4,7 @@
 - `auth`: bearer tokens and passwords: environment variables, reader, checks.
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.
+- `listening`: sockets of servers, on IPv4, IPv6 and both.
 - `loop_lag`: the lag of an event loop.
 - `open_files`: the limit of open files of a process.
 - `options`: types of command-line options.
@@ -15,4 +16,5 @@
 
     cli, launch, serving, judge.local -> supervisor -> files, terminal
     every process -> auth, dns, ports
+    every server of a pod -> listening -> dns
 """

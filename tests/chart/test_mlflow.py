@@ -65,6 +65,12 @@ def test_mlflow_with_existing_objects_creates_none(rendered: Render) -> None:
     assert "theirs" in str(pod["containers"][0]["env"])
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_mlflow_listens_on_its_host(rendered: Render, host: str) -> None:
+    """In a cluster of IPv6 alone it listens there."""
+    assert arguments(rendered(*ON, f"mlflow.host={host}"))["host"] == host
+
+
 def test_mlflow_without_auth_has_no_secret(rendered: Render) -> None:
     """auth.enabled=false removes the basic-auth app and its objects."""
     objects = rendered(*ON, "mlflow.auth.enabled=false")

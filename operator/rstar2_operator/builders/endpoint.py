@@ -19,6 +19,7 @@ from rstar2_operator.builders.pod import (
 )
 from rstar2_operator.builders.rollout import BOOT_SECONDS
 from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, SERVE_TOKEN
+from rstar2_train.utils.listening import EVERY_ADDRESS
 
 GRACE_SECONDS = 120
 """Seconds that answers in flight have to finish after SIGTERM."""
@@ -34,7 +35,7 @@ def endpoint(context: BuildContext) -> list[Manifest]:
         name="endpoint",
         image=image(context.job.spec.rollout.image, context.settings.rollout_image, context),
         command=["python", "-m", "rstar2_train.cli", "serve", context.resolved.spec.model.source,
-                 "--host", "0.0.0.0", "--port", str(names.ENDPOINT_PORT), "--grace", str(GRACE_SECONDS),
+                 "--host", EVERY_ADDRESS, "--port", str(names.ENDPOINT_PORT), "--grace", str(GRACE_SECONDS),
                  "--endpoint", f"http://{names.rollout(context.name)}:{names.ENGINE_PORT}",
                  "--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"],
         secrets={

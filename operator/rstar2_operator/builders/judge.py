@@ -22,6 +22,7 @@ from rstar2_operator.builders.pod import (
 from rstar2_train.api.base import amount
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.utils.auth import JUDGE_TOKEN, REDIS_PASSWORD
+from rstar2_train.utils.listening import EVERY_ADDRESS
 
 JUDGE_RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
 BOOT_SECONDS = 600
@@ -42,7 +43,7 @@ def judge(context: BuildContext) -> list[Manifest]:
     api = Container(
         name="api",
         image=judge_image,
-        command=["python", "-m", "rstar2_train.judge", "api", "--host", "0.0.0.0",
+        command=["python", "-m", "rstar2_train.judge", "api", "--host", EVERY_ADDRESS,
                  "--port", str(names.JUDGE_PORT), "--redis", redis],
         secrets={REDIS_PASSWORD: "redis-password", JUDGE_TOKEN: "judge-token"},
         ports={"api": names.JUDGE_PORT},
@@ -77,7 +78,7 @@ def executor(context: BuildContext) -> list[Manifest]:
     container = Container(
         name="executor",
         image=image(context.job.spec.judge.image, context.settings.judge_image, context),
-        command=["python", "-m", "rstar2_train.judge", "executor", "--host", "0.0.0.0",
+        command=["python", "-m", "rstar2_train.judge", "executor", "--host", EVERY_ADDRESS,
                  "--port", str(names.EXECUTOR_PORT), "--worker-key-file", f"{names.WORKER_KEYS}/public-key",
                  "--isolation", spec.isolation_option],
         ports={"executor": names.EXECUTOR_PORT},

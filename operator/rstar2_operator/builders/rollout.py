@@ -22,6 +22,7 @@ from rstar2_operator.builders.pod import (
     template,
 )
 from rstar2_train.utils.auth import ENGINE_TOKEN
+from rstar2_train.utils.listening import EVERY_ADDRESS
 
 BOOT_SECONDS = 1800
 """Seconds until the kubelet restarts an engine that has not loaded its model."""
@@ -39,7 +40,8 @@ def rollout(context: BuildContext) -> list[Manifest]:
         name="engine",
         image=image(spec.image, context.settings.rollout_image, context),
         command=["python", "-m", "rstar2_train.inference.server", "--job", names.JOB_FILE,
-                 "--model", context.resolved.spec.model.source, "--port", str(names.ENGINE_PORT), "--host", "0.0.0.0"],
+                 "--model", context.resolved.spec.model.source, "--port", str(names.ENGINE_PORT),
+                 "--host", EVERY_ADDRESS],
         tuning=accelerator.environment(context),
         secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},

@@ -49,6 +49,7 @@ from rstar2_train.judge.types import (
     CallResult,
 )
 from rstar2_train.utils.auth import JUDGE_TOKEN, BearerAuth, check_bind, read_secret
+from rstar2_train.utils.listening import bind
 
 log = logging.getLogger("rstar2.judge.api")
 
@@ -199,13 +200,7 @@ def serve(settings: ApiSettings) -> None:
     """Run the API until SIGTERM. Raises ValueError for an unsafe address, OSError if it cannot listen on the port."""
     token = read_secret(JUDGE_TOKEN)
     check_bind(settings.host, token=token, insecure=settings.insecure)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        raise OSError(f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.") from error
+    listener = bind(settings.host, settings.port)
     config = uvicorn.Config(
         create_app(settings, token=token),
         log_level="warning",

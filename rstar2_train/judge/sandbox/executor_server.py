@@ -29,6 +29,7 @@ from rstar2_train.judge.sandbox.process import (
     start_program,
 )
 from rstar2_train.judge.sandbox.rootfs import PYTHON, SetupError, choose_lanes, prepare_library, prepare_root
+from rstar2_train.utils.listening import bind
 
 log = logging.getLogger("rstar2.judge.executor")
 
@@ -112,7 +113,8 @@ class ExecutorServer:
     async def run(self) -> asyncio.Server:
         """Start to listen, while the lanes of the first jail warm up."""
         self._next = asyncio.create_task(self._start_jail())
-        return await asyncio.start_server(self._serve_connection, self.settings.host, self.settings.port)
+        listener = bind(self.settings.host, self.settings.port)
+        return await asyncio.start_server(self._serve_connection, sock=listener)
 
     async def close(self) -> None:
         """Kill the jail."""

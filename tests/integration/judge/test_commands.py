@@ -40,7 +40,7 @@ def test_api_port_in_use_is_reported(judge: UnsupervisedJudge) -> None:
     """The API names an address that it cannot listen on."""
     done = judge_command("api", "--redis", judge.redis_url, "--port", str(judge.port))
     assert done.returncode == 78
-    assert f"Cannot listen on 127.0.0.1:{judge.port}" in done.stderr and "Traceback" not in done.stderr
+    assert f"cannot listen on 127.0.0.1:{judge.port}" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_worker_without_runsc_names_the_fix(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_serving_engine_and_endpoint_use_the_same_model() -> None:
     model = "/state/qwen3-14b/stages/rl-hard/model"
     assert engine[engine.index("--model") + 1] == model
     given = parser().parse_args(endpoint[3:])
-    assert (given.command, given.model, given.host) == ("serve", model, "0.0.0.0")
+    assert (given.command, given.model, given.host) == ("serve", model, "::")
     services = {
         body["metadata"]["name"]: body["spec"]["ports"][0]["port"] for body in made if body["kind"] == "Service"
     }
