@@ -20,6 +20,6 @@ def operated(cluster: Cluster) -> Iterator[Cluster]:
     The operator reconciles every job. Tests without an operator (of the CRD, of the chart) are in files whose names
     sort first.
     """
-    operator_release.install(cluster)
+    operator_release.install(cluster, "crds.keep=false")
     yield cluster
     operator_release.uninstall(cluster)

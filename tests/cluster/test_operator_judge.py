@@ -13,10 +13,11 @@ import yaml
 
 from rstar2_operator import names
 from scripts.setup import ROOT
-from tests.cluster import jobs
+from tests.cluster import jobs, operator_release
 from tests.kube_node.cluster import Cluster
 from tests.kube_node.pods import restricted
 from tests.support.hostile import CLEAN, HOSTILE, PROBE, SESSIONS, targets
+from tests.support.waiting import until
 
 READY_SECONDS = 400
 SCRIPT = """
@@ -137,6 +138,25 @@ def test_executors_scaled_by_autoscaler_are_used(operated: Cluster, judged: str)
         assert time.monotonic() < deadline, f"{status}\n{operated.describe(judged)}"
         time.sleep(1)
     assert operated.get("deployment", scaled["name"], "-n", judged)["spec"]["replicas"] == 2
+
+
+def test_uninstall_ends_a_running_job_in_stages(operated: Cluster, judged: str) -> None:
+    """The last test with the operator. The hook waits until the job's pods are gone; report and claim stay."""
+    arguments = ("--namespace", operator_release.NAMESPACE, "--timeout", "600s")
+    operated.run("helm", "uninstall", operator_release.RELEASE, *arguments, seconds=700)
+    assert operated.get("pods", "-n", judged, "-l", "rstar2.dev/job=smoke")["items"] == []
+    created = f"--field-selector=reason=SuccessfulCreate,involvedObject.name={names.report('smoke')}"
+    assert operated.get("events", "-n", judged, created)["items"] != []
+    definition = ("kubectl", "get", operator_release.DEFINITION)
+    until(lambda: operated.run(*definition, check=False).returncode != 0, "the definition is deleted")
+    kinds = "networkpolicies,jobs,configmaps,deployments,statefulsets,services"
+
+    def left() -> list[str]:
+        items = operated.get(kinds, "-n", judged, "-l", "rstar2.dev/job=smoke")["items"]
+        return [f"{each['kind']}/{each['metadata']['name']}" for each in items]
+
+    until(lambda: left() == [], "the garbage collector deletes the objects of the job")
+    assert operated.get("pvc", "-n", judged)["items"] != []
 
 
 def ready(cluster: Cluster, namespace: str) -> bool:
