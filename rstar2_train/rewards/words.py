@@ -36,12 +36,12 @@ _VALUES = {
 _TEXT_WORDS = re.compile(
     r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:=|[a-z]\s*\\in))"
 )
-_CHOICE = re.compile(
-    rf"(?:{FONT}\{{\s*\(([A-J])\)\s*\}}|\(([A-J])\)(?=[\s~\\:]))"
-    r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*(?=[\w$\\.(\[-])(.+)",
-    re.DOTALL,
+_SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
+_CHOICES = (
+    re.compile(rf"(?:{FONT}\{{\s*\(([A-J])\)\s*\}}|\(([A-J])\)(?=[\s~\\:])){_SPACES}(?=[\w$\\.(\[-])(.+)", re.DOTALL),
+    re.compile(rf"(?:{FONT}\{{\s*([A-J])[.):]\s*\}}|([A-J])[.):](?=[\s~\\])){_SPACES}(?=[\d$\\(\[-])(.+)", re.DOTALL),
 )
-"""A choice with its content: `\\textbf{(D)}\\ 12`."""
+"""A choice with its content: `\\textbf{(D)}\\ 12`, `D. 12`. Without parentheses the content is not a word."""
 _OPERATOR = re.compile(r"\\(?:cup|cap|setminus|times|cdot|pm|in|le|ge|to|subset)")
 
 
@@ -67,7 +67,7 @@ def without_choice(answer: str, gold: str) -> tuple[str, str]:
 
 def _choice(text: str) -> tuple[str, str] | None:
     """Return (letter, content) of a choice with its content."""
-    match = _CHOICE.fullmatch(text.strip())
+    match = next(filter(None, (choice.fullmatch(text.strip()) for choice in _CHOICES)), None)
     if match is None or _OPERATOR.match(match[3].strip()):
         return None
     return f"({match[1] or match[2]})", match[3].strip()
