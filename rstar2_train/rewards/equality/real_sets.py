@@ -157,10 +157,11 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
             else RealInterval(bound, closed, mp.inf, False)
         )
         result = _intersection(result, [part])
-    if absolute:
-        positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
-        result = _merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
-    return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
+    with mp.workdps(DIGITS):
+        if absolute:
+            positive = _intersection(result, [RealInterval(mp.mpf(0), True, mp.inf, False)])
+            result = _merged([*positive, *(_scaled(part, mp.mpf(-1)) for part in positive)])
+        return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
 
 
 def _linear(node: Node) -> tuple[Any, Any]:
@@ -171,11 +172,11 @@ def _linear(node: Node) -> tuple[Any, Any]:
     first, second, *others = (
         real_value(substituted(node, {letter: Node("number", number=Fraction(point))})) for point in (0, 1, 7, -5)
     )
-    slope = second - first
-    if _same(slope, mp.mpf(0)) or not all(
-        _same(value, first + point * slope) for value, point in zip(others, (7, -5), strict=True)
-    ):
-        raise Unknown("an expression that is not linear in its letter")
+    with mp.workdps(DIGITS):
+        slope = second - first
+        errors = [abs(value - first - point * slope) for value, point in zip(others, (7, -5), strict=True)]
+        if slope == 0 or max(errors) > mpmath.mpf(10) ** -100 * (abs(slope) + abs(first)):
+            raise Unknown("an expression that is not linear in its letter")
     return slope, first
 
 

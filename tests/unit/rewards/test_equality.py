@@ -87,6 +87,8 @@ EQUAL = [
     (r"1<|x|<2", r"(-2,-1)\cup(1,2)"),
     (r"|x|>-1", r"\mathbb{R}"),
     (r"3-2x\ge 1", r"(-\infty,1]"),
+    (r"\frac35<x\le\frac83", r"(\frac35,\frac83]"),
+    (r"|3x-\sqrt2|<\sqrt2", r"(0,\frac{2\sqrt2}{3})"),
     ("a=1/b", "ab=1"),
     (r"\frac1a+\frac1b=\frac1c", "bc+ac=ab"),
     (r"y=\frac{2}{x-1}", "(x-1)y=2"),
