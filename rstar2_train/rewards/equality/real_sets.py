@@ -130,8 +130,6 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     operators = node.text.split()
     if operators == ["\\in"]:
         return intervals(node.parts[1])
-    if operators == ["="]:
-        return [_point(node.parts[1])]
     letters = [at for at, part in enumerate(node.parts) if names(part)]
     if len(letters) != 1 or len(names(node)) != 1 or names(node) != {letter or next(iter(names(node)))}:
         raise Unknown("not one letter, in one part of a relation")
@@ -144,8 +142,9 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
         if index not in (at - 1, at):
             raise Unknown("a chain of constants")
         bound = _bound(node.parts[at - 1 if index == at - 1 else at + 1])
-        if operator == "!=":
-            result = _intersection(result, _complement([RealInterval(bound, True, bound, True)]))
+        if operator in ("=", "!="):
+            point = [RealInterval(bound, True, bound, True)]
+            result = _intersection(result, point if operator == "=" else _complement(point))
             continue
         if operator not in TURNED:
             raise Unknown(operator)
@@ -169,12 +168,17 @@ def _linear(node: Node) -> tuple[Any, Any]:
     if node.kind == "name":
         return mp.mpf(1), mp.mpf(0)
     (letter,) = names(node)
+    points = (Fraction(22, 7), Fraction(-37, 5))  # not integers: `\lfloor x\rfloor` is not linear
     first, second, *others = (
-        real_value(substituted(node, {letter: Node("number", number=Fraction(point))})) for point in (0, 1, 7, -5)
+        real_value(substituted(node, {letter: Node("number", number=point)}))
+        for point in (Fraction(0), Fraction(1), *points)
     )
     with mp.workdps(DIGITS):
         slope = second - first
-        errors = [abs(value - first - point * slope) for value, point in zip(others, (7, -5), strict=True)]
+        errors = [
+            abs(value - first - slope * point.numerator / point.denominator)
+            for value, point in zip(others, points, strict=True)
+        ]
         if slope == 0 or max(errors) > mpmath.mpf(10) ** -100 * (abs(slope) + abs(first)):
             raise Unknown("an expression that is not linear in its letter")
     return slope, first
