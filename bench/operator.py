@@ -53,6 +53,8 @@ EVENTS_PER_FAILURE = 3
 EVENTS_IN_FLIGHT = 32
 LONGEST = 3600.0
 """Limit of each wait in seconds."""
+STEADY_SECONDS = 60.0
+"""The played jobs report no progress; after 600 s the operator would write a condition for each."""
 WRITES = frozenset({"create", "apply", "update", "delete"})
 
 
@@ -255,7 +257,7 @@ async def _measure(
         result["restart_s"] = await _reconciled(process, jobs)
         await asyncio.sleep(15 if quick else COUNTS_SECONDS + 15)  # delayed writes of the status
         before, start = await _page(process), time.monotonic()
-        await asyncio.sleep(30 if quick else 180)
+        await asyncio.sleep(30 if quick else STEADY_SECONDS)
         after = await _page(process)
         result["steady_writes_per_min"] = round((after.writes - before.writes) * 60 / (time.monotonic() - start), 2)
         result["rss_mib"] = process.rss_mib()
