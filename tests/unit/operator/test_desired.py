@@ -58,12 +58,15 @@ def test_desired_each_input_changes_the_objects() -> None:
 
 
 def test_desired_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job that was reconciled first is dropped, and computed again."""
+    """The objects of the job that was reconciled first are dropped, and computed again; its spec stays validated."""
     monkeypatch.setattr(desired, "KEPT_JOBS", 2)
     state, body = DesiredState(OperatorSettings()), job()
-    first, _ = state.context(KEY, body)
-    assert state.context(KEY, body)[0] is first
+    first = bodies(state, body)
+    context, _ = state.context(KEY, body)
+    assert context is not None and bodies(state, body) is first
     for name in ("a", "b"):
-        state.context(("lab", name), body)
-    again, _ = state.context(KEY, body)
+        assert state.context(("lab", name), body)[0] is not None
+        state.bodies(("lab", name), body, context, PLAN, has_secret=True)
+    again = bodies(state, body)
     assert again is not first and again == first
+    assert state.context(KEY, body)[0] is context
