@@ -16,6 +16,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from rstar2_operator import names
 from rstar2_operator.cache import NODE, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, Body, KubeClient, retry_after
+from rstar2_operator.observed import is_true
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 
@@ -121,14 +122,20 @@ class Informer:
     def _record(self, body: Body, *, gone: bool) -> None:
         if self.kind == NODE:
             for job in self._cache.record_node(body, gone=gone):
-                self._queue.add(job)
+                self._queue.add(job, urgent=True)
         elif self.kind != WARNING:
             key = self._cache.record_child(self.kind, body, gone=gone)
             if key is not None:
-                self._queue.add(key)
+                self._queue.add(key, urgent=not gone and _has_failed(body))
         elif not gone:
             for key in self._cache.record_warning(body):
                 self._queue.add(key)
+
+
+def _has_failed(body: Body) -> bool:
+    """Whether it is a failed pod or Job. Its job comes before the changes of other jobs."""
+    status = body.get("status") or {}
+    return status.get("phase") == "Failed" or is_true(body, "Failed")
 
 
 def children(site: OperatorSettings) -> tuple[str, ...]:

@@ -81,10 +81,10 @@ class Reconciler:
         self._with_secret: dict[Key, str] = {}
         """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
 
-    async def work(self) -> None:
+    async def work(self, *, urgent_only: bool = False) -> None:
         """Reconcile keys from the queue until cancelled."""
         while True:
-            key = await self._queue.take()
+            key = await self._queue.take(urgent_only=urgent_only)
             failed, after = False, 0.0
             event_at = self._queue.waited_since(key)
             self._metrics.waited(time.monotonic() - event_at)

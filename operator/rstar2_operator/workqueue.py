@@ -1,7 +1,8 @@
 """A queue of keys: each key is queued at most once, is in at most one worker, and is retried after a failure.
 
-watch.py adds the keys of changed jobs; the workers of reconcile.py take them. Level-triggered: the queue holds keys,
-not events.
+watch.py and informer.py add the keys of changed jobs; the workers of reconcile.py take them. Level-triggered: the queue
+holds keys, not events. Urgent keys are taken first, so that a failure is not reported after the changes of all other
+jobs; a worker that takes only urgent keys is free when the others are busy.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class WorkQueue(Generic[K]):
     """`add` a key; a worker calls `take`, and then `done`."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
-        self._waiting: set[K] = set()
+        self._urgent: dict[K, None] = {}
+        self._ordinary: dict[K, None] = {}
+        """Waiting keys, the first one first."""
         self._taken: set[K] = set()
-        self._again: dict[K, float] = {}
-        """Taken key that was added again -> when."""
+        self._again: dict[K, tuple[float, bool]] = {}
+        """Taken key that was added again -> when first, and whether it is urgent."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._held_until: dict[K, float] = {}
@@ -35,15 +37,16 @@ class WorkQueue(Generic[K]):
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._has_urgent, self._has_any = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker."""
-        return len(self._waiting)
+        return len(self._urgent) + len(self._ordinary)
 
     @property
     def busy(self) -> bool:
         """Whether a key waits for a worker, or a worker has one."""
-        return bool(self._waiting or self._taken)
+        return bool(self._urgent or self._ordinary or self._taken)
 
     def waited_since(self, key: K) -> float:
         """Return when a taken key was first queued, by the monotonic clock."""
@@ -54,16 +57,20 @@ class WorkQueue(Generic[K]):
         self._closed = True
         await self._idle.wait()
 
-    def add(self, key: K) -> None:
-        """Queue the key, unless it is queued already, or held after a failure."""
+    def add(self, key: K, *, urgent: bool = False) -> None:
+        """Queue the key, unless it is queued already, or held after a failure. A queued key can become urgent."""
         if key in self._held_until and (wait := self._held_until[key] - asyncio.get_running_loop().time()) > 0:
             self._add_within(key, wait)
         elif key in self._taken:
-            self._again.setdefault(key, time.monotonic())
-        elif key not in self._waiting:
-            self._waiting.add(key)
-            self._since[key] = time.monotonic()
-            self._ready.put_nowait(key)
+            since, was_urgent = self._again.get(key, (time.monotonic(), False))
+            self._again[key] = since, urgent or was_urgent
+        elif key not in self._urgent:
+            if key not in self._ordinary:
+                self._since[key] = time.monotonic()
+            if urgent:
+                self._ordinary.pop(key, None)
+            (self._urgent if urgent else self._ordinary)[key] = None
+            self._signal()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Queue the key after a delay; replaces an earlier timer of the key."""
@@ -85,15 +92,26 @@ class WorkQueue(Generic[K]):
         self._timers.pop(key, None)
         self.add(key)
 
-    async def take(self) -> K:
+    async def take(self, *, urgent_only: bool = False) -> K:
         """Return the next key; no other worker gets it until `done`."""
-        key = await self._ready.get()
+        while not (keys := self._urgent or ({} if urgent_only else self._ordinary)):
+            await (self._has_urgent if urgent_only else self._has_any).wait()
         if self._closed:
             await asyncio.Event().wait()
-        self._waiting.discard(key)
+        key = next(iter(keys))
+        del keys[key]
         self._taken.add(key)
         self._idle.clear()
+        self._signal()
         return key
+
+    def _signal(self) -> None:
+        """Let workers wait, or continue."""
+        for event, keys in ((self._has_urgent, self._urgent), (self._has_any, self._urgent or self._ordinary)):
+            if keys:
+                event.set()
+            else:
+                event.clear()
 
     def done(self, key: K, *, failed: bool = False, after: float = 0.0) -> None:
         """Release the key; a failed one is queued again with exponential backoff, and not before `after` seconds."""
@@ -110,7 +128,8 @@ class WorkQueue(Generic[K]):
         else:
             self._failures.pop(key, None)
             self._held_until.pop(key, None)
-        if (since := self._again.pop(key, None)) is not None:
-            self.add(key)
-            if key in self._waiting:
+        if (again := self._again.pop(key, None)) is not None:
+            since, urgent = again
+            self.add(key, urgent=urgent)
+            if key in self._since:
                 self._since[key] = since

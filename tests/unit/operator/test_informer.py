@@ -56,12 +56,17 @@ class Api:
             yield change
 
 
-async def watched(api: Api, *, watches: int) -> set[str]:
-    """Run until that many watches were started. Return the names of the cached pods."""
-    cache, queue = WatchCache(), WorkQueue[tuple[str, str]]()
+def cache_with_job() -> WatchCache:
+    cache = WatchCache()
     cache.record_job(
         {"metadata": {"namespace": "team", "name": "demo", "uid": "job", "resourceVersion": "1"}}, gone=False
     )
+    return cache
+
+
+async def watched(api: Api, *, watches: int) -> set[str]:
+    """Run until that many watches were started. Return the names of the cached pods."""
+    cache, queue = cache_with_job(), WorkQueue[tuple[str, str]]()
     task = asyncio.create_task(
         Informer("Pod", "", client=api, cache=cache, queue=queue).run()  # type: ignore[arg-type]
     )
@@ -122,3 +127,25 @@ async def test_informer_waits_as_the_api_server_asks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(informer.asyncio, "sleep", record)
     assert await watched(api, watches=1) == {"a", "b"}
     assert 7.0 in waits and api.lists == 4
+
+
+FAILED = [{"phase": "Failed"}, {"conditions": [{"type": "Failed", "status": "True"}]}]
+SOUND = [{"phase": "Running"}, {"conditions": [{"type": "Failed", "status": "False"}]}]
+
+
+@pytest.mark.parametrize("status", [*FAILED, *SOUND])
+async def test_informer_reports_failures_first(status: dict[str, Any]) -> None:
+    """A failed pod or Job makes its job urgent; any other change does not."""
+    queue = WorkQueue[tuple[str, str]]()
+    queue.add(("team", "other"))
+    api = Api([("MODIFIED", pod("c", 11) | {"status": status})])
+    api.pages_of_list = [[]]
+    task = asyncio.create_task(
+        Informer("Pod", "", client=api, cache=cache_with_job(), queue=queue).run()  # type: ignore[arg-type]
+    )
+    async with asyncio.timeout(120):
+        while len(queue) < 2:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await queue.take() == (KEY if status in FAILED else ("team", "other"))
