@@ -22,8 +22,9 @@ from bench.rollout_workers import measure_workers
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import EngineClient, Generation
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat

@@ -122,9 +122,7 @@ class Operator:
         resync = Resync(self._client, self._cache, kinds=children(self._settings), namespaces=namespaces)
         await resync.wait_until_complete(self._informers)
         workers = (reconciler.work() for _ in range(self._settings.workers))
-        await asyncio.gather(
-            resync.run(self._queue, self._metrics), *workers, reconciler.work(urgent_only=True)
-        )
+        await asyncio.gather(resync.run(self._queue, self._metrics), *workers, reconciler.work(urgent_only=True))
 
 
 async def lead_while_held(

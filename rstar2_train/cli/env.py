@@ -48,7 +48,7 @@ def add_arguments(commands: Subparsers) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the check; return the exit code."""
-    from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+    from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
     from rstar2_train.judge.types import JudgeUnavailable
     from rstar2_train.launch.evaluation.check_view import render_check
     from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check, run_check

@@ -73,7 +73,7 @@ def run_command(
     `own`: further options of the command that replace a stage's settings.
     """
     from rstar2_train.api.contracts import ExitCode
-    from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+    from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
     from rstar2_train.judge.types import JudgeUnavailable
     from rstar2_train.launch.evaluation.plan import EvalRequest
     from rstar2_train.launch.evaluation.runner import TooManyLost

@@ -23,6 +23,8 @@ Modules:
 - `engine_statistics` metrics of the engines over a step
 - `pool`              keeps every engine at the current weight version, and out of use until it is
 - `client`            HTTP client of one engine
+- `sampled_turn`      a turn as its parts arrive, and the finished result
+- `engine_errors`     the errors of an engine
 - `engine_session`    the HTTP session of the clients of one process
 - `openai_client`     HTTP client of a vLLM server that another operator runs
 - `server`            command line of an engine, and its start

@@ -8,19 +8,20 @@ engine aborts it.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import aiohttp
 
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
-from rstar2_train.inference.turn_wire import PartReader, TurnPart, encode_request
+from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.turn_wire import PartReader, encode_request
 from rstar2_train.weights.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -30,89 +31,6 @@ _SHORT_SECONDS = 30.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
 LOADING = "loading"
 """Weight version of an engine while it loads weights, and after a failed load."""
-
-
-class EngineUnavailable(Exception):
-    """The engine cannot be used now: unreachable, restarting, too slow, or at another weight version."""
-
-
-class EngineRejected(Exception):
-    """The engine is healthy and rejects the request: a retry cannot succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One sampled turn."""
-
-    token_ids: list[int]
-    """Sampled token ids, the stop token included."""
-    logprobs: list[float]
-    """Log-probability of each token under the sampling distribution (after temperature and top-p)."""
-    finish_reason: Literal["stop", "length"]
-    weight_version: str
-    """Weight version that sampled the first token, and all tokens if `later_versions` is empty."""
-    later_versions: list[tuple[str, int]] = field(default_factory=list)
-    """Each version that the engine loaded during the request, with the position of its first token."""
-
-
-@dataclass(slots=True)
-class SampledTurn:
-    """A turn as its parts arrive, from one engine or, after failures, from several."""
-
-    accepts: Callable[[str], bool] = lambda version: True
-    """Whether the tokens of a weight version may be used."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[tuple[str, int]] = field(default_factory=list)
-    """Each weight version, with the position of its first token."""
-    finish_reason: Literal["stop", "length"] | None = None
-    """None before the end of the turn."""
-    _start: int = 0
-    """Tokens at the start of the present request."""
-
-    def resume(self) -> None:
-        """Start a request for the rest of the turn."""
-        self._start = len(self.token_ids)
-
-    def add(self, part: TurnPart, *, url: str) -> None:
-        """Append a part of the present request. Raises EngineUnavailable or EngineRejected for an invalid one."""
-        if part.error:
-            raise EngineUnavailable(f"{url} failed during a turn: {part.error}")
-        if len(part.logprobs) != len(part.token_ids):
-            raise EngineUnavailable(
-                f"{url} returned {len(part.logprobs)} log-probabilities for {len(part.token_ids)} tokens"
-            )
-        if part.token_ids and not part.versions:
-            raise EngineUnavailable(f"{url} reports no weight version for a request")
-        if math.isnan(sum(part.logprobs)):
-            raise EngineRejected(
-                f"{url} returned NaN log-probabilities: the weights of version {part.versions[-1][0]!r} are broken"
-            )
-        for version, _ in part.versions:
-            if not self.accepts(version):
-                raise EngineUnavailable(
-                    f"{url} sampled with weight version {version!r}, which this rollout does not accept: the engine "
-                    "has restarted"
-                )
-        self.token_ids += part.token_ids
-        self.logprobs += part.logprobs
-        known = [span for span in self.versions if span[1] < self._start]
-        for version, at in part.versions:
-            if self._start + at < len(self.token_ids) and (not known or known[-1][0] != version):
-                known.append((version, self._start + at))
-        self.versions = known
-        if part.finish_reason in ("stop", "length"):
-            self.finish_reason = cast(Literal["stop", "length"], part.finish_reason)
-        elif part.finish_reason is not None:
-            raise EngineUnavailable(f"{url} finished a request with reason {part.finish_reason!r}")
-
-    def generation(self) -> Generation:
-        """Return the finished turn. Raises EngineUnavailable if it has no tokens."""
-        if self.finish_reason is None or not self.versions:
-            raise EngineUnavailable("an engine finished a request without a token")
-        return Generation(
-            self.token_ids, self.logprobs, self.finish_reason, self.versions[0][0], later_versions=self.versions[1:]
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +204,17 @@ class EngineClient:
     async def release(self) -> None:
         """Let the requests continue that a load with `keep_requests` holds, after the probe of the new weights."""
         await self._post("/rstar2/release", {}, seconds=_SHORT_SECONDS)
+
+    async def sleep(self, *, seconds: float) -> None:
+        """Let the engine move its weights to host memory and drop its KV cache; it aborts its requests.
+
+        Frees the device for the trainer. An engine that sleeps already stays asleep.
+        """
+        await self._call("POST", "/sleep?level=1&mode=abort", seconds=seconds)
+
+    async def wake_up(self, *, seconds: float) -> None:
+        """Let the engine take its memory again, with the weights that it had. No effect on an engine that is awake."""
+        await self._call("POST", "/wake_up", seconds=seconds)
 
     async def mark_loading(self) -> None:
         """Set the engine's version to `loading`, because its weights are wrong."""

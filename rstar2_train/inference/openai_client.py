@@ -14,14 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from rstar2_train.inference.client import (
-    EngineClient,
-    EngineLimits,
-    EngineRejected,
-    EngineUnavailable,
-    Generation,
-    SampledTurn,
-)
+from rstar2_train.inference.client import EngineClient, EngineLimits
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
 _SHORT_SECONDS = 30.0

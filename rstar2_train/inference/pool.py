@@ -24,7 +24,8 @@ import aiohttp
 
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.admission import AdmissionQueue
-from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, EngineUnavailable
+from rstar2_train.inference.client import EngineClient, EngineLimits
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import engine_session
 from rstar2_train.inference.engine_statistics import EngineStatistics
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate

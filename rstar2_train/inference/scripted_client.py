@@ -11,7 +11,9 @@ from pathlib import Path
 
 import aiohttp
 
-from rstar2_train.inference.client import EngineClient, EngineLimits, EngineRejected, Generation, SampledTurn
+from rstar2_train.inference.client import EngineClient, EngineLimits
+from rstar2_train.inference.engine_errors import EngineRejected
+from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
 SCRIPT = "script"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.inference.client import EngineClient, EngineUnavailable
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.weights.probe import Probe
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest

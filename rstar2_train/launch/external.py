@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import ServedModel, served_models
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.judge.types import JudgeUnavailable

@@ -21,7 +21,7 @@ from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest, SampleStore, sample_missing, too_many_lost
-from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.judge.client.client import JudgeClient

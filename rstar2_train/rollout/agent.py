@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.judge.types import CallResult, ReturnedFile
 from rstar2_train.rollout.chat_format import INLINE_CHARACTERS, INLINE_TOKENS, ChatFormat
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory

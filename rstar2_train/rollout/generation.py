@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rstar2_train.inference.admission import EngineSlot
-from rstar2_train.inference.client import EngineUnavailable, Generation, SampledTurn
+from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.seeds import derive_seed
 

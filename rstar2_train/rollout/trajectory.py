@@ -14,7 +14,7 @@ from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
 
 if TYPE_CHECKING:
-    from rstar2_train.inference.client import Generation
+    from rstar2_train.inference.sampled_turn import Generation
 
 SegmentKind = Literal["model", "tool", "prompt"]
 """`prompt`: all tokens before the first trained token of a further sequence (`Trajectory.sequences`)."""

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import Generation
 from rstar2_train.inference.openai_client import NOTHING_ADDED
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.api_error import ApiError
 

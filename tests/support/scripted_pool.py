@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.chat_format import ChatFormat
 
 NextTurn = Callable[[str, int], str]

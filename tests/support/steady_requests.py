@@ -7,7 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from rstar2_train.inference.client import EngineClient, Generation
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.sampled_turn import Generation
 
 REQUESTS = 6
 """Requests at the same time. They differ in length, so that they never end together."""

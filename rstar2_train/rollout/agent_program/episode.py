@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.conversation import CONTEXT_LENGTH, MAX_TOOLS, Conversations
 from rstar2_train.rollout.trajectory import StopReason
 from rstar2_train.utils.api_error import ApiError, reject_unsupported

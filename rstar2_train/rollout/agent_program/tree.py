@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.trajectory import Segment, ToolCall
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import aiohttp
 
 from rstar2_train.inference.admission import EngineSlot
-from rstar2_train.inference.client import EngineClient, EngineUnavailable
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.rollout.workers.messages import (
     EngineFailed,
     KnownVersions,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from rstar2_train.data.problems import Problem
 from rstar2_train.inference.admission import AdmissionQueue, EngineSlot
-from rstar2_train.inference.client import EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.workers.link import WorkerLink

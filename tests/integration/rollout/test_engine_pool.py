@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from rstar2_train.inference.client import EngineClient, EngineRejected, EngineUnavailable
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.openai_client import OpenAIClient, served_models
 from rstar2_train.inference.pool import EnginePool
 from rstar2_train.rollout.chat_format import ChatFormat

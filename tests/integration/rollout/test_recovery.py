@@ -14,8 +14,9 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.data.problems import Problem
-from rstar2_train.inference.client import EngineClient, Generation, SampledTurn
+from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.pool import EnginePool
+from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from rstar2_train.inference.client import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import openai
 import pytest
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.endpoint import AgentEndpoint
 from rstar2_train.rollout.agent_program.episode import AgentEpisode

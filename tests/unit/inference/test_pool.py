@@ -12,7 +12,8 @@ import pytest
 from aiohttp import ClientSession, web
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import EngineClient, EngineUnavailable
+from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes

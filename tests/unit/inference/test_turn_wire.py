@@ -6,7 +6,8 @@ from array import array
 
 import pytest
 
-from rstar2_train.inference.client import EngineRejected, EngineUnavailable, SampledTurn
+from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.sampled_turn import SampledTurn
 from rstar2_train.inference.turn_wire import (
     SIZES,
     PartReader,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
-from rstar2_train.inference.client import EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest

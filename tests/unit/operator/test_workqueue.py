@@ -8,6 +8,7 @@ from rstar2_operator.workqueue import WorkQueue
 
 
 async def test_urgent_keys_come_first() -> None:
+    """A job with a failure comes before all others, also if it waits already."""
     queue: WorkQueue[str] = WorkQueue()
     for key in ("a", "b", "c"):
         queue.add(key)
@@ -18,6 +19,7 @@ async def test_urgent_keys_come_first() -> None:
 
 
 async def test_worker_for_urgent_keys_takes_no_others() -> None:
+    """A change does not occupy the worker that is there for failures."""
     queue: WorkQueue[str] = WorkQueue()
     urgent = asyncio.create_task(queue.take(urgent_only=True))
     queue.add("changed")
@@ -28,6 +30,7 @@ async def test_worker_for_urgent_keys_takes_no_others() -> None:
 
 
 async def test_taken_key_stays_urgent_when_it_comes_again() -> None:
+    """A failure during a reconciliation stays urgent, also after a later change."""
     queue: WorkQueue[str] = WorkQueue()
     queue.add("job")
     assert await queue.take() == "job"

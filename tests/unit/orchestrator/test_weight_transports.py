@@ -10,7 +10,7 @@ import pytest
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.api.roles import RolloutSpec
-from rstar2_train.inference.client import EngineRejected
+from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.weight_update import DeltaUpdate, FolderUpdate
 from rstar2_train.orchestrator.context import StageContext
 from rstar2_train.orchestrator.rollout_session import RolloutSession

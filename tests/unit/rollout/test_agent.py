@@ -15,7 +15,7 @@ from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.data.problems import Problem
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rstar2_train.inference.client import EngineUnavailable, Generation
+from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import MAX_WAITING, AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.tree import TokenTree
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
 

@@ -11,7 +11,7 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
-from rstar2_train.inference.client import Generation
+from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rstar2_train.inference.admission import AdmissionQueue
-from rstar2_train.inference.client import EngineUnavailable
+from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.rollout.workers.link import WorkerLink
 from rstar2_train.rollout.workers.remote_pool import RemotePool

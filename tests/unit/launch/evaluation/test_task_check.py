@@ -9,7 +9,7 @@ import pytest
 
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.cli.main import main
-from rstar2_train.inference.client import EngineRejected
+from rstar2_train.inference.engine_errors import EngineRejected
 from rstar2_train.inference.scripted_client import ScriptedClient
 from rstar2_train.launch.evaluation.check_view import render_check
 from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check

@@ -1,0 +1,11 @@
+"""The errors of an engine: a retry may succeed, here or in another engine, or cannot."""
+
+from __future__ import annotations
+
+
+class EngineUnavailable(Exception):
+    """The engine cannot be used now: unreachable, restarting, too slow, or at another weight version."""
+
+
+class EngineRejected(Exception):
+    """The engine is healthy and rejects the request: a retry cannot succeed."""
