@@ -54,12 +54,14 @@ def engine_command(
     port: int,
     host: str = "127.0.0.1",
     memory_share: float = ENGINE_SHARE,
+    sleep_mode: bool = False,
     python: str = sys.executable,
 ) -> EngineCommand:
     """Return the command line and environment of one engine.
 
     `config`: the model's config.json; `max_model_len`: tokens of the longest prompt and response together;
-    `memory_share`: share of each GPU's memory that the engine may use. The job's
+    `memory_share`: share of each GPU's memory that the engine may use; `sleep_mode`: it can leave its GPU to the
+    trainer. The job's
     `rollout.engineArgs` override the arguments chosen here (None removes one). Raises ValueError for an argument that
     only the system may set.
     """
@@ -101,6 +103,8 @@ def engine_command(
         if accelerator.vendor == "AMD":
             tuning["VLLM_ROCM_USE_AITER"] = "1"  # AMD's kernels, made for MI300X
         _gpu(args, rollout=rollout, memory_share=memory_share)
+        if sleep_mode:
+            args["enable-sleep-mode"] = True
     for name, value in rollout.engine_args.items():
         key = name.lstrip("-").replace("_", "-")
         if key in RESERVED_ENGINE_ARGS:
@@ -180,6 +184,7 @@ def _main() -> None:
         default=ENGINE_SHARE,
         help="share of each GPU's memory for the engine; less than the default if a trainer uses the same GPU",
     )
+    parser.add_argument("--sleep-mode", action="store_true", help="let the engine leave its GPU to the trainer")
     options = parser.parse_args()
     config_file = options.model / "config.json"
     try:
@@ -203,6 +208,7 @@ def _main() -> None:
             port=options.port,
             host=usable_host(options.host),
             memory_share=options.memory_share,
+            sleep_mode=options.sleep_mode,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

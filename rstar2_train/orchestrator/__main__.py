@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
     )
+    arguments.add_argument("--share-device", action="store_true", help="trainer and engines use one GPU, by turns")
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
 
@@ -87,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         judge=options.judge,
         environments=tuple(options.environment),
         ray=options.ray,
+        share_device=options.share_device,
     )
     return asyncio.run(_run_attempt(StageContext(job, stage, options.attempt, state, endpoints, tracker)))
 

@@ -26,7 +26,9 @@ from rstar2_train.api.contracts import (
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState, StageState
+from rstar2_train.orchestrator.device_turns import DeviceTurns
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 
 _REPORT_INTERVAL = 0.5
 """Seconds between two progress reports inside a step."""
@@ -50,6 +52,8 @@ class Endpoints:
     """`HOST:PORT` of servers of the environment, or of headless Services; looked up periodically."""
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
+    share_device: bool = False
+    """Whether the engines use the trainer's device, by turns."""
 
 
 @dataclass
@@ -65,9 +69,12 @@ class StageContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by SIGTERM and SIGINT: write a checkpoint, then exit as suspended."""
     progress: Progress = field(init=False)
+    turns: DeviceTurns = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(stage=self.stage.name, attempt=self.attempt)
+        shared = self.endpoints.engines if self.endpoints.share_device else ()
+        self.turns = DeviceTurns(shared, token=read_secret(ENGINE_TOKEN) or "")
 
     @property
     def folder(self) -> StageState:

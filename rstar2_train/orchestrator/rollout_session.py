@@ -116,14 +116,17 @@ class RolloutSession:
 
         If the engines reject a delta, such as a torn file, a snapshot of the same version follows.
         """
-        transport = self._transport_of(group)
+        transport, turns = self._transport_of(group), self._ctx.turns
+        await turns.to_trainer()
         update = await transport.publish(group, version)
+        await turns.to_engines()
         try:
             await self._unless_stopped(self._pool.push(update))
         except EngineRejected as error:
             if not transport.restart():
                 raise _stage_failure(error) from error
             log.warning("%s; the next version is a snapshot", error)
+            await turns.to_trainer()
             update = await transport.publish(group, version)
             await self._push(update)
         except EngineUnavailable as error:
@@ -163,6 +166,7 @@ class RolloutSession:
         await self._push(FolderUpdate.make(folder, version))
 
     async def _push(self, update: WeightUpdate) -> None:
+        await self._ctx.turns.to_engines()
         try:
             await self._unless_stopped(self._pool.push(update))
         except (EngineUnavailable, EngineRejected) as error:
@@ -235,6 +239,7 @@ class RolloutSession:
                 on_group(sorted(unfinished.pop(trajectory.prompt_id), key=lambda member: member.sample))
             count()
 
+        await self._ctx.turns.to_engines()
         await self._check_sandbox()
         groups = await self._unless_stopped(collect_groups(problems, samples=samples, context=context, on_done=on_done))
         _check_lost([trajectory for group in groups for trajectory in group])
@@ -279,6 +284,7 @@ class RolloutSession:
             count()
 
         context = self._rollout_context(sampling, seed)
+        await self._ctx.turns.to_engines()
         await self._check_sandbox()
         results = await self._unless_stopped(
             sample_missing(request, saved=saved, store=store, context=context, on_sample=on_sample)

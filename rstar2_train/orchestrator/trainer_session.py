@@ -81,6 +81,8 @@ class TrainerSession:
     async def __aenter__(self) -> Self:
         # The ranks need half a minute to start. Meanwhile the stage reads its data and samples its first rollouts.
         self._starting = asyncio.create_task(self._start())
+        if self._ctx.turns.enabled:
+            await asyncio.wait({self._starting})
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -88,6 +90,7 @@ class TrainerSession:
         unavailable = isinstance(error, StageFailed) and error.reason in UNAVAILABLE
         try:
             if (unavailable or isinstance(error, SuspendRequested)) and self._starting.exception() is None:
+                await self._ctx.turns.to_trainer(engines_failed=True)
                 await self.checkpoint(self._done)
         finally:
             if self._saving is not None:
@@ -99,17 +102,20 @@ class TrainerSession:
             self._saving.result()
 
     async def wait_until_ready(self) -> int:
-        """Wait until the ranks have loaded the stage's weights. Return the number of finished steps.
+        """Wait until the ranks have their device and the stage's weights. Return the number of finished steps.
 
         Raises the error of a failed checkpoint.
         """
         if self._saving is not None and self._saving.done():
             self._saving.result()
-        return await asyncio.shield(self._starting)
+        step = await asyncio.shield(self._starting)
+        await self._ctx.turns.to_trainer()
+        return step
 
     async def _start(self) -> int:
         """Start the ranks; restore the newest checkpoint of the stage, or load the policy that it starts from."""
         ctx, spec = self._ctx, self._ctx.job.spec
+        await ctx.turns.to_trainer()
         self.group = await asyncio.to_thread(
             self._start_group,
             ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
@@ -119,6 +125,7 @@ class TrainerSession:
         )
         ctx.install_signal_handlers()
         await asyncio.to_thread(self.group.load, self._source.model, optimizer=self._optimizer)
+        ctx.turns.group = self.group
         state = await self._restore_newest()
         if state is None:
             await self._restore_source()
@@ -198,6 +205,7 @@ class TrainerSession:
         self._unrated.append(step)
         self._rate(step)
         self.extra["best"] = list(self.best) if self.best else None
+        await self._ctx.turns.to_trainer()
         await asyncio.to_thread(self.group.stage_checkpoint)
         self._saving = asyncio.create_task(self._write(step, dict(self.extra)))
 
@@ -239,6 +247,7 @@ class TrainerSession:
         """
         ctx = self._ctx
         await self.checkpoint(step)
+        await ctx.turns.to_trainer()
         message = f"finished after {step} steps"
         collapsed = reason in ("Collapsed", "OffPolicy")
         if collapsed and self.best is not None and self._exists(self.best[1]):

@@ -23,6 +23,7 @@ from rstar2_train.trainer.checkpoint import CheckpointManifest
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.model import Policy, load_policy, named_shards
 from rstar2_train.trainer.optimizer import make_optimizer, update
+from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
 from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
@@ -50,6 +51,8 @@ class TrainerRank:
         """Of all ranks: a checkpoint is written at the same time as a step."""
         self.staged: dict[str, Any] | None = None
         """The copy of the state that the next checkpoint is written from."""
+        self.memory: ParkedMemory | None = None
+        """Set by the first `park`."""
 
     def host(self) -> str:
         """Return the address of this rank's machine."""
@@ -216,14 +219,32 @@ class TrainerRank:
         logprobs = step.row_logprobs(policy, rows, self.compute.device)
         return logprobs, fingerprint(named_shards(policy), export.stored_dtype(model_dir))
 
+    def park(self) -> None:
+        """Move the rank's memory to the host, so that an engine can use the device. No collective."""
+        if not self.parked:
+            self.memory = self.memory or ParkedMemory(self.compute.device)
+            self.memory.park(*self._loaded())
+
+    def unpark(self) -> None:
+        """Move the memory back to the device."""
+        if self.memory is not None:
+            self.memory.unpark()
+
     def close(self) -> None:
         """Leave the process group together: if one rank leaves early, the others abort at exit."""
         dist.barrier()
         dist.destroy_process_group()
 
+    @property
+    def parked(self) -> bool:
+        """Whether the rank's memory is on the host."""
+        return self.memory is not None and self.memory.is_parked
+
     def _loaded(self) -> tuple[Policy, torch.optim.AdamW]:
         if self.policy is None or self.optimizer is None:
             raise RuntimeError("no model is loaded: call load() first")
+        if self.parked:
+            raise RuntimeError("the memory of the rank is on the host: call unpark() first")
         return self.policy, self.optimizer
 
     def _chain(self) -> ShardWriter:

@@ -270,6 +270,14 @@ class TrainerGroup:
         results = self._ranks.call("score", self.model_dir, rows)
         return results[0][0], [sums for _, sums in results]
 
+    def park(self) -> None:
+        """Move the memory of the ranks to the host; until `unpark` no method may use the model."""
+        self._ranks.call("park")
+
+    def unpark(self) -> None:
+        """Move the memory of the ranks back to their devices."""
+        self._ranks.call("unpark")
+
     @property
     def model_dir(self) -> Path:
         """The model folder that `load` read. Raises RuntimeError before it."""

@@ -33,6 +33,8 @@ PEAK_MARGIN = 1.15
 """Memory of the trainer / peak of the memory model: its error, and fragmentation."""
 LEAST_ENGINE_SHARE = 0.1
 """Share of a shared device below which an engine is not started."""
+GOOD_ENGINE_SHARE = 0.3
+"""Share of a shared device below which trainer and engine take turns, if they can."""
 
 
 class DevicesError(Exception):
@@ -57,10 +59,22 @@ class DeviceAssignment:
     vendor: Vendor = "None"
     trainer: tuple[str, ...] = ()
     engines: tuple[tuple[str, ...], ...] = ()
+    by_turns: bool = False
+    """Whether trainer and engine use one device by turns: each of them leaves it to the other one."""
     engine_share: float | None = None
     """Share of the device's memory for the engine, if trainer and engine share one device."""
     trainer_share: float | None = None
     """Share of the device's memory for the trainer, if they share one device."""
+
+    def shared_use(self) -> str:
+        """Return how trainer and engine share a device, as a sentence; empty if they do not."""
+        if self.engine_share is None:
+            return ""
+        device = f"The trainer and the engine share GPU {self.trainer[0]}"
+        if self.by_turns:
+            return f"{device} by turns: one uses it, the other one waits in host memory."
+        trainer, engine = f"{self.trainer_share:.0%}", f"{self.engine_share:.0%}"
+        return f"{device}: {trainer} of its memory for the trainer, {engine} for the engine."
 
     def trainer_environment(self) -> dict[str, str]:
         """Return the variables of the orchestrator, whose ranks divide its devices."""
@@ -104,8 +118,8 @@ def assign(
 ) -> DeviceAssignment:
     """Return the devices of the trainer's ranks and of each engine: the ranks first, then one engine after the other.
 
-    A job with one rank and one engine may share a single device: the engine gets the memory that the trainer's peak
-    leaves.
+    A job with one rank and one engine may share a single device. The engine gets the memory that the trainer's peak
+    leaves. If that is little, and no stage samples while it trains (maxStaleness 0), they use the device by turns.
 
     Args:
         job: the job; its engines and learning stages determine the number of devices.
@@ -129,8 +143,7 @@ def assign(
         first = [ranks + at * parallel for at in range(engines)]
         return DeviceAssignment(vendor, tuple(ids[:ranks]), tuple(tuple(ids[at : at + parallel]) for at in first))
     if len(ids) == ranks == engines == parallel == 1:
-        trainer, engine = _shares(job, devices[0], shape)
-        return DeviceAssignment(vendor, (ids[0],), ((ids[0],),), engine_share=engine, trainer_share=trainer)
+        return _share(job, devices[0], shape, ids[0])
     raise DevicesError(_shortage(job, len(ids), ranks=ranks, engines=engines))
 
 
@@ -156,23 +169,30 @@ def _ids(vendor: Vendor, devices: Sequence[Device]) -> list[str]:
     return [device.id for device in devices]
 
 
-def _shares(job: AgenticRLJob, device: Device, shape: ModelShape | None) -> tuple[float, float]:
-    """Return the shares of a shared device's memory: for the trainer's peak, and the rest for the engine."""
+def _share(job: AgenticRLJob, device: Device, shape: ModelShape | None, number: str) -> DeviceAssignment:
+    """Return the use of a single device by one rank and one engine, at the same time or by turns."""
     if shape is None or not device.memory_bytes:
         raise DevicesError(
             "spec.trainer and spec.rollout would share the only device, but the size of its memory or of the model is "
             "unknown: use a second device"
         )
-    peaks = [trainer_memory(shape, trainer_step(job, stage, shape)).total for stage in job.spec.stages if stage.learns]
-    trainer = round(PEAK_MARGIN * max(peaks) / device.memory_bytes, 3)
-    share = round(1 - trainer - CONTEXT_BYTES / device.memory_bytes, 3)
-    if share < LEAST_ENGINE_SHARE:
+    learning = [stage for stage in job.spec.stages if stage.learns]
+    peak = max(trainer_memory(shape, trainer_step(job, stage, shape)).total for stage in learning)
+    trainer, contexts = PEAK_MARGIN * peak / device.memory_bytes, CONTEXT_BYTES / device.memory_bytes
+    engine = round(1 - trainer - contexts, 3)
+    shared = DeviceAssignment(job.spec.accelerator.vendor, (number,), ((number,),))
+    overlaps = any(job.grpo_settings(stage).max_staleness for stage in learning if stage.type == "GRPO")
+    if engine < GOOD_ENGINE_SHARE and trainer + contexts <= 1 and not overlaps:
+        whole = round(1 - contexts, 3)
+        return replace(shared, by_turns=True, engine_share=min(whole, ENGINE_SHARE), trainer_share=whole)
+    if engine < LEAST_ENGINE_SHARE:
+        turns = "set grpo.maxStaleness to 0, so that they use it by turns, " if trainer + contexts <= 1 else ""
         raise DevicesError(
-            f"spec.trainer.tokensPerMicroBatch: the trainer needs {max(peaks) / 1e9:.1f} GB of the "
-            f"{device.memory_bytes / 1e9:.1f} GB of the only device, too much to share it with an engine: lower "
+            f"spec.trainer.tokensPerMicroBatch: the trainer needs {peak / 1e9:.1f} GB of the "
+            f"{device.memory_bytes / 1e9:.1f} GB of the only device, too much to share it with an engine: {turns}lower "
             "tokensPerMicroBatch and the stages' maxResponseTokens, use a smaller model, or a second device"
         )
-    return trainer, min(share, ENGINE_SHARE)
+    return replace(shared, engine_share=min(engine, ENGINE_SHARE), trainer_share=round(trainer, 3))
 
 
 def _shortage(job: AgenticRLJob, available: int, *, ranks: int, engines: int) -> str:

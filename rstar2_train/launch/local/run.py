@@ -66,6 +66,8 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
         devices = preflight.assign_devices(resolved)
+        if sentence := devices.shared_use():
+            notes = [*notes, sentence]
         for note in notes:
             console.print(note, style="yellow", highlight=False, markup=False)
         return asyncio.run(_LocalRun(resolved, state, console, devices, packages).main())
@@ -175,7 +177,8 @@ class _LocalRun:
                 starting = asyncio.create_task(self._start_services())  # engines load while SFT trains
                 background.append(starting)
             for stage in pending:
-                if starting is not None and stage.needs_engines:
+                # On a device that they share by turns, an engine cannot start while a stage trains.
+                if starting is not None and (stage.needs_engines or self._devices.by_turns):
                     await self._wait_for_services(stage, starting)
                     if self._stop.is_set():
                         break

@@ -104,6 +104,8 @@ class Services:
         argv += ["--model", str(model), "--port", str(self.engine_ports[index])]
         if self.devices.engine_share is not None:
             argv += ["--memory-share", str(self.devices.engine_share)]
+        if self.devices.by_turns:
+            argv.append("--sleep-mode")
         advice = "check spec.rollout, its engineArgs and spec.model.source"
         return self.engine_child(index, argv, env={}, advice=advice)
 
@@ -148,6 +150,8 @@ class Services:
             argv += ["--engine", url]
         for port in self.environment_ports:
             argv += ["--environment", f"{LOOPBACK}:{port}"]
+        if self.devices.by_turns:
+            argv.append("--share-device")
         env = self.devices.trainer_environment()
         env |= secret_env(ENGINE_TOKEN, self.engine_token) | secret_env(JUDGE_TOKEN, self.judge_token)
         return Child(f"orchestrator-{stage.name}-{attempt}", argv, env=env, stop_seconds=ORCHESTRATOR_STOP_SECONDS)

@@ -82,9 +82,12 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
             await steps.train(batch)
             if steps.finished:
                 break
+            if ctx.turns.enabled:  # the copy of the state needs the device, which the engines get with the weights
+                await steps.start_checkpoint()
             with _timed(ctx, steps.step, started=started, waited=waited):
                 await publisher.publish(steps.step)
-            await steps.start_checkpoint()
+            if not ctx.turns.enabled:
+                await steps.start_checkpoint()
     if steps.step > first:
         with _timed(ctx, steps.step, started=started, waited=waited):
             await publisher.publish_last(steps.step)

@@ -151,6 +151,28 @@ def test_rank_skips_an_update_that_is_not_finite(model_dir: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_rank_parked_memory_returns_bit_for_bit(model_dir: Path) -> None:
+    """Parked memory is free on the device and unusable; afterwards training continues as if nothing had happened."""
+    batches = sft_batches(conversations(6))
+    results = []
+    for parks in (False, True):
+        with rank_here(model_dir) as rank:
+            assert rank.policy is not None
+            for _ in range(3):
+                rank.sft(batches, 1e-2)
+                if not parks:
+                    continue
+                rank.park()
+                rank.park()  # a second request has no effect
+                shards = [shard.to_local() for shard in named_shards(rank.policy).values()]
+                assert not any(shard.untyped_storage().nbytes() for shard in shards)
+                with pytest.raises(RuntimeError, match=r"call unpark\(\) first"):
+                    rank.sft(batches, 1e-2)
+                rank.unpark()
+            results.append(weights(rank))
+    assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
+
+
 def test_rank_optimizer_equals_torch_adamw(model_dir: Path) -> None:
     """Two steps of the rank against AdamW over the plain model, clip included."""
     sequences = conversations(6)

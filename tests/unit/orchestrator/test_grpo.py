@@ -16,6 +16,7 @@ import pytest
 from rstar2_train.api.contracts import Outcome, StageFailed, write_model
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
+from rstar2_train.orchestrator.device_turns import DeviceTurns
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout import trajectory_store
@@ -131,6 +132,55 @@ async def test_grpo_checkpoint_overlaps_the_next_rollouts(stage: Callable[..., S
     await run(ctx, FakeRollouts(before_sample=before_sample), on_save=on_save, on_step=on_step)
     assert events[:5] == ["update 1", "update 2", "sampled", "saved 2", "update 3"]
     assert kept(ctx) == [2, 4]
+
+
+class RecordedTurns(DeviceTurns):
+    """Turns that call no engine."""
+
+    def __init__(self) -> None:
+        super().__init__(["http://engine"])
+        self.changes: list[str] = []
+
+    async def _call(self, change: Callable[..., Any], *, patience: float) -> None:
+        self.changes.append(change.__name__)
+
+
+@pytest.mark.parametrize("stopped_at", [None, 2])
+async def test_grpo_by_turns_the_device_has_one_user(
+    stage: Callable[..., StageContext], stopped_at: int | None
+) -> None:
+    """With one device by turns, the ranks are parked while the engines sample, and the engines sleep otherwise."""
+    ctx, turns, groups = stage(every=2), RecordedTurns(), list[FakeTrainerGroup]()
+    ctx.turns = turns
+
+    class Rollouts(FakeRollouts):
+        async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
+            assert not group.parked  # its weights are written
+            await turns.to_engines()
+
+        async def push_folder(self, folder: Path, version: str) -> None:
+            await turns.to_engines()
+
+    async def before_sample() -> None:
+        await turns.to_engines()
+        assert turns.changes[-1] == "wake_up" and turns.group is not None and turns.group.parked  # type: ignore[attr-defined]
+        if stopped_at == len(groups):
+            ctx.stopping.set()
+            raise SuspendRequested
+
+    def on_step(group: FakeTrainerGroup) -> None:
+        assert turns.changes[-1] == "sleep"
+        groups.append(group)
+
+    rollouts = Rollouts(before_sample=before_sample)
+    if stopped_at is None:
+        outcome = await run(ctx, rollouts, on_step=on_step)
+        assert outcome.outcome == "completed" and kept(ctx) == [2, 4]
+        assert turns.changes == ["sleep", *["wake_up", "sleep"] * 5]  # four steps, and the last export
+    else:
+        with pytest.raises(SuspendRequested):
+            await run(ctx, rollouts, on_step=on_step)
+        assert kept(ctx) == [2]
 
 
 async def test_grpo_failed_background_checkpoint_fails_the_stage(stage: Callable[..., StageContext]) -> None:

@@ -133,10 +133,25 @@ def test_devices_shortage_names_the_fields(made: AgenticRLJob, count: int, messa
         assign(made, devices(count), shape=None)
 
 
+def test_devices_one_device_by_turns() -> None:
+    """If the trainer leaves little, both get nearly the whole device, by turns, unless a stage overlaps them."""
+    shape = read_shape("Qwen3-0.6B")
+    made = job(tokensPerMicroBatch=8192)
+    assert not assign(made, devices(1, gigabytes=80), shape=shape).by_turns
+    shared = assign(made, devices(1, gigabytes=20), shape=shape)
+    assert shared.by_turns and shared.trainer == ("0",) and shared.engines == (("0",),)
+    assert shared.engine_share is not None and shared.engine_share > 0.8
+    assert "share GPU 0 by turns" in shared.shared_use()
+    overlapping = made.model_copy(deep=True)
+    overlapping.spec.grpo.max_staleness = 1
+    with pytest.raises(DevicesError, match=r"set grpo\.maxStaleness to 0, so that they use it by turns"):
+        assign(overlapping, devices(1, gigabytes=20), shape=shape)
+
+
 def test_devices_shared_device_too_small_is_an_error() -> None:
-    """A trainer that needs the whole device cannot share it."""
+    """A trainer that does not fit the device cannot use it by turns either."""
     with pytest.raises(DevicesError, match=r"spec\.trainer\.tokensPerMicroBatch: the trainer needs"):
-        assign(job(), devices(1, gigabytes=16), shape=read_shape("Qwen3-0.6B"))
+        assign(job(), devices(1, gigabytes=8), shape=read_shape("Qwen3-0.6B"))
     with pytest.raises(DevicesError, match="unknown: use a second device"):
         assign(job(), devices(1), shape=None)
 
