@@ -21,6 +21,14 @@ from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, ranks_o
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import TrainerStep, staging_bytes, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
+from rstar2_train.planning.rollout_processes import (
+    PROCESS_BYTES,
+    TOKEN_BYTES,
+    TRAJECTORIES_PER_PROCESS,
+    most_concurrent,
+    process_bytes,
+    process_count,
+)
 
 SFT_TOKENS = 1000
 """Mean tokens of a conversation (paper, Table 2: about 1K)."""
@@ -159,6 +167,7 @@ def _grpo_rows(
         *("Step", "staleStepSeconds", "step, maxStaleness 1", "seconds", stale),
         f"simulated: rollouts continue during the update ({duration(step)} -> {duration(stale)})",
     )
+    yield from _process_rows(job, stage, tokens=settings.max_prompt_tokens + sampled / len(drawn))
     now = step if settings.max_staleness == 0 else stale
     yield Row(
         *("Step", "trainerIdle", "trainer idle", "share", max(0.0, 1 - update.seconds / now)),
@@ -192,6 +201,20 @@ def _grpo_rows(
         *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),
         float(TRAJECTORY_BYTES * sum(each.prompt_tokens + each.length for each in drawn)),
         f"{TRAJECTORY_BYTES} bytes per token",
+    )
+
+
+def _process_rows(job: AgenticRLJob, stage: Stage, *, tokens: float) -> Iterator[Row]:
+    most = most_concurrent(job, stage)
+    count = process_count(job.spec.rollout.workers, trajectories=most)
+    yield Row(
+        *("Rollout processes", "rolloutProcesses", "processes in the first trainer pod", "count", count),
+        f"spec.rollout.workers; default: one per {TRAJECTORIES_PER_PROCESS:,} of {most:,} concurrent trajectories",
+    )
+    yield Row(
+        *("Rollout processes", "rolloutProcessBytes", "host memory of each", "bytes"),
+        process_bytes(most / count, tokens=tokens),
+        f"{PROCESS_BYTES / 1e6:.0f} MB + {most / count:,.0f} trajectories x {tokens:,.0f} tokens x {TOKEN_BYTES} bytes",
     )
 
 

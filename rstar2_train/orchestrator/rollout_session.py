@@ -29,6 +29,7 @@ from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.makespan import makespan_bound
 from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightTransport, make_transport
+from rstar2_train.planning.rollout_processes import most_concurrent, process_count
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.agent_program.program import AgentPrograms
@@ -38,7 +39,7 @@ from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.rollout.trajectory import LostTo, Trajectory
 from rstar2_train.rollout.workers.messages import WorkerSetup
-from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers, worker_count
+from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from rstar2_train.rollout.workers.worker_process import WorkerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -177,9 +178,8 @@ class RolloutSession:
         spec = self._ctx.job.spec
         if spec.agent is not None or spec.environments:  # one process counts their episodes
             return None
-        count = worker_count(
-            spec.rollout.workers, trajectories=self._most_concurrent(), cpus=len(os.sched_getaffinity(0))
-        )
+        most = most_concurrent(self._ctx.job, self._ctx.stage)
+        count = process_count(spec.rollout.workers, trajectories=most, cpus=len(os.sched_getaffinity(0)))
         if count == 1:
             return None
         setup = WorkerSetup(
@@ -190,15 +190,6 @@ class RolloutSession:
             judge_patience=self._pool.times.patience,
         )
         return RolloutWorkers(count, self._pool, setup)
-
-    def _most_concurrent(self) -> int:
-        """Return the largest number of trajectories that run at the same time."""
-        rollout, stage = self._ctx.job.spec.rollout, self._ctx.stage
-        admitted = rollout.replicas * rollout.admission.max_in_flight
-        if stage.type != "GRPO":
-            return admitted
-        settings = self._ctx.job.grpo_settings(stage)
-        return min(admitted, settings.prompts_per_step * settings.rollouts_per_prompt * (1 + settings.max_staleness))
 
     def _transport_of(self, group: TrainerGroup) -> WeightTransport:
         """Return the job's transport; the first call creates it."""

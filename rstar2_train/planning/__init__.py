@@ -11,5 +11,6 @@ Modules:
 - `model_shape`       parameters and operations of a dense transformer, from its config.json or a table
 - `memory`            bytes of a trainer rank and of an engine
 - `hardware_profile`  memory, arithmetic and links of a device, with sources
+- `rollout_processes` processes that run rollouts: number and memory
 - `fit`               whether a job fits, and the field to change if it does not
 """

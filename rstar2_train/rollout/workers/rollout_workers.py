@@ -1,4 +1,4 @@
-"""The rollout workers of a stage: their number, and the assignment of problems to them.
+"""The rollout workers of a stage, and the assignment of problems to them.
 
 All samples of a problem run in one worker, so that its prompt is sent once. A problem goes to the worker with the
 fewest unfinished rollouts.
@@ -19,20 +19,6 @@ from rstar2_train.rollout.context import RolloutContext, RunRollout
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.rollout.workers.messages import SetOpened, WorkerSetup
 from rstar2_train.rollout.workers.worker_process import WorkerProcess
-
-TRAJECTORIES_PER_WORKER = 1000
-"""Concurrent trajectories that one process holds."""
-
-
-def worker_count(wanted: int | None, *, trajectories: int, cpus: int) -> int:
-    """Return the number of processes that run rollouts; 1: only the driver.
-
-    `wanted`: `rollout.workers`; None: one per 1,000 of `trajectories`, the largest number of concurrent ones, and at
-    most one per CPU but one, which the driver needs.
-    """
-    if wanted is not None:
-        return wanted
-    return max(1, min(-(-trajectories // TRAJECTORIES_PER_WORKER), cpus - 1))
 
 
 class RolloutWorkers:

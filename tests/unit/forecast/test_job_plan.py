@@ -41,6 +41,14 @@ def test_plan_step_is_the_sum_of_its_parts() -> None:
     assert values["stageSeconds"] == pytest.approx(300 * values["stepSeconds"])
 
 
+def test_plan_counts_the_rollout_processes() -> None:
+    """Two workers have half of the trajectories each, and together a little more memory than one process."""
+    rollout = {"replicas": 20, "tensorParallel": 2}
+    values = [planned(small(rollout=rollout | {"workers": count})).as_json()["stages"]["rl-8k"] for count in (1, 2)]
+    assert [each["rolloutProcesses"] for each in values] == [1, 2]
+    assert values[0]["rolloutProcessBytes"] / 2 < values[1]["rolloutProcessBytes"] < values[0]["rolloutProcessBytes"]
+
+
 def test_plan_engine_costs_equal_the_simulators_model() -> None:
     """The profile gives the costs of the hardware model with which the scheduler was compared."""
     job = small()

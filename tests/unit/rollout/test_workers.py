@@ -14,7 +14,6 @@ from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.rollout.workers.link import WorkerLink
 from rstar2_train.rollout.workers.remote_pool import RemotePool
-from rstar2_train.rollout.workers.rollout_workers import worker_count
 from rstar2_train.rollout.workers.worker_process import WorkerProcess
 
 
@@ -171,13 +170,3 @@ async def test_dead_worker_releases_its_slots() -> None:
         assert await other.wait_for_engine() == "one"
         assert both.admission._scheduler.waiting == []
         both.receiving = asyncio.create_task(asyncio.sleep(0))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "trajectories", "cpus", "expected"),
-    [(None, 1000, 64, 1), (None, 1001, 64, 2), (None, 8192, 64, 9), (None, 8192, 4, 3), (None, 8192, 1, 1),
-     (2, 10, 1, 2), (1, 8192, 64, 1)],
-)  # fmt: skip
-def test_worker_count(wanted: int | None, trajectories: int, cpus: int, expected: int) -> None:
-    """One per 1,000 concurrent trajectories, within the CPUs; the manifest decides otherwise."""
-    assert worker_count(wanted, trajectories=trajectories, cpus=cpus) == expected
