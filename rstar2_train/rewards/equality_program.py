@@ -17,8 +17,8 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("equality")
 _ORDER = (
-    *("__init__", "tokens", "latex", "values", "expressions"),
-    *("real_sets", "notations", "shapes", "compare", "check"),
+    *("__init__", "tokens", "commands", "latex", "exact", "evaluator", "values", "expressions"),
+    *("real_sets", "notations", "shapes", "integer_families", "constants", "labels", "compare", "check"),
 )
 """The modules of the package; a module imports only earlier ones."""
 SOURCES = {name: (_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in _ORDER}

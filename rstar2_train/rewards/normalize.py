@@ -13,6 +13,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from rstar2_train.rewards.declarations import REWRITES as DECLARATIONS
 from rstar2_train.rewards.units import FONT, NAME, canonical_unit, mixed_amount
 
 
@@ -29,6 +30,25 @@ class NormalizedAnswer(NamedTuple):
 
 CACHED_TEXTS = 512
 """Texts whose result is kept: all rollouts of a problem have the same gold answer."""
+_GREEK = (
+    *("alpha", "beta", "gamma", "delta", "varepsilon", "zeta", "eta", "theta", "lambda", "mu", "nu", "xi", "rho"),
+    *(
+        "sigma",
+        "tau",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+    ),
+)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SIGNS = str.maketrans(
     {
@@ -49,6 +69,10 @@ _SIGNS = str.maketrans(
         "∩": r"\cap ",
         "∈": r"\in ",
         "°": r"^\circ ",
+        "≡": r"\equiv ",
+        "∅": r"\emptyset ",
+        **{letter: rf"\{name} " for letter, name in zip("αβγδεζηθλμνξρστφχψωΓΔΘΛΣΦΨΩ", _GREEK, strict=True)},
+        **{unicodedata.lookup(f"DOUBLE-STRUCK CAPITAL {letter}"): rf"\mathbb{{{letter}}}" for letter in "RZNQC"},
         "“": '"',
         "”": '"',
     }
@@ -72,6 +96,9 @@ _REWRITES = [
         (r"\\!|\\displaystyle|\\textstyle|\\limits", ""),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
         (r"(?<!\\)\\(?:[,;: ]|q?quad(?![a-zA-Z])|thinspace|enspace)|~", " "),
+        (r"\{\s*\\(?:rm|bf|it)\s+([^{}]*)\}", r"\\text{\1}"),
+        (r"\\(?:tiny|small|large|Large|LARGE|huge|Huge)(?![a-zA-Z])|\\(?:text)?color\s*\{[^{}]*\}", ""),
+        (r"\\underline\s*\{([^{}]*)\}", r"\1"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z]))", r"^\\circ "),
         (r"\\([lg]e)(?:q|qslant)(?![a-zA-Z])", r"\\\1 "),
@@ -128,12 +155,29 @@ _REWRITES = [
         (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"\\langle \1\\rangle "),
         (r"(?:(?<![\w})\]])|\{\s*\}\s*)[_^]\s*\{?(\d+|[a-z])\}?\s*C\s*_\s*\{?(\d+|[a-z])\}?", r"\\binom{\1}{\2}"),
         (r"(?<![\w.])(\d+)C(\d+)(?!\w)", r"\\binom{\1}{\2}"),
+        (r"(?:(?<![\w})\]])|\{\s*\}\s*)[_^]\s*\{?(\d+)\}?\s*P\s*_\s*\{?(\d+)\}?", r"P(\1,\2)"),
+        (r"\^\s*(?:\{\s*\\top\s*\}|\\top(?![a-zA-Z]))", "^T"),
+        *DECLARATIONS,
         (r"(?<![\\\w])C_\{?([4-9]|\d\d+)\}?\^\{?(\d+)\}?", r"\\binom{\1}{\2}"),
         (r"^\s*([A-J])\)\s*$", r"\1"),
         (r"^\s*(?:\{\s*\})?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"(?<!\\)\\\s*$", ""),
-        (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer is:?\s*\}", ""),
+        (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s*\}", ""),
+        (r"^\s*" + FONT + r"\{\s*(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s*\}", ""),
+        (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s+([^{}]+)\}", r"\\text{\1}"),
+        (r"^\s*\\text\s*\{\s*[Aa]ll(?: real)?(?: numbers)?\s*\}\s*(?=[a-z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))", ""),
+        (r"^\s*\\math(?:bf|rm)\s*\{\s*([RZ])\s*\}\s*$", r"\\mathbb{\1}"),
+        (r"\+\s*\\text\s*\{\s*(?:an?\s)?(?:arbitrary\s)?const(?:ant|\.)?\s*\}\s*$", "+C"),
+        (r"(\\(?:zeta|Gamma|varphi|phi))\s*\{\s*(\([^{}()]*\))\s*\}", r"\1\2"),
+        (r"(?<!\d)\.(?=\s*\\(?:overline|bar|dot)(?![a-zA-Z]))", "0."),
+        (r"(?<=[\d}])\s*=\s*(\d[\d.]*)\s*\\?%\s*$", r"=\\frac{\1}{100}"),
+        (r"(?<![\d:.])(\d{1,2})(?=\s*(?:\\text\s*\{\s*)?[AaPp]\.?\s*[Mm]\.?\s*\}?\.?\s*$)", r"\1:00"),
+        (
+            r"\\\{\s*\\begin\{(array|aligned)\}(?:\{[^{}]*\})?((?:(?!\\end).)*)\\end\{\1\}(?!\s*\\\})",
+            r"\\begin{cases}\2\\end{cases}",
+        ),
         (r"\s\(\s*\\approx[^()]*\)\s*$", ""),
+        (r"(?<=\S)\s*\(\s*=([^()=]*)\)\s*$", r"=\1"),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
@@ -141,9 +185,13 @@ _REWRITES = [
         (FONT + r"\{([-+\d.,\s]+)\}", r"\1"),
     ]
 ]
+_CONDITION = re.compile(r",?\s*\\text\s*\{\s*,?\s*(?:if|for|when)\s*\}")
+_NEW_LINE = re.compile(r"\s*\\\\\s*(?=\S)")
 _WRAPPED = re.compile(
     r"\$+(?P<a>[^$]*)\$+|\\\((?P<b>(?:(?!\\\)).)*)\\\)|\\\[(?P<c>(?:(?!\\\]).)*)\\\]|\*\*(?P<d>[^*]*)\*\*"
-    r"|\"(?P<e>[^\"]*)\"|" + FONT + r"\{(?P<f>[^{}]*\d[^{}]*)\}|\\fbox\s*\{(?P<g>[^{}]*)\}",
+    r"|\{(?P<h>(?:(?!\\choose|\\over)[^{}])*)\}|\"(?P<e>[^\"]*)\"|"
+    + FONT
+    + r"\{(?P<f>[^{}]*\d[^{}]*)\}|\\fbox\s*\{(?P<g>[^{}]*)\}",
     re.DOTALL,
 )
 _NUMERALS = [
@@ -177,7 +225,7 @@ _UNFINISHED = re.compile(r"(?:or|and|[,_^=+\-*/<>(]|\\(?:cdot|times|div|pm|mp|le
 """The start of an expression that continues, so that the words after it are not a unit."""
 _SYMBOL = re.compile(r"\\[a-z]+\s*\{[A-Z][a-z]?\}(?<!\{[JNWVAKT]\})(?<!\{Pa\})(?<!\{Hz\})")
 """Part of a chemical formula: `\\text{O}`. The symbol of a unit is none."""
-_JOINS = re.compile(rf"(?:{FONT}\{{)?\s*(?:or|and|not|to|if|plus|minus)\b", re.IGNORECASE)
+_JOINS = re.compile(rf"(?:{FONT}\{{)?\s*(?:or|and|not|to|if|plus|minus|is|are|even|odd|only)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(
     rf"(.*[\d}})])\s*({_NAMED_UNIT}(?:\s*(?:/|per(?![a-z]))\s*(?:[hs]|{_NAMED_UNIT}))?)", re.DOTALL | re.IGNORECASE
 )
@@ -235,6 +283,10 @@ def plain_latex(text: str) -> str:
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
+    if "\\begin{cases}" in text:
+        text = _CONDITION.sub(" ", text)
+    elif "\\begin" not in text:
+        text = _NEW_LINE.sub(", ", text)
     before = None
     while before != text:
         before = text
@@ -279,7 +331,12 @@ def _without_unit(value: str) -> tuple[str, str]:
             value, last_unit = percent[1], "%"
         elif compound:
             value, last_unit = compound[1], canonical_unit(compound[2])
-        elif text and not (_UNFINISHED.search(text[1]) or _JOINS.match(text[2]) or _SYMBOL.fullmatch(text[2])):
+        elif text and not (
+            _UNFINISHED.search(text[1])
+            or _JOINS.match(text[2])
+            or _SYMBOL.fullmatch(text[2])
+            or (re.fullmatch(r"[a-z]", text[1]) and not canonical_unit(text[2]) and "unit" not in text[2])
+        ):
             value, last_unit = text[1], canonical_unit(text[2])
         elif name:
             value, last_unit = name[1], canonical_unit(name[2])

@@ -28,6 +28,8 @@ from rstar2_train.rewards.words import (
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
 _ANGLE = re.compile(r"\\pi|\\arc|\\(?:sin|cos|tan)\s*\^\s*\{\s*-")
 """A value in radians."""
+_SHARE = re.compile(r"\\frac\{\d+\}\{\d+\}|\d+/\d+")
+"""A gold answer that is a fraction, not a number of percent."""
 _SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
@@ -160,6 +162,7 @@ def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
         if side.unit == "degree" != other.unit and _ANGLE.search(other.value):
             pairs.append((_radians(ours), _radians(theirs)))
     if ours.unit == "%" != theirs.unit:
+        pairs = pairs if not _SHARE.fullmatch(theirs.value) else []  # `0.5\%` is no 1/2
         pairs.append((rf"\frac{{{ours.value}}}{{100}}", theirs.value))
     elif theirs.unit == "%" != ours.unit:
         pairs.append((ours.value, rf"\frac{{{theirs.value}}}{{100}}"))

@@ -15,7 +15,12 @@ _NO_SOLUTION = (
     "there is no solution;has no solution;no such values;no roots;no real roots"
 )
 _UNDEFINED = "undefined;not defined;is undefined;does not exist;dne;limit does not exist;the limit does not exist"
+_INFINITE = (
+    "infinitely many;infinitely many solutions;infinite;infinite solutions;infinitely many values;"
+    "infinite number of solutions;there are infinitely many solutions"
+)
 _REALS = (
+    "every real number;any real number;"
     "all real numbers;all reals;real numbers;all real values;the real numbers;the set of real numbers;"
     "the set of all real numbers;all real numbers x;all real x;all real values of x"
 )
@@ -23,31 +28,107 @@ _NUMBERS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty"
 )
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+_CARDINALS = {word: number for number, word in enumerate(_NUMBERS.split())}
+_CARDINALS |= {word: 10 * number for number, word in enumerate(_TENS.split(), start=2)}
+_HALVES = {
+    "half": r"\frac{1}{2}",
+    "one half": r"\frac{1}{2}",
+    "one third": r"\frac{1}{3}",
+    "two thirds": r"\frac{2}{3}",
+}
+_HALVES |= {"one fourth": r"\frac{1}{4}", "one quarter": r"\frac{1}{4}", "three fourths": r"\frac{3}{4}"}
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
 _VALUES = {
     **dict.fromkeys(_NO_SOLUTION.split(";"), r"\emptyset"),
     **dict.fromkeys(_UNDEFINED.split(";"), r"\text{undefined}"),
     **dict.fromkeys(_REALS.split(";"), r"\mathbb{R}"),
+    **dict.fromkeys(_INFINITE.split(";"), r"\text{infinitely many}"),
+    **dict.fromkeys(["convergent", "series converges", "it converges"], r"\text{converges}"),
+    **dict.fromkeys(["divergent", "series diverges", "it diverges"], r"\text{diverges}"),
+    **dict.fromkeys(["all integers", "integers", "set of integers", "set of all integers"], r"\mathbb{Z}"),
+    **dict.fromkeys(["all positive real numbers", "positive real numbers", "all positive reals"], r"(0,\infty)"),
+    **dict.fromkeys(["all negative real numbers", "negative real numbers", "all negative reals"], r"(-\infty,0)"),
     **dict.fromkeys(["infinity", "positive infinity", "plus infinity"], r"\infty"),
     **dict.fromkeys(["negative infinity", "minus infinity", "-infinity"], r"-\infty"),
-    **{word: str(number) for number, word in enumerate(_NUMBERS.split())},
+    **_HALVES,
     **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 _TEXT_WORDS = re.compile(
     r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:=|[a-z]\s*\\in))"
 )
 _SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
+_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
+_DATE = re.compile(rf"(\d{{1,2}})(?:st|nd|rd|th)?(?:\sof)?\s({_MONTHS})|({_MONTHS})\s(\d{{1,2}})(?:st|nd|rd|th)?")
+_REALS_EXCEPT = r"(?:[Aa]ll\s)?(?:real numbers|reals)(?:\sx)?,?\sexcept(?:\sfor)?"
+_EXCEPT = re.compile(
+    rf"\\text\s*\{{\s*{_REALS_EXCEPT}\s*\}}\s*(?:[a-z]\s*=\s*)?([^{{}}]*\S)"
+    rf"|(?:\\text\s*\{{\s*)?{_REALS_EXCEPT}\s(?:[a-z]\s*=\s*)?([^{{}}]*[^{{}}\s])\}}?"
+)
+"""`\\text{all real numbers except }2`, with a number."""
 _CHOICES = (
-    re.compile(rf"(?:{FONT}\{{\s*\(([A-J])\)\s*\}}|\(([A-J])\)(?=[\s~\\:])){_SPACES}(?=[\w$\\.(\[-])(.+)", re.DOTALL),
+    re.compile(
+        rf"(?:{FONT}\{{\s*\(([A-J])\)(?:\s|\\[ ,;:])*\}}|\(([A-J])\)(?=[\s~\\:])){_SPACES}(?=[\w$\\.(\[-])(.+)",
+        re.DOTALL,
+    ),
     re.compile(rf"(?:{FONT}\{{\s*([A-J])[.):]\s*\}}|([A-J])[.):](?=[\s~\\])){_SPACES}(?=[\d$\\(\[-])(.+)", re.DOTALL),
 )
 """A choice with its content: `\\textbf{(D)}\\ 12`, `D. 12`. Without parentheses the content is not a word."""
+_WHOLE_CHOICE = re.compile(FONT + r"\{\s*(\([A-J]\))\s+([-\d][^{}]*)\}")
 _OPERATOR = re.compile(r"\\(?:cup|cap|setminus|times|cdot|pm|in|le|ge|to|subset)")
 
 
 def spoken_value(text: str) -> str:
     r"""Return the LaTeX of an answer in words: `\emptyset` for `none`, `7` for `seven`; other texts unchanged."""
-    return _VALUES.get(normalize_words(text), text) if len(text) < 80 else text
+    if len(text) >= 80:
+        return text
+    spoken = normalize_words(text)
+    parity = _integers_in_words(spoken)
+    if parity:
+        return parity
+    date = _DATE.fullmatch(spoken)
+    if date:
+        return rf"\text{{{date[2] or date[3]} {date[1] or date[4]}}}"
+    excluded = _EXCEPT.fullmatch(plain_latex(text))
+    if excluded:
+        return rf"\mathbb{{R}}\setminus\{{{excluded[1] or excluded[2]}\}}"
+    return _VALUES.get(spoken.replace("-", " "), _VALUES.get(spoken)) or _spoken_number(spoken) or text
+
+
+def _integers_in_words(spoken: str) -> str | None:
+    r"""Return one text for `all odd n`, `n is odd`, `odd integers` and `\text{odd }n`; None for other texts."""
+    parts = spoken.replace("\\text", " ").split()
+    kinds = {"odd", "even", "positive", "negative", "prime", "composite"}.intersection(parts)
+    fillers = {"all", "every", "any", "is", "integer", "integers", *"kmn"}
+    if not kinds or not fillers.intersection(parts) or not set(parts) <= kinds | fillers:
+        return None
+    if len(parts) != len(set(parts)) or {"odd", "even"} <= kinds or len(set(parts) & set("kmn")) > 1:
+        return None
+    if kinds in ({"odd"}, {"even"}):
+        return r"2k+1, k\in\mathbb{Z}" if kinds == {"odd"} else r"2k, k\in\mathbb{Z}"
+    return rf"\text{{{' '.join(sorted(kinds))} integers}}"
+
+
+def _spoken_number(spoken: str) -> str | None:
+    """Return the digits of `twenty-five`, `negative one` and `three hundred and five`; None for other texts."""
+    sign, rest = ("-", spoken.partition(" ")[2]) if spoken.startswith(("negative ", "minus ")) else ("", spoken)
+    parts = re.split(r"[\s-]+", re.sub(r"(hundred|thousand|million|billion), ", r"\1 ", rest))
+    if not all(part in _SCALES or part in _CARDINALS for part in parts):
+        return None
+    whole, group, last = 0, 0, 0
+    for part in parts:
+        if part in _SCALES:
+            scale = _SCALES[part]
+            if not group or (scale > 100 and last and scale >= last):
+                return None
+            whole, group, last = (whole, group * 100, last) if scale == 100 else (whole + group * scale, 0, scale)
+            continue
+        value = _CARDINALS[part]
+        if group % 100 and not (group % 100 >= 20 and group % 10 == 0 and 0 < value < 10):
+            return None
+        group += value
+    return f"{sign}{whole + group}"
 
 
 def without_choice(answer: str, gold: str) -> tuple[str, str]:
@@ -67,6 +148,8 @@ def without_choice(answer: str, gold: str) -> tuple[str, str]:
 
 def _choice(text: str) -> tuple[str, str] | None:
     """Return (letter, content) of a choice with its content."""
+    whole = _WHOLE_CHOICE.fullmatch(text.strip())
+    text = f"{whole[1]} {whole[2]}" if whole else text
     match = next(filter(None, (choice.fullmatch(text.strip()) for choice in _CHOICES)), None)
     if match is None or _OPERATOR.match(match[3].strip()):
         return None
@@ -77,7 +160,8 @@ def normalize_words(text: str) -> str:
     """Return an answer's words in lower case: `c` for `\\text{(C)}` and `Choice C`, `evelyn` for `\\text{Evelyn.}`."""
     plain = re.sub(FONT + r"(?=\{)|[{}$*\"]", "", plain_latex(text)).casefold()
     plain = re.sub(r",?\s+and\s+|\s*,\s*", ", ", " ".join(plain.split())).strip(".,:;() ")
-    return re.sub(r"^(?:choice|option|answer)\s*\(?(?=[a-z]$)", "", plain)
+    plain = re.sub(r"^(?:an?|the)\s(?=[a-z]{3})|(?<=\w)\sonly$", "", plain)
+    return re.sub(r"^(?:the\s)?(?:correct\s)?(?:choice|option|answer)(?:\sis)?\s*:?\s*\(?(?=[a-z]$)", "", plain)
 
 
 def is_word_answer(gold: str) -> bool:

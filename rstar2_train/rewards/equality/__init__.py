@@ -1,9 +1,9 @@
 """Equality of two answers: a LaTeX parser and a comparison. The package runs in the judge's sandbox.
 
     main (check) ---> compare ---> notations     one notation for both texts
-                         |------> latex ---> tokens   text -> tree of nodes
+                         |------> latex ---> commands ---> tokens   text -> tree of nodes
                          |------> shapes         one shape for both trees
-                         |------> expressions ---> values   value of a tree, exactly or with many digits
+                         |------> expressions ---> values ---> exact, evaluator   values of trees
                          '------> real_sets      intervals and inequalities
 
 Modules:
@@ -14,8 +14,14 @@ Modules:
 - `shapes`       rewrites trees: vectors, matrices, plus-minus signs
 - `expressions`  equal values, rounded decimals, factors of equations
 - `real_sets`    unions of intervals
-- `values`       numeric and exact values of trees
-- `latex`        the parser
+- `labels`       removes `x =` and `f(x) =`
+- `constants`    arbitrary constants
+- `integer_families`  infinite sets with an integer parameter, congruences
+- `values`       equality of two values
+- `exact`        values as fractions
+- `evaluator`    values with many digits at sample points
+- `latex`        the parser: sums, products, brackets, relations
+- `commands`     the parser of LaTeX commands
 - `tokens`       the tokens of a text, and the nodes of a tree
 
 It imports the standard library and mpmath; math_verify only for an operator that its parser does not read (an

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .commands import Unsupported
 from .compare import equal
-from .latex import Unsupported
 from .values import Undecided
 
 CPU_SECONDS = 10.0

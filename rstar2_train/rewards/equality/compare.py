@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import mpmath
 from mpmath import mp
 
+from .commands import Unsupported
+from .constants import same_antiderivatives, with_constants
+from .exact import NotExact, TooLarge, Undefined, Unknown, exact
 from .expressions import (
     constant_factor,
     same_derivatives,
@@ -19,7 +22,9 @@ from .expressions import (
     texts,
     without_denominators,
 )
-from .latex import Unsupported, parse
+from .integer_families import PARAMETERS, has_modulus, is_periodic, parameter, same_families, same_residues
+from .labels import function_values, without_labels
+from .latex import parse
 from .notations import BASE_10, COMMON_LOG, bare, with_one_parameter, with_unit_vectors, without_arguments
 from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set
 from .shapes import (
@@ -28,15 +33,14 @@ from .shapes import (
     as_matrix,
     as_tuple,
     as_vector,
-    defined_function,
+    components,
     has_signs,
     is_clock,
-    is_equation,
     members,
     with_binomials,
 )
-from .tokens import Node, ParseError
-from .values import NotExact, TooLarge, Undefined, Unknown, equal_values, exact, names, structure
+from .tokens import Node, ParseError, names
+from .values import structure
 
 _WORD = re.compile(r"\\(?:text|textrm|textit|textbf|mbox|mathrm|mathit|operatorname)\s*\{\s*([A-Za-z]{2,})\s*\}")
 _THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
@@ -49,7 +53,10 @@ def equal(answer: str, gold: str) -> bool:
     Ambiguous texts are read in each way, in both answers alike: `a/bc`, and `1,234` as one number or as two. Raises
     Unsupported for an operator of analysis, Undecided, and RecursionError.
     """
-    answer, gold = with_unit_vectors(*with_one_parameter(*without_arguments(answer, gold)))
+    answer, gold, declared = with_one_parameter(*without_arguments(answer, gold))
+    if all(declared) and declared[0] != declared[1]:
+        return False
+    answer, gold = with_unit_vectors(answer, gold)
     compounds = frozenset(_WORD.findall(answer) + _WORD.findall(gold))
     readings = [(True, False)]
     if _DIVISION.search(answer) or _DIVISION.search(gold):
@@ -75,17 +82,37 @@ def equal(answer: str, gold: str) -> bool:
             continue
         if not commas and known.kind != "set":
             known, given = as_tuple(known), as_tuple(given)
-        if same(given, known):
+        if same(given, known) or _same_parametric(given, known, all_integers=declared[1] == "Z"):
             return True
     return False
+
+
+def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
+    """Return whether two trees are the same with another letter for an integer parameter or an arbitrary constant."""
+    ours, theirs = parameter(given), parameter(known)
+    if ours and theirs and ours != theirs and ours in PARAMETERS and is_periodic(known):
+        given = substituted(given, {ours: Node("name", text=theirs)})
+        if same(given, known):
+            return True
+    tuples = given.kind == known.kind == "tuple" and {ours, theirs} <= PARAMETERS | {"s", "t"}
+    if ours and theirs and tuples and same(substituted(given, {ours: Node("name", text=theirs)}), known):
+        return True
+    if all_integers and same_families(given, known):
+        return True
+    renamed = list(with_constants(given, known))
+    return any(same(node, known) for node in renamed) or any(same_antiderivatives(node, known) for node in renamed)
 
 
 def same(given: Node, known: Node) -> bool:
     """Return whether two trees are the same answer."""
     if structure(given) == structure(known):
         return True
+    if has_modulus(given) or has_modulus(known):
+        residues = same_residues(given, known)
+        if residues is not None:
+            return residues
     given, known = excluded_points(given), excluded_points(known)
-    given, known = _function_values(given, known) or (_without_labels(given, known), _without_labels(known, given))
+    given, known = function_values(given, known) or (without_labels(given, known), without_labels(known, given))
     try:
         return _same_kind(given, known)
     except (Unknown, TooLarge, Undefined):
@@ -102,6 +129,8 @@ def _same_kind(given: Node, known: Node) -> bool:
     given, known = as_matrix(given), as_matrix(known)
     if "empty" in (given.kind, known.kind):
         return given.kind == known.kind
+    if {given.kind, known.kind} == {"matrix", "tuple"}:
+        given, known = components(given), components(known)
     if "matrix" in (given.kind, known.kind):
         given, known = as_column(given), as_column(known)
         return _same_matrices(given, known)
@@ -111,121 +140,14 @@ def _same_kind(given: Node, known: Node) -> bool:
         given = Node("tuple", given.parts)  # `P(1,2)`
     given, known = with_binomials(given), with_binomials(known)
     collections = ("list", "set", "tuple")
+    alternatives = given.kind == "list" and set(given.text.split()) == {"or"}
+    if alternatives and known.kind not in collections and not has_signs(known):
+        return all(same(part, known) for part in given.parts)  # `1/2 or 0.5`
     if given.kind in collections or known.kind in collections or has_signs(given) or has_signs(known):
         return _same_collections(given, known)
     if "congruent" in (given.kind, known.kind):
         return _same_congruences(given, known)
     return same_expressions(given, known)
-
-
-# Labels
-
-
-def _is_label(node: Node) -> bool:
-    """Return whether the left side of an equation only names the right one: `x`, `f(2)`, `a+b`, `(x,y)`."""
-    if node.kind in ("name", "apply", "text", "constant"):
-        return True
-    if node.kind == "mul":
-        first, second = node.parts
-        return _is_label(first) and (_is_label(second) or second.kind == "number")  # `P(2)`
-    if node.kind == "pow":
-        return _is_label(node.parts[0])
-    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
-        parts = node.parts[:1] if node.kind == "root" else node.parts
-        return all(_is_label(part) for part in parts) and bool(names(node))
-    return False
-
-
-def _without_labels(node: Node, other: Node) -> Node:
-    """Return the value of `x = 5`, unless the other side is an equation too."""
-    if node.kind == "list":
-        return _list_without_labels(node, other)
-    if (
-        node.kind == "set"
-        and len(node.parts) == 1
-        and node.parts[0].kind != "empty"
-        and other.kind not in ("set", "union", "difference", "builder")
-    ):
-        return node.parts[0]
-    if node.kind != "relation":
-        return node
-    operators = node.text.split()
-    if "~" in operators:
-        at = operators.index("~")
-        kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
-        operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
-        node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
-    if node.kind == "relation" and len(node.parts) > 2 and is_equation(other) and len(other.parts) == 2:
-        node = _shortened(node)
-    if node.kind != "relation" or is_equation(other) or not set(operators) <= EQUALITIES:
-        if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
-            return node.parts[1]
-        return node
-    *labels, value = node.parts
-    if len(labels) == 1 and _is_label(value) and not _is_label(labels[0]) and value.kind == "name":
-        labels, value = [value], labels[0]  # `5 = x`
-    for label in labels:
-        if not _is_label(label) and not _equal_or_unknown(label, value):
-            return node
-    return value
-
-
-def _function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
-    """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
-    if is_equation(given) and is_equation(known) and (has_signs(given) or has_signs(known)):
-        same_label = given.parts[0] == known.parts[0] and given.parts[0].kind == "name"
-        return (given.parts[-1], known.parts[-1]) if same_label else None
-    functions = [defined_function(side) for side in (given, known)]
-    if functions[0] is None or functions[1] is None or functions[0] == functions[1]:
-        return None
-    (name, argument), (other, theirs) = functions[0], functions[1]
-    if name != other and "y" not in (name, other):
-        return None
-    value = given.parts[1]
-    if argument and theirs and argument != theirs:
-        if theirs in names(value):
-            return None
-        value = substituted(value, {argument: Node("name", text=theirs)})
-    return value, known.parts[1]
-
-
-def _shortened(node: Node) -> Node:
-    """Return `x = 5` for `x = 2+3 = 5`."""
-    first, *middle, last = node.parts
-    if set(node.text.split()) <= EQUALITIES and all(_equal_or_unknown(part, last) for part in middle):
-        return Node("relation", (first, last), "=")
-    return node
-
-
-def _equal_or_unknown(label: Node, value: Node) -> bool:
-    try:
-        return equal_values(label, value)
-    except (Unknown, TooLarge, Undefined):
-        return False
-
-
-def _list_without_labels(node: Node, other: Node) -> Node:
-    """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
-    labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
-    others = other.parts if other.kind == "list" else ()
-    if not any(labelled):
-        return node
-    if all(labelled) and others and all(is_equation(part) for part in others):
-        ours, theirs = ({part.parts[0].text for part in side} for side in (node.parts, others))
-        letters = {label.partition("_")[0] for label in ours | theirs}
-        if ours == theirs or len(letters) > 1:
-            return node
-        return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)  # `x_1=1, x_2=2` and `x=1, x=2`
-    if all(labelled):
-        ordered = sorted(node.parts, key=lambda part: part.parts[0].text)
-        values = tuple(part.parts[-1] for part in ordered)
-        different = len({part.parts[0].text for part in node.parts}) == len(node.parts)
-        letters = {part.parts[0].text.partition("_")[0] for part in node.parts}
-        ordered_names = different and len(letters) == len(node.parts)
-        return Node("tuple" if ordered_names else "list", values, "," if not ordered_names else "")
-    if labelled[0] and not any(labelled[1:]):
-        return node._replace(parts=(node.parts[0].parts[-1], *node.parts[1:]))
-    return node
 
 
 # Collections
@@ -267,6 +189,9 @@ def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
 
 
 def _same_matrices(given: Node, known: Node) -> bool:
+    if given.text == known.text == "cases" and given.kind == known.kind and len(given.parts) == len(known.parts):
+        rows = [[Node("tuple", row.parts) for row in side.parts] for side in (given, known)]
+        return _same_members(rows[0], rows[1])
     return (
         given.kind == known.kind
         and given.text == known.text
@@ -317,7 +242,8 @@ def _same_sets(given: Node, known: Node) -> bool:
     except Unknown:
         pass
     if given.kind == known.kind == "list":
-        return _same_members(list(given.parts), list(known.parts))
+        either = ["or" in side.text.split() for side in (given, known)]
+        return either[0] == either[1] and _same_members(list(given.parts), list(known.parts))
     if given.kind == known.kind == "relation":
         return _same_relations(given, known)
     pair = ("interval", "tuple")

@@ -12,8 +12,10 @@ from typing import Any
 import mpmath
 from mpmath import mp
 
-from .tokens import Node
-from .values import DIGITS, NotExact, Undefined, equal_values, evaluate, exact, names, nodes, real_value
+from .evaluator import evaluate
+from .exact import NotExact, Undefined, exact
+from .tokens import Node, names, nodes
+from .values import DIGITS, equal_values, real_value
 
 ROUNDED_DIGITS = 6
 """Decimals, and significant digits, that a rounded decimal must have to stand for an exact value."""

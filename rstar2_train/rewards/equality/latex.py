@@ -7,66 +7,23 @@ Standard library only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from fractions import Fraction
 
-from .tokens import FUNCTIONS, Lexer, Node, ParseError, Token, names
+from .commands import FRACTIONS, CommandParser, integer
+from .tokens import Lexer, Node, ParseError, Token, names
 
-_GREEK = names(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi",
-    "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell nabla aleph wp",
-)
-_ANALYSIS = names("int iint iiint oint sum prod lim limsup liminf sup inf bigoplus coprod")
-_ACCENTS = names("bar overline hat widehat tilde widetilde vec overrightarrow underline mathcal mathscr mathfrak")
-_FRACTIONS = names("frac dfrac tfrac cfrac")
-_BINOMIALS = names("binom dbinom tbinom")
-_SETS = {"mathbb", "Bbb"}
 _RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "~", "\\in", "\\equiv", "\\to"])
 _FUNCTION_LETTERS = frozenset("fFhH")
 """Letters that are a function when an argument in parentheses follows; another letter is a factor."""
 
 
-class Unsupported(ParseError):
-    """The text has an operator that this parser does not read: an integral, a sum, a limit."""
-
-
-class Parser:
+class Parser(CommandParser):
     """Builds the tree of a list of tokens by recursive descent."""
-
-    def __init__(self, tokens: list[Token], tight: bool) -> None:
-        self.tokens, self.at, self.bars, self.tight = tokens, 0, 0, tight
-
-    @property
-    def token(self) -> Token:
-        """The next token."""
-        return self.tokens[self.at]
-
-    def take(self) -> Token:
-        """Return the next token and move on."""
-        token = self.token
-        self.at += token.kind != "end"
-        return token
-
-    def is_sign(self, *texts: str) -> bool:
-        """Return whether the next token is one of these signs."""
-        return self.token.kind == "sign" and self.token.text in texts
-
-    def skip(self, *texts: str) -> bool:
-        """Skip one of these signs; return whether it was there."""
-        matches = self.is_sign(*texts)
-        self.at += matches
-        return matches
-
-    def expect(self, *texts: str) -> str:
-        """Take one of these signs. Raises ParseError."""
-        if not self.is_sign(*texts):
-            raise ParseError(f"expected {' or '.join(texts)}, found {self.token.text!r}")
-        return self.take().text
 
     def answer(self) -> Node:
         """Parse everything."""
         node = self.sequence()
+        node = self._over(node)
         if self.token.kind != "end":
             raise ParseError(f"unexpected {self.token.text!r}")
         return node
@@ -132,20 +89,22 @@ class Parser:
     def product(self) -> Node:
         """Parse factors with and without signs between them, from left to right."""
         if self.is_sign("+", "-", "\\pm", "\\mp"):
-            return self._signed()
-        node, plain = self._mixed_number()
+            sign = self.take().text
+            rest = self.product()
+            return rest if sign == "+" else Node("neg", (rest,)) if sign == "-" else Node("pm", (rest,), sign[1:])
+        node, plain = self.mixed_number()
         while True:
             if self.skip("*"):
                 node, plain = Node("mul", (node, self._signed())), False
             elif self.skip("/"):
                 divisor = self._signed()
                 while self.tight and self.starts_factor():
-                    divisor = Node("mul", (divisor, self._mixed_number()[0]))
+                    divisor = Node("mul", (divisor, self.mixed_number()[0]))
                 node, plain = Node("div", (node, divisor)), False
             elif self.starts_factor():
                 if self.token.kind == "number" and (plain or node.kind == "div"):
                     raise ParseError("a number directly after another one")
-                factor, plain = self._mixed_number()
+                factor, plain = self.mixed_number()
                 node = Node("mul", (node, factor))
             else:
                 return node
@@ -158,13 +117,13 @@ class Parser:
             sign = self.take().text[1:]
             return Node("pm", (self._signed(),), sign)
         self.skip("+")
-        return self._mixed_number()[0]
+        return self.mixed_number()[0]
 
-    def _mixed_number(self) -> tuple[Node, bool]:
+    def mixed_number(self) -> tuple[Node, bool]:
         """Parse a factor; an integer before a proper fraction of integers is a mixed number."""
         integer = self.token.kind == "number" and self.token.text.isdigit()
         node = self.factor()
-        fraction = self.token.kind == "command" and self.token.text in _FRACTIONS
+        fraction = self.token.kind == "command" and self.token.text in FRACTIONS
         if integer and node.kind == "number" and fraction:
             start = self.at
             part = self.factor()
@@ -203,7 +162,7 @@ class Parser:
                 node = Node("call", (node,), "factorial")
             elif self.is_sign("%"):
                 self.take()
-                node = Node("div", (node, _integer(100)))
+                node = Node("div", (node, integer(100)))
             elif self.is_sign("\\degree"):
                 self.take()
                 node = Node("degree", (node,))
@@ -240,18 +199,23 @@ class Parser:
         token = self.token
         if token.kind == "number" and not whole_number and len(token.text) > 1 and token.text.isdigit():
             rest = token.text[1:]
-            self.tokens[self.at] = Token("number", rest, _integer(int(rest)))
-            return _integer(int(token.text[0]))
+            self.tokens[self.at] = Token("number", rest, integer(int(rest)))
+            return integer(int(token.text[0]))
         return self.operand()
+
+    def _over(self, top: Node) -> Node:
+        r"""Parse `\over 6` or `\choose 3` after its first part; return that part if none follows."""
+        if self.token.kind != "command" or self.token.text not in ("over", "choose"):
+            return top
+        if self.take().text == "over":
+            return Node("div", (top, self.sequence()))
+        return Node("call", (top, self.sequence()), "binom")
 
     def group(self, closing: str) -> Node:
         """Parse the content of a group up to its closing brace."""
         bars, self.bars = self.bars, 0
         node = self.sequence()
-        if self.token.kind == "command" and self.token.text in ("over", "choose"):
-            command = self.take().text
-            rest = self.sequence()
-            node = Node("div", (node, rest)) if command == "over" else Node("call", (node, rest), "binom")
+        node = self._over(node)
         self.expect(closing)
         self.bars = bars
         return node._replace(kind="set") if node.kind == "list" and closing == "}" else node
@@ -322,7 +286,7 @@ class Parser:
             token = self.take()
             if token.kind == "number" and len(token.text) > 1 and token.text.isdigit():
                 self.at -= 1
-                self.tokens[self.at] = Token("number", token.text[1:], _integer(int(token.text[1:])))
+                self.tokens[self.at] = Token("number", token.text[1:], integer(int(token.text[1:])))
                 return token.text[0]
             return token.text
         texts, depth = [], 1
@@ -354,6 +318,9 @@ class Parser:
         if self.is_sign("("):
             start = self.at
             arguments = self.operand()
+            known = self._known_function(full, arguments)
+            if known:
+                return known
             several = arguments.kind == "tuple"
             zero = arguments.kind == "number" and arguments.number == 0
             if several or zero or primes or text in _FUNCTION_LETTERS:
@@ -363,6 +330,17 @@ class Parser:
                 return Node("apply", inner, full)
             self.at = start
         return Node(kind if full == text else "name", text=full)
+
+    @staticmethod
+    def _known_function(name: str, argument: Node) -> Node | None:
+        r"""Return the node of `\Gamma(n)`, `\zeta(3)` or `\varphi(10)`; None for other names and arguments."""
+        if argument.kind in ("tuple", "interval"):
+            return None
+        if name == "\\Gamma" or (name == "\\zeta" and not names(argument)):
+            return Node("call", (argument,), name[1:])
+        if name == "\\phi" and argument.kind == "number" and argument.decimals is None:
+            return Node("call", (argument,), "totient")
+        return None
 
     def _primes(self, take: bool = False) -> int:
         """Return the number of primes in the exponent that follows."""
@@ -376,172 +354,6 @@ class Parser:
         if take:
             self.at = at + braced
         return count
-
-    def command(self, name: str) -> Node:
-        """Parse a command with its arguments."""
-        if name in FUNCTIONS:
-            return self.function(name)
-        if name in _FRACTIONS:
-            return self._derivative() or Node("div", (self.argument(), self.argument()))
-        if name in _BINOMIALS:
-            return Node("call", (self.argument(), self.argument()), "binom")
-        if name in _GREEK:
-            return self.name("\\" + name)
-        if name in _ACCENTS or name in ("dot", "ddot", "boxed", "fbox"):
-            return self._accent(name)
-        if name in _SETS:
-            letter = self.argument()
-            return Node("reals") if letter.text == "R" else Node("name", text=f"\\mathbb{letter.text}")
-        if name.startswith("\\begin "):
-            return self._environment(name.removeprefix("\\begin "))
-        if name in _ANALYSIS or name == "partial":
-            raise Unsupported(f"\\{name}")
-        simple = {
-            "pi": Node("constant", text="pi"),
-            "infty": Node("infinity"),
-            "emptyset": Node("empty"),
-            "varnothing": Node("empty"),
-            "imath": Node("constant", text="i"),
-            "R": Node("reals"),
-        }
-        if name in simple:
-            return simple[name]
-        if name in ("lfloor", "lceil"):
-            node = self.sum()
-            if self.take().text != ("rfloor" if name == "lfloor" else "rceil"):
-                raise ParseError(f"\\{name} without its end")
-            return Node("call", (node,), "floor" if name == "lfloor" else "ceil")
-        if name[:-1] in FUNCTIONS or name[:-1] in _GREEK or name[:-1] == "pi":
-            self.tokens.insert(self.at, Token("letter", name[-1]))  # `\sinx`
-            return self.command(name[:-1])
-        raise ParseError(f"unknown command \\{name}")
-
-    def _accent(self, name: str) -> Node:
-        inner = self.argument()
-        if name in ("boxed", "fbox"):
-            return inner
-        if name in ("dot", "ddot"):
-            if inner.kind != "name":
-                raise ParseError(f"\\{name} of an expression")
-            base, _, subscript = inner.text.partition("_")
-            primes = "'" * (1 if name == "dot" else 2)
-            node = self.name(base + ("_" + subscript if subscript else ""))
-            return node._replace(text=node.text + primes)
-        return self.name(f"{'bar' if name == 'overline' else name} {_flat(inner)}")
-
-    def _derivative(self) -> Node | None:
-        r"""Parse `\frac{dy}{dx}` and `\frac{d^2y}{dx^2}` as a name; return None for other fractions."""
-        start = self.at
-        sides: list[list[Token]] = []
-        for _ in range(2):
-            if not self.skip("{"):
-                break
-            side, depth = [], 1
-            while depth and self.token.kind != "end":
-                token = self.take()
-                depth += (token == Token("sign", "{")) - (token == Token("sign", "}"))
-                if token.text not in ("{", "}"):
-                    side.append(token)
-            sides.append(side)
-        texts = ["".join("\\" * (token.text in _GREEK) + token.text for token in side) for side in sides]
-        marks = [re.match(r"d|partial", text) for text in texts]
-        if len(sides) == 2 and all(marks) and all(len(side) > 1 for side in sides):
-            top = re.fullmatch(r"(?:d|partial)(?:\^(\d))?([a-zA-Z\\]\w*)(?:\(\w\))?", texts[0])
-            bottom = re.fullmatch(r"d([a-zA-Z])(?:\^(\d))?", texts[1])
-            if top and bottom:
-                return Node("name", text=top[2] + "'" * int(top[1] or 1))
-            if top and texts[1].startswith("partial"):
-                return Node("name", text=f"{texts[0]}/{texts[1]}")
-        self.at = start
-        return None
-
-    def function(self, name: str) -> Node:
-        """Parse the exponent, the base and the argument of a known function."""
-        exponent: Node | None = None
-        base: Node | None = None
-        if name == "sqrt":
-            return self._root()
-        while self.is_sign("^", "_"):
-            if self.take().text == "^":
-                exponent = self.argument(whole_number=True)
-            else:
-                base = self.argument(whole_number=self._starts_operand(self.at + 1))  # `\\log_10 5`, but `\\log_23`
-        if not (self.is_sign("(", "[", "{", "|", "-", "+") or self.starts_factor()):
-            return Node("text", text=name)  # the word `max`
-        if self.is_sign("(", "[", "{", "|"):
-            inner = self.operand()
-        elif self.is_sign("-", "+"):
-            inner = Node("neg", (self._implicit_product(),)) if self.take().text == "-" else self._implicit_product()
-        else:
-            inner = self._implicit_product()
-        parts = inner.parts if inner.kind in ("tuple", "set") else (inner,)
-        if name == "lg":
-            name, base = "log", _integer(10)
-        if exponent is not None and _is_minus_one(exponent) and "arc" + name in FUNCTIONS:
-            return Node("call", parts, "arc" + name)
-        node = Node("call", (*parts, base) if base is not None else parts, name)
-        return node if exponent is None else Node("pow", (node, exponent))
-
-    def _starts_operand(self, at: int) -> bool:
-        """Return whether the token at a position starts the argument of a function."""
-        token = self.tokens[min(at, len(self.tokens) - 1)]
-        return token.kind not in ("sign", "end") or token.text in ("(", "[", "{", "|", "^")
-
-    def _implicit_product(self) -> Node:
-        """Parse the argument of a function without parentheses: factors up to a sign or another function."""
-        node = self._mixed_number()[0]
-        while self.starts_factor() and not (self.token.kind == "command" and self.token.text in FUNCTIONS):
-            if self.is_sign("(", "[", "|"):
-                break
-            node = Node("mul", (node, self._mixed_number()[0]))
-        return node
-
-    def _root(self) -> Node:
-        index = _integer(2)
-        if self.skip("["):
-            index = self.sum()
-            self.expect("]")
-        inner = self.operand() if self.is_sign("(") else self.argument()
-        return Node("root", (inner, index))
-
-    def _environment(self, name: str) -> Node:
-        """Parse a matrix, cases, or an aligned list of statements."""
-        rows: list[Node] = []
-        cells: list[Node] = []
-        while True:
-            if self.token.kind == "command" and self.token.text == f"\\end {name}":
-                self.take()
-                if cells:
-                    rows.append(Node("row", tuple(cells)))
-                break
-            if self.skip("\\\\"):
-                rows.append(Node("row", tuple(cells)))
-                cells = []
-            elif not self.skip("&", ","):
-                cells.append(self.statement())
-        if name == "vmatrix":
-            return Node("call", (Node("matrix", tuple(rows), "matrix"),), "det")
-        if name.endswith("matrix") or name == "array":
-            return Node("matrix", tuple(rows), "matrix")
-        if name in ("cases", "aligned", "align", "gathered"):
-            statements = [row.parts[0] for row in rows if len(row.parts) == 1 and row.parts[0].kind == "relation"]
-            if 1 < len(statements) == len(rows):
-                return Node("list", tuple(statements), " ".join(["and"] * (len(rows) - 1)))
-            return Node("matrix", tuple(rows), "cases")
-        raise ParseError(f"unknown environment {name}")
-
-
-def _integer(value: int) -> Node:
-    return Node("number", number=Fraction(value))
-
-
-def _is_minus_one(node: Node) -> bool:
-    return node.kind == "neg" and node.parts[0] == _integer(1)
-
-
-def _flat(node: Node) -> str:
-    """Return the names of a node as one text."""
-    return node.text + "".join(_flat(part) for part in node.parts) + (str(node.number) if node.kind == "number" else "")
 
 
 def _bracketed(opening: str, node: Node, closing: str) -> Node:

@@ -13,9 +13,20 @@ _DERIVED = re.compile(
 )
 BASE_10 = re.compile(r"\\?log\s*_\s*\{?\s*10(?!\d)|\\lg(?![a-zA-Z])")
 COMMON_LOG = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
+_LETTERS = "jklmnpqrst"
+"""Letters that a text may declare as an integer parameter."""
+_INTEGERS = (
+    rf"(?P<letter>[{_LETTERS}])\s*\\in\s*\\(?:mathbb|mathbf|Bbb)\s*\{{?\s*(?P<set>[ZN])\s*\}}?"
+    r"(?P<part>\s*[\^_]\s*(?:\{[^{}]*\}|[+*\d]))?"
+)
 _INTEGER_PARAMETER = re.compile(
-    r"(.*?\S)\s*(?:[,;(]|\\(?:text|mbox)\s*\{[^{}]*\}|\s)\s*(?:\\(?:text|mbox)\s*\{[^{}]*\}\s*)?"
-    r"([k-n])\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?\s*[ZN]\s*\}?\s*\)?",
+    r"(?P<body>.*?\S)\s*(?:[,;(]|\\forall|\\(?:text|mbox)\s*\{[^{}]*\}|\s)\s*"
+    rf"(?:\\forall\s*|\\(?:text|mbox)\s*\{{[^{{}}]*\}}\s*)?{_INTEGERS}\s*\)?",
+    re.DOTALL,
+)
+_PARAMETER_SET = re.compile(
+    rf"(?:[a-z]\s*\\in\s*)?(?:\\\{{|\\lbrace)\s*(?:[a-z]\s*(?::|\|\s|\\mid)\s*)?(?P<body>[^:|]*?\S)\s*(?::|\||\\mid|,)\s*"
+    rf"{_INTEGERS}\s*(?:\\\}}|\\rbrace)",
     re.DOTALL,
 )
 _FONTED = r"\\(?:mathbf|hat|vec|boldsymbol|bm|widehat|overrightarrow)\s*"
@@ -43,17 +54,22 @@ def without_arguments(*texts: str) -> list[str]:
     return result
 
 
-def with_one_parameter(answer: str, gold: str) -> tuple[str, str]:
-    r"""Return the texts without `, k\in\mathbb{Z}`, with the gold answer's letter if one declares it."""
-    matches = [_INTEGER_PARAMETER.fullmatch(text) for text in (answer, gold)]
+def with_one_parameter(answer: str, gold: str) -> tuple[str, str, tuple[str, str]]:
+    r"""Return the texts without `, k\in\mathbb{Z}`, with the gold answer's letter if one declares it.
+
+    The last value has the set that each text declares: `Z`, `N` (a part of the integers), or empty.
+    """
+    texts = (answer, gold)
+    matches = [_PARAMETER_SET.fullmatch(text) or _INTEGER_PARAMETER.fullmatch(text) for text in texts]
     if not any(matches):
-        return answer, gold
-    answer, gold = (match[1] if match else text for match, text in zip(matches, (answer, gold), strict=True))
-    used = [set(re.sub(r"\\[a-zA-Z]+", "", text)).intersection("klmn") for text in (answer, gold)]
+        return answer, gold, ("", "")
+    answer, gold = (match["body"] if match else text for match, text in zip(matches, texts, strict=True))
+    first, second = ("" if match is None else "N" if match["part"] else match["set"] for match in matches)
+    used = [set(re.sub(r"\\[a-zA-Z]+", "", text)).intersection(_LETTERS) for text in (answer, gold)]
     if len(used[0]) == len(used[1]) == 1:
         (given,), (known,) = used
         answer = re.sub(rf"(\\[a-zA-Z]+)|{given}", lambda match: match[1] or known, answer)
-    return answer, gold
+    return answer, gold, (first, second)
 
 
 def with_unit_vectors(answer: str, gold: str) -> tuple[str, str]:

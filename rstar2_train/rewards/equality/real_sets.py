@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import mpmath
 from mpmath import mp
 
+from .exact import Unknown
 from .expressions import substituted
-from .tokens import Node
-from .values import DIGITS, Unknown, names, real_value
+from .tokens import Node, names
+from .values import DIGITS, real_value
 
 TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 """Sign of an inequality -> the sign with both sides exchanged."""
@@ -136,7 +137,7 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
     at = letters[0]
     expression = node.parts[at]
     absolute = expression.kind == "call" and expression.text == "abs"
-    slope, offset = _linear(expression.parts[0] if absolute else expression)
+    slope, offset = linear(expression.parts[0] if absolute else expression)
     result = _REALS
     for index, operator in enumerate(operators):
         if index not in (at - 1, at):
@@ -163,7 +164,7 @@ def _relation(node: Node, letter: str | None) -> list[RealInterval]:
         return _merged([_scaled(_shifted(part, -offset), 1 / slope) for part in result])
 
 
-def _linear(node: Node) -> tuple[Any, Any]:
+def linear(node: Node) -> tuple[Any, Any]:
     """Return slope and offset of an expression in its only letter. Raises Unknown if it is not linear."""
     if node.kind == "name":
         return mp.mpf(1), mp.mpf(0)

@@ -6,13 +6,13 @@ r"""Rewrites trees into the shape of the other answer: vectors, matrices, plus-m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
 from .expressions import substituted
 from .notations import VECTOR
-from .tokens import Node
-from .values import names, nodes
+from .tokens import Node, names, nodes
 
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
@@ -33,8 +33,15 @@ def defined_function(node: Node) -> tuple[str, str] | None:
     if not is_equation(node) or len(node.parts) != 2:
         return None
     left = node.parts[0]
-    if left == Node("name", text="y"):
-        return "y", ""
+    if left.kind == "name" and left.text in ("y", "f", "g", "h"):
+        return left.text, ""
+    indexed = re.fullmatch(r"(\w+_)([i-n])", left.text) if left.kind == "name" else None
+    if indexed:
+        return indexed[1], indexed[2]
+    if left.kind == "mul" and left.parts[0].kind == "pow" and left.parts[1].kind == "name":
+        base, exponent = left.parts[0].parts
+        if base.text in ("f", "g", "h") and exponent == Node("neg", (_number(True),)):
+            return f"{base.text}^-1", left.parts[1].text
     if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
         return left.text, left.parts[0].text
     if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"] and left.parts[0].text == "y":
@@ -88,7 +95,9 @@ def _number(value: int) -> Node:
 
 
 def as_matrix(node: Node) -> Node:
-    r"""Return the matrix that is written as a number times a matrix."""
+    r"""Return the matrix that is written as a number times a matrix, or as a transposed one."""
+    if node.kind == "pow" and node.parts[1] == Node("name", text="T"):
+        return _transposed(node.parts[0])
     operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
     if (
         node.kind not in ("mul", "neg", "div")
@@ -104,6 +113,23 @@ def as_matrix(node: Node) -> Node:
     return operands[0]._replace(parts=tuple(rows))
 
 
+def _transposed(node: Node) -> Node:
+    if node.kind == "tuple":
+        return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
+    if node.kind != "matrix" or node.text != "matrix" or len({len(row.parts) for row in node.parts}) != 1:
+        return node
+    columns = zip(*(row.parts for row in node.parts), strict=True)
+    return node._replace(parts=tuple(Node("row", column) for column in columns))
+
+
+def components(node: Node) -> Node:
+    """Return the tuple of the cells of a matrix with one row or one column; other nodes unchanged."""
+    if node.kind != "matrix" or node.text != "matrix":
+        return node
+    cells = tuple(cell for row in node.parts for cell in row.parts)
+    return Node("tuple", cells) if len(cells) == max(len(node.parts), len(node.parts[0].parts)) > 1 else node
+
+
 def as_column(node: Node) -> Node:
     r"""Return the column vector that is written as `\binom{1}{2}`."""
     if node.kind != "call" or node.text != "binom":
@@ -112,10 +138,12 @@ def as_column(node: Node) -> Node:
 
 
 def with_binomials(node: Node) -> Node:
-    """Return a tree with binomial coefficients for `C(10,3)`."""
+    """Return a tree with binomial coefficients for `C(10,3)`, and with the number of permutations for `P(5,2)`."""
     parts = tuple(with_binomials(part) for part in node.parts)
     if node.kind == "apply" and node.text == "C" and len(parts) == 2:
         return Node("call", parts, "binom")
+    if node.kind == "apply" and node.text == "P" and len(parts) == 2 and all(part.kind == "number" for part in parts):
+        return Node("call", parts, "permutations")
     return node._replace(parts=parts)
 
 

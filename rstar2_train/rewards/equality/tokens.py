@@ -6,7 +6,7 @@ Numbers are read here: thousands marks, repeated decimals, powers of ten. Standa
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -36,6 +36,20 @@ class Node(NamedTuple):
     """Decimals of a number that was written as a decimal, less its power of ten; None for other nodes."""
 
 
+def nodes(node: Node) -> Iterator[Node]:
+    """Yield a tree's nodes."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack += current.parts
+
+
+def names(node: Node) -> set[str]:
+    """Return the names in a tree, unknown functions included."""
+    return {part.text for part in nodes(node) if part.kind in ("name", "text", "apply")}
+
+
 class Token(NamedTuple):
     """A token: `kind` is number, letter, word, command, sign or end."""
 
@@ -45,12 +59,12 @@ class Token(NamedTuple):
     """The value of a number."""
 
 
-def names(*texts: str) -> frozenset[str]:
-    """Return the names in texts with blanks between them."""
+def word_set(*texts: str) -> frozenset[str]:
+    """Return the words in texts with blanks between them."""
     return frozenset(" ".join(texts).split())
 
 
-FUNCTIONS = names(
+FUNCTIONS = word_set(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch arsinh arcosh",
     "artanh ln log lg exp cis sqrt max min gcd lcm det arg Re Im sgn",
 )
@@ -58,13 +72,13 @@ _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc"
 _ALIASES |= {"arctg": "arctan", "arcsinh": "arsinh", "arccosh": "arcosh", "arctanh": "artanh", "sign": "sgn"}
 _BARE = sorted(FUNCTIONS - {"arg", "Re", "Im", "det", "lg", "sgn"}, key=len, reverse=True)
 _VARIANTS = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho", "varsigma": "sigma"}
-_SKIPPED = names(
+_SKIPPED = word_set(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle",
     "scriptstyle limits nolimits quad qquad thinspace enspace angle measuredangle triangle square therefore because",
     ", ; : ! $ mathstrut strut rm bf it hfill",
 ) | {" "}
-_FONTS = names("mathrm mathbf mathit mathsf mathtt mathnormal boldsymbol bm pmb operatorname")
-_TEXTS = names("text textbf textit textrm textsf textnormal mbox hbox")
+_FONTS = word_set("mathrm mathbf mathit mathsf mathtt mathnormal boldsymbol bm pmb operatorname")
+_TEXTS = word_set("text textbf textit textrm textsf textnormal mbox hbox")
 _SIGNS = {
     "cdot": "*", "times": "*", "ast": "*", "bullet": "*", "div": "/", "pm": "\\pm", "mp": "\\mp",
     "lbrace": "\\{", "rbrace": "\\}", "{": "\\{", "}": "\\}", "lbrack": "[", "rbrack": "]",
@@ -154,7 +168,7 @@ class Lexer:
                 self._sign("&")
         elif character in _UNICODE:
             self._sign(_UNICODE[character])
-        elif self.text[at : at + 2] in ("<=", ">=", "!="):
+        elif self.text[at : at + 2] in ("<=", ">=", "!=") and not self._is_factorial(at):
             self._sign(self.text[at : at + 2])
             return at + 2
         elif character in "+-*/^_!'|=<>,;:()[]{}%":
@@ -164,6 +178,10 @@ class Lexer:
         else:
             raise ParseError(f"unknown character {character!r}")
         return at + 1
+
+    def _is_factorial(self, at: int) -> bool:
+        """Return whether the sign after a digit or a group is a factorial: `5!=120`."""
+        return self.text[at] == "!" and bool(re.match(r"[\d)}]", self.text[max(at - 1, 0) : at]))
 
     def _command(self, at: int) -> int:
         match = _COMMAND.match(self.text, at)
@@ -229,9 +247,9 @@ class Lexer:
         """Read a number with thousands marks, a repeated part, or a power of ten."""
         match = _GROUPED.match(self.text, at)
         nested = bool(self.brackets) and self.brackets[-1] != "{"
-        if match is None and not nested:
+        if match is None:
             match = _COMMAS.match(self.text, at)
-            if match and not self.commas and ",0" not in match[0]:
+            if match and (nested or not self.commas) and ",0" not in match[0]:
                 match = None
         match = match or _DIGITS.match(self.text, at)
         assert match is not None

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rstar2_train.rewards.equality.check import verdict
-from rstar2_train.rewards.equality.latex import Unsupported, parse
+from rstar2_train.rewards.equality.commands import Unsupported
+from rstar2_train.rewards.equality.exact import exact
+from rstar2_train.rewards.equality.latex import parse
 from rstar2_train.rewards.equality.tokens import ParseError
-from rstar2_train.rewards.equality.values import Undecided, equal_values, exact
+from rstar2_train.rewards.equality.values import Undecided, equal_values
 
 EQUAL = [
     (r"2\frac{3}{8}", "19/8"),
@@ -94,8 +96,58 @@ EQUAL = [
     ("a=1/b", "ab=1"),
     (r"\frac1a+\frac1b=\frac1c", "bc+ac=ab"),
     (r"y=\frac{2}{x-1}", "(x-1)y=2"),
+    (r"2k\pi", r"2n\pi"),
+    (r"\frac{(4n+1)\pi}{4}", r"\frac{\pi}{4}+k\pi"),
+    (r"2k-1, k\in\mathbb{Z}", r"2n+1, n\in\mathbb{Z}"),
+    (r"\{5k-2 : k\in\mathbb{Z}\}", r"5n+3, n\in\mathbb{Z}"),
+    (r"\frac{\pi}{3}+2k\pi, \frac{4\pi}{3}+2k\pi, k\in\mathbb{Z}", r"\frac{\pi}{3}+n\pi, n\in\mathbb{Z}"),
+    ("n=7k+3", r"n\equiv3\pmod 7"),
+    (r"n\equiv 1\pmod 2", r"n\equiv 1,3\pmod 4"),
+    (r"x\equiv\pm1\pmod5", r"x\equiv 1,4\pmod 5"),
+    ("y=Ae^{2x}", "y=Ce^{2x}"),
+    ("Ae^x+Be^{-x}", "y=C_1e^{-x}+C_2e^x"),
+    (r"x(t)=A\cos\omega t+B\sin\omega t", r"x(t)=C_1\cos\omega t+C_2\sin\omega t"),
+    (r"\sin^2x+K", r"-\frac12\cos 2x+C"),
+    ("f(x)=kx", "f(x)=cx"),
+    ("x^2+y^2=K", "x^2+y^2=C"),
+    (r"\begin{pmatrix}3\\-4\end{pmatrix}", "(3,-4)"),
+    ("(2,-1)", r"\begin{pmatrix}2\\-1\end{pmatrix}"),
+    (r"\begin{pmatrix}2&-1\end{pmatrix}^T", r"\begin{pmatrix}2\\-1\end{pmatrix}"),
+    (r"\zeta(2)", r"\frac{\pi^2}{6}"),
+    (r"\Gamma(\frac12)", r"\sqrt{\pi}"),
+    (r"\Gamma(n+1)", "n!"),
+    ("P(5,2)", "20"),
+    (r"\varphi(10)", "4"),
+    ("1000", "(1,000)"),
+    (r"\frac12\text{ or }0.5", r"\frac12"),
+    (r"\pi\over 6", r"\frac{\pi}{6}"),
 ]
 DIFFERENT = [
+    (r"2r\pi", r"2n\pi"),
+    (r"n\pi", r"(n-2)\pi"),
+    ("2n-1", "2n+1"),
+    (r"2n+1, n\in\mathbb{N}", r"2n+1, n\in\mathbb{Z}"),
+    (r"4n+1, n\in\mathbb{Z}", r"2n+1, n\in\mathbb{Z}"),
+    (r"2n^2+1, n\in\mathbb{Z}", r"2n+1, n\in\mathbb{Z}"),
+    ("n=3k+7", r"n\equiv3\pmod 7"),
+    ("m=7k+3", r"n\equiv3\pmod 7"),
+    (r"n\equiv 1\pmod 4", r"n\equiv 1,3\pmod 4"),
+    (r"\frac12AV^2", r"\frac12CV^2"),
+    ("y=Axe^{2x}", "y=Ce^{2x}"),
+    ("y=Ae^{2t}", "y=Ce^{2x}"),
+    ("y=C_1e^x+C_1e^{-x}", "y=C_1e^{-x}+C_2e^x"),
+    (r"\sin^2x", r"-\frac12\cos 2x+C"),
+    ("k=5", "c=5"),
+    ("y=mx+b", "y=mx+c"),
+    (r"\frac{C_2Q}{C_1+C_2}", r"\frac{C_1Q}{C_1+C_2}"),
+    ("x^2+y^2=1", "x^2+y^2=C"),
+    (r"\begin{pmatrix}-4\\3\end{pmatrix}", "(3,-4)"),
+    (r"\zeta(3)", r"\frac{\pi^2}{6}"),
+    ("P(2,5)", "20"),
+    (r"10\varphi", r"\varphi(10)"),
+    ("(1,0)", "(1,000)"),
+    (r"\frac12\text{ or }0.6", r"\frac12"),
+    (r"\frac12\text{ and }\frac12", r"\frac14"),
     ("1.41421357", r"\sqrt2"),
     (r"x\ne 1", r"x\ne\pm1"),
     (r"\begin{pmatrix}1&2\end{pmatrix}", r"2\begin{pmatrix}1&2\end{pmatrix}"),

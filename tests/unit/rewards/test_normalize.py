@@ -217,7 +217,7 @@ def test_normalize_accepts_any_text(text: str) -> None:
 
 FONTS = ["{}", r"\text{{ {} }}", r"\mathbf{{{}}}", r"\text{{\mathbf{{{}}}}}"]
 AROUND = ["${}$", r"\({}\)", "**{}**", "{}.", r" {} ", r"\displaystyle {}", '"{}"']
-NAMES = [(unit, name) for unit, names in UNITS.items() for name in names.split()]
+NAMES = [(unit, name) for unit, names in UNITS.items() for name in names.split() if unit not in ("am", "pm")]
 
 
 @given(st.integers(), st.sampled_from(FONTS), st.lists(st.sampled_from(AROUND), max_size=4, unique=True))

@@ -1,0 +1,121 @@
+"""Removes the labels of an answer: `x = 5`, `f(x) = 2x`, `m+n = 2+3 = 5`, `x = 1, y = 2`.
+
+`compare` calls it: a label is compared only if both answers have one.
+"""
+
+from __future__ import annotations
+
+from .exact import TooLarge, Undefined, Unknown
+from .expressions import substituted
+from .shapes import EQUALITIES, defined_function, has_signs, is_equation
+from .tokens import Node, names
+from .values import equal_values
+
+
+def _is_label(node: Node) -> bool:
+    """Return whether the left side of an equation only names the right one: `x`, `f(2)`, `a+b`, `(x,y)`."""
+    if node.kind in ("name", "apply", "text", "constant"):
+        return True
+    if node.kind == "mul":
+        first, second = node.parts
+        return _is_label(first) and (_is_label(second) or second.kind == "number")  # `P(2)`
+    if node.kind == "pow":
+        return _is_label(node.parts[0])
+    if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
+        parts = node.parts[:1] if node.kind == "root" else node.parts
+        return all(_is_label(part) for part in parts) and bool(names(node))
+    return False
+
+
+def without_labels(node: Node, other: Node) -> Node:
+    """Return the value of `x = 5`, unless the other side is an equation too."""
+    if node.kind == "set" and other.kind != "set" and all(is_equation(part) for part in node.parts):
+        node = Node("list", node.parts, " ".join("," for _ in node.parts[1:]))
+    if node.kind == "list":
+        return _list_without_labels(node, other)
+    if (
+        node.kind == "set"
+        and len(node.parts) == 1
+        and node.parts[0].kind != "empty"
+        and other.kind not in ("set", "union", "difference", "builder")
+    ):
+        return node.parts[0]
+    if node.kind != "relation":
+        return node
+    operators = node.text.split()
+    if "~" in operators:
+        at = operators.index("~")
+        kept = at + 1 if at == 0 and _is_label(node.parts[0]) and names(node.parts[0]) else at
+        operators = ["=" if operator == "~" else operator for operator in operators[:kept]]
+        node = Node("relation", node.parts[: kept + 1], " ".join(operators)) if operators else node.parts[0]
+    if node.kind == "relation" and len(node.parts) > 2 and is_equation(other) and len(other.parts) == 2:
+        node = _shortened(node)
+    if node.kind != "relation" or is_equation(other) or not set(operators) <= EQUALITIES:
+        if operators == ["\\in"] and node.kind == "relation" and _is_label(node.parts[0]):
+            return node.parts[1]
+        return node
+    *labels, value = node.parts
+    if len(labels) == 1 and _is_label(value) and not _is_label(labels[0]) and value.kind == "name":
+        labels, value = [value], labels[0]  # `5 = x`
+    for label in labels:
+        if not _is_label(label) and not _equal_or_unknown(label, value):
+            return node
+    return value
+
+
+def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
+    """Return the right sides of `f(x)=2x` and `y=2x`, of `y(x)=2x`, and of `f(t)=2t`, with the same argument."""
+    if is_equation(given) and is_equation(known) and (has_signs(given) or has_signs(known)):
+        same_label = given.parts[0] == known.parts[0] and given.parts[0].kind == "name"
+        return (given.parts[-1], known.parts[-1]) if same_label else None
+    functions = [defined_function(side) for side in (given, known)]
+    if functions[0] is None or functions[1] is None or functions[0] == functions[1]:
+        return None
+    (name, argument), (other, theirs) = functions[0], functions[1]
+    if name != other and "y" not in (name, other):
+        return None
+    value = given.parts[1]
+    if argument and theirs and argument != theirs:
+        if theirs in names(value):
+            return None
+        value = substituted(value, {argument: Node("name", text=theirs)})
+    return value, known.parts[1]
+
+
+def _shortened(node: Node) -> Node:
+    """Return `x = 5` for `x = 2+3 = 5`."""
+    first, *middle, last = node.parts
+    if set(node.text.split()) <= EQUALITIES and all(_equal_or_unknown(part, last) for part in middle):
+        return Node("relation", (first, last), "=")
+    return node
+
+
+def _equal_or_unknown(label: Node, value: Node) -> bool:
+    try:
+        return equal_values(label, value)
+    except (Unknown, TooLarge, Undefined):
+        return False
+
+
+def _list_without_labels(node: Node, other: Node) -> Node:
+    """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
+    labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
+    others = other.parts if other.kind == "list" else ()
+    if not any(labelled):
+        return node
+    if all(labelled) and others and all(is_equation(part) for part in others):
+        ours, theirs = ({part.parts[0].text for part in side} for side in (node.parts, others))
+        letters = {label.partition("_")[0] for label in ours | theirs}
+        if ours == theirs or len(letters) > 1:
+            return node
+        return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)  # `x_1=1, x_2=2` and `x=1, x=2`
+    if all(labelled):
+        ordered = sorted(node.parts, key=lambda part: part.parts[0].text.lstrip("\\"))
+        values = tuple(part.parts[-1] for part in ordered)
+        different = len({part.parts[0].text for part in node.parts}) == len(node.parts)
+        letters = {part.parts[0].text.partition("_")[0] for part in node.parts}
+        ordered_names = different and len(letters) == len(node.parts)
+        return Node("tuple" if ordered_names else "list", values, "," if not ordered_names else "")
+    if labelled[0] and not any(labelled[1:]):
+        return node._replace(parts=(node.parts[0].parts[-1], *node.parts[1:]))
+    return node
