@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import functools
-import importlib.metadata
 import io
 import json
 import os
@@ -35,7 +33,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.forms import class_expressions, class_notations, class_numbers, class_structures
+from bench.forms import class_expressions, class_families, class_notations, class_numbers, class_structures
 from bench.forms.algebra import ALGEBRA
 from bench.forms.form import GENERIC
 from bench.forms.generated import CLASSES, generated
@@ -44,8 +42,8 @@ from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
 from bench.provenance import describe_commit
+from bench.verify_baseline import BaselineCache, accepted_by_math_verify
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.sandbox.rootfs import cache_folder
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verdict import Verdict
 from rstar2_train.rewards.verify import score, verify
@@ -54,7 +52,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
 """The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
-CLASS_MODULES = (class_numbers, class_expressions, class_structures, class_notations)
+CLASS_MODULES = (class_numbers, class_expressions, class_structures, class_notations, class_families)
 """The modules that fill CLASSES."""
 MAX_FAILURES = 40
 """Maximum failures per form or class in the results."""
@@ -160,23 +158,6 @@ def read_golds(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def accepted_by_math_verify(answer: str, gold: str) -> bool:
-    """Return whether math-verify with its defaults accepts an answer."""
-    import math_verify
-
-    try:
-        return bool(math_verify.verify(_parsed(gold), math_verify.parse(f"${answer}$")))
-    except Exception:
-        return False
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(gold: str) -> list[Any]:
-    import math_verify
-
-    return math_verify.parse(f"${gold}$")
-
-
 def measure(chunk: Sequence[tuple[Case, bool]]) -> list[Outcome]:
     """Return the outcomes of some cases in a worker; the flag of a case is whether math-verify compares it too."""
     outcomes = []
@@ -186,25 +167,6 @@ def measure(chunk: Sequence[tuple[Case, bool]]) -> list[Outcome]:
         baseline = accepted_by_math_verify(case.answer, case.gold) if with_baseline else None
         outcomes.append(Outcome(verdict, process.seconds * 1000, baseline))
     return outcomes
-
-
-class BaselineCache:
-    """The verdicts of math-verify from earlier runs: a file with one JSON list per pair."""
-
-    def __init__(self) -> None:
-        self.path = cache_folder() / f"bench-math-verify-{importlib.metadata.version('math-verify')}.jsonl"
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        self.verdicts = {(gold, answer): accepted for gold, answer, accepted in map(json.loads, lines)}
-
-    def add(self, measured: Iterable[tuple[Case, Outcome]]) -> None:
-        """Save the new verdicts."""
-        new = {(case.gold, case.answer): out.baseline for case, out in measured if out.baseline is not None}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            for (gold, answer), accepted in new.items():
-                if (gold, answer) not in self.verdicts:
-                    file.write(json.dumps([gold, answer, accepted]) + "\n")
-        self.verdicts |= new
 
 
 def measure_all(all_cases: Sequence[Case], cache: BaselineCache, *, step: int, workers: int) -> list[Outcome]:
@@ -224,7 +186,9 @@ def measure_all(all_cases: Sequence[Case], cache: BaselineCache, *, step: int, w
     with ProcessPoolExecutor(workers) as pool:
         for chunk, part in zip(chunks, pool.map(measure, chunks), strict=True):
             outcomes += part
-            cache.add((case, outcome) for (case, _), outcome in zip(chunk, part, strict=True))
+            cache.add(
+                (case.gold, case.answer, outcome.baseline) for (case, _), outcome in zip(chunk, part, strict=True)
+            )
             if len(outcomes) % (20 * CHUNK) == 0:
                 print(f"{len(outcomes)} of {len(all_cases)}", file=sys.stderr, flush=True)
     return [

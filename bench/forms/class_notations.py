@@ -291,7 +291,7 @@ def _binomial(rng: random.Random) -> Pairs:
 
 @answer_class("integer parameter")
 def _parameter(rng: random.Random) -> Pairs:
-    a, b = rng.randint(2, 9), rng.randint(1, 9)
+    a, b = rng.choice([(a, b) for a in range(3, 10) for b in range(1, 10) if 2 * b % a and b % a])
     gold = rf"{a}k+{b}, k\in\mathbb{{Z}}"
     same = [
         f"{a}k+{b}",
