@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import Vendor
+from rstar2_train.api.stages import Stage
 from rstar2_train.planning.fit import ranks_of, trainer_step
 from rstar2_train.planning.layout import DEVICE_SHARE
 from rstar2_train.planning.memory import ENGINE_SHARE, trainer_memory
@@ -114,7 +115,12 @@ def visible_devices(
 
 
 def assign(
-    job: AgenticRLJob, devices: Sequence[Device], *, shape: ModelShape | None, trains: bool = True
+    job: AgenticRLJob,
+    devices: Sequence[Device],
+    *,
+    shape: ModelShape | None,
+    trains: bool = True,
+    pending: Sequence[Stage] | None = None,
 ) -> DeviceAssignment:
     """Return the devices of the trainer's ranks and of each engine: the ranks first, then one engine after the other.
 
@@ -126,6 +132,7 @@ def assign(
         devices: of this machine.
         shape: the model, for the division of a shared device; None if it is unknown.
         trains: whether the job's learning stages run here.
+        pending: the stages to run; default: all of the job. Without engines the trainer shares no device.
 
     Raises:
         DevicesError: if the devices do not suffice; the message names the fields and values that fit.
@@ -133,8 +140,9 @@ def assign(
     vendor = job.spec.accelerator.vendor
     if vendor == "None":
         return DeviceAssignment()
-    learning = [stage for stage in job.spec.stages if stage.learns and trains]
-    samples = any(stage.needs_engines for stage in job.spec.stages)
+    stages = job.spec.stages if pending is None else pending
+    learning = [stage for stage in stages if stage.learns and trains]
+    samples = any(stage.needs_engines for stage in stages)
     ranks = max((ranks_of(job, stage) for stage in learning), default=0)
     parallel = job.spec.rollout.tensor_parallel
     engines = job.spec.rollout.replicas if samples else 0
@@ -143,7 +151,7 @@ def assign(
         first = [ranks + at * parallel for at in range(engines)]
         return DeviceAssignment(vendor, tuple(ids[:ranks]), tuple(tuple(ids[at : at + parallel]) for at in first))
     if len(ids) == ranks == engines == parallel == 1:
-        return _share(job, devices[0], shape, ids[0])
+        return _share(job, devices[0], shape, ids[0], learning)
     raise DevicesError(_shortage(job, len(ids), ranks=ranks, engines=engines))
 
 
@@ -169,14 +177,15 @@ def _ids(vendor: Vendor, devices: Sequence[Device]) -> list[str]:
     return [device.id for device in devices]
 
 
-def _share(job: AgenticRLJob, device: Device, shape: ModelShape | None, number: str) -> DeviceAssignment:
+def _share(
+    job: AgenticRLJob, device: Device, shape: ModelShape | None, number: str, learning: Sequence[Stage]
+) -> DeviceAssignment:
     """Return the use of a single device by one rank and one engine, at the same time or by turns."""
     if shape is None or not device.memory_bytes:
         raise DevicesError(
             "spec.trainer and spec.rollout would share the only device, but the size of its memory or of the model is "
             "unknown: use a second device"
         )
-    learning = [stage for stage in job.spec.stages if stage.learns]
     peak = max(trainer_memory(shape, trainer_step(job, stage, shape)).total for stage in learning)
     trainer, contexts = PEAK_MARGIN * peak / device.memory_bytes, CONTEXT_BYTES / device.memory_bytes
     engine = round(1 - trainer - contexts, 3)

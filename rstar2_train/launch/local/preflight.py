@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.loader import ManifestError, read_manifest
 from rstar2_train.api.roles import ExecutorSpec, JudgeSpec, Vendor
 from rstar2_train.api.sources import sources
+from rstar2_train.api.stages import Stage
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import check
 from rstar2_train.data.problems import DataError
@@ -86,10 +87,13 @@ def resolve_sources(job: AgenticRLJob, *, manifest: Path, state: JobState) -> Ag
     return job
 
 
-def assign_devices(job: AgenticRLJob, *, trains: bool = True) -> DeviceAssignment:
+def assign_devices(
+    job: AgenticRLJob, *, trains: bool = True, pending: Sequence[Stage] | None = None
+) -> DeviceAssignment:
     """Return the devices of the trainer and of each engine; none for a job on the CPU.
 
-    `trains`: whether the job's learning stages run here. Raises PreflightError if the devices do not suffice.
+    `trains`: whether the job's learning stages run here; `pending`: the stages to run, default: all. Raises
+    PreflightError if the devices do not suffice.
     """
     if job.spec.accelerator.vendor == "None":
         return DeviceAssignment()
@@ -100,7 +104,7 @@ def assign_devices(job: AgenticRLJob, *, trains: bool = True) -> DeviceAssignmen
         shape = None
     try:
         devices = visible_devices(job.spec.accelerator.vendor, os.environ)
-        return assign(job, devices, shape=shape, trains=trains)
+        return assign(job, devices, shape=shape, trains=trains, pending=pending)
     except DevicesError as error:
         raise PreflightError(f"error: {error}") from error
 

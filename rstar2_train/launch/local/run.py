@@ -61,11 +61,11 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
             console.print("Preparing the packages of the sandbox ...", style="dim")
         packages = preflight.prepare_packages(job.spec.judge, state)
         stop_leftovers(state.children_file)
-        if any(stage for stage in job.spec.stages if not state.stage(stage.name).done):
+        if _pending(job, state):
             console.print("Preparing data and base model ...", style="dim")
         resolved = preflight.resolve_sources(job, manifest=manifest, state=state)
         resolved, notes = preflight.write_job(resolved, manifest=manifest, state=state)
-        devices = preflight.assign_devices(resolved)
+        devices = preflight.assign_devices(resolved, pending=_pending(resolved, state))
         if sentence := devices.shared_use():
             notes = [*notes, sentence]
         for note in notes:
@@ -96,7 +96,7 @@ class _LocalRun:
 
     async def main(self) -> int:
         """Run the stages that are not done, then print the report."""
-        pending = [stage for stage in self._job.spec.stages if not self._state.stage(stage.name).done]
+        pending = _pending(self._job, self._state)
         ending: Ending = "completed"
         if pending:
             ending = await self._run_pending(pending)
@@ -290,6 +290,11 @@ class _LocalRun:
 
     def _write_seconds(self) -> None:
         write_atomically(self._state.seconds_file, json.dumps(self._seconds))
+
+
+def _pending(job: AgenticRLJob, state: JobState) -> list[Stage]:
+    """Return the stages that are not done."""
+    return [stage for stage in job.spec.stages if not state.stage(stage.name).done]
 
 
 def _wait_for_metrics(state: Path) -> None:

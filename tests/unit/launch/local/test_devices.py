@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
 from rstar2_train.launch.local.devices import Device, DevicesError, assign, assign_engine, visible_devices
 from rstar2_train.planning.model_shape import read_shape
 
@@ -146,6 +147,19 @@ def test_devices_one_device_by_turns() -> None:
     overlapping.spec.grpo.max_staleness = 1
     with pytest.raises(DevicesError, match=r"set grpo\.maxStaleness to 0, so that they use it by turns"):
         assign(overlapping, devices(1, gigabytes=20), shape=shape)
+
+
+def test_devices_without_sampling_stages_are_the_trainers() -> None:
+    """If only stages without engines are pending, no engine runs that could share the device or sleep."""
+    shape = read_shape("Qwen3-0.6B")
+    made = job(tokensPerMicroBatch=8192)
+    sft = Stage.model_validate({"name": "sft", "type": "SFT", "sft": {"data": "d", "epochs": 1}})
+    made.spec.stages.append(sft)
+    assert assign(made, devices(1, gigabytes=24), shape=shape).by_turns
+    alone = assign(made, devices(1, gigabytes=24), shape=shape, pending=[sft])
+    assert (alone.trainer, alone.engines, alone.by_turns, alone.shared_use()) == (("0",), (), False, "")
+    assert "RSTAR2_DEVICE_SHARE" not in alone.trainer_environment()
+    assert assign(made, devices(1), shape=None, pending=[]).trainer == ()
 
 
 def test_devices_shared_device_too_small_is_an_error() -> None:
