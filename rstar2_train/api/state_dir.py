@@ -138,6 +138,11 @@ class JobState:
         return self.root / "children.json"
 
     @property
+    def turn_lock(self) -> Path:
+        """Lock file that the trainer holds in its turn, if trainer and engine use one GPU by turns."""
+        return self.root / "turn.lock"
+
+    @property
     def track(self) -> Path:
         """Directory of the tracking journal."""
         return self.root / "track"

@@ -26,9 +26,11 @@ from rstar2_train.planning.memory import ENGINE_SHARE
 from rstar2_train.utils.auth import ENGINE_TOKEN, secret_env
 from rstar2_train.utils.listening import usable_host
 from rstar2_train.utils.scratch_dir import scratch_dir
+from rstar2_train.utils.turn_lock import wait_until_released
 from rstar2_train.weights.transfer import BACKEND
 
 SERVED_NAME = "policy"
+WAITING = "the engine starts when the trainer leaves the GPU"
 _BYTES_PER_VALUE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -184,11 +186,17 @@ def _main() -> None:
         default=ENGINE_SHARE,
         help="share of each GPU's memory for the engine; less than the default if a trainer uses the same GPU",
     )
-    parser.add_argument("--sleep-mode", action="store_true", help="let the engine leave its GPU to the trainer")
+    parser.add_argument(
+        "--turn-lock",
+        type=Path,
+        help="lock of the trainer that uses the same GPU by turns: wait for it, then start with sleep mode",
+    )
     options = parser.parse_args()
     config_file = options.model / "config.json"
     try:
         read_token()
+        if options.turn_lock is not None:
+            wait_until_released(options.turn_lock, on_wait=lambda: print(WAITING, file=sys.stderr, flush=True))
         job = AgenticRLJob.model_validate_json(options.job.read_text(encoding="utf-8"))
         config = json.loads(config_file.read_text(encoding="utf-8"))
         needed = longest_sequence(job)
@@ -208,7 +216,7 @@ def _main() -> None:
             port=options.port,
             host=usable_host(options.host),
             memory_share=options.memory_share,
-            sleep_mode=options.sleep_mode,
+            sleep_mode=options.turn_lock is not None,
         )
         # vLLM does not delete its sockets. The engine holds the lock from now on, until it exits.
         sockets, lock = scratch_dir("rstar2-engine-")

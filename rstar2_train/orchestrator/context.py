@@ -74,7 +74,7 @@ class StageContext:
     def __post_init__(self) -> None:
         self.progress = Progress(stage=self.stage.name, attempt=self.attempt)
         shared = self.endpoints.engines if self.endpoints.share_device else ()
-        self.turns = DeviceTurns(shared, token=read_secret(ENGINE_TOKEN) or "")
+        self.turns = DeviceTurns(shared, token=read_secret(ENGINE_TOKEN) or "", lock=self.state.turn_lock)
 
     @property
     def folder(self) -> StageState:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from rstar2_train.api.contracts import StageFailed
@@ -18,6 +19,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_session import engine_session
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from rstar2_train.utils.turn_lock import TurnLock
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +32,12 @@ PATIENCE_SECONDS = 180.0
 class DeviceTurns:
     """The turns of one attempt. Without engines every method has no effect: each has devices of its own."""
 
-    def __init__(self, engines: Sequence[str] = (), *, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
-        """`engines`: base URLs of the engines on the trainer's device."""
+    def __init__(self, engines: Sequence[str], *, token: str, lock: Path, patience: float = PATIENCE_SECONDS) -> None:
+        """`engines`: base URLs of those on the trainer's device; `lock`: file of the lock that keeps them stopped."""
         self._engines = tuple(engines)
         self._token = token
         self._patience = patience
+        self._lock = TurnLock(lock)
         self._turn: Literal["trainer", "engines"] | None = None
         self._changing = asyncio.Lock()
         self.group: TrainerGroup | None = None
@@ -60,6 +63,7 @@ class DeviceTurns:
                 if not engines_failed:
                     raise
                 log.warning("%s", error)
+            await asyncio.to_thread(self._lock.acquire)
             if self.group is not None:
                 await asyncio.to_thread(self.group.unpark)
             self._turn = "trainer"
@@ -73,6 +77,7 @@ class DeviceTurns:
             started, self._turn = time.monotonic(), None
             if self.group is not None:
                 await asyncio.to_thread(self.group.park)
+            self._lock.release()
             await self._call(EngineClient.wake_up, patience=self._patience)
             self._turn = "engines"
             log.info("the device belongs to the engines, after %.1f s", time.monotonic() - started)

@@ -105,7 +105,7 @@ class Services:
         if self.devices.engine_share is not None:
             argv += ["--memory-share", str(self.devices.engine_share)]
         if self.devices.by_turns:
-            argv.append("--sleep-mode")
+            argv += ["--turn-lock", str(self.state.turn_lock)]
         advice = "check spec.rollout, its engineArgs and spec.model.source"
         return self.engine_child(index, argv, env={}, advice=advice)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rstar2_train.api.contracts import StageFailed
@@ -19,15 +21,16 @@ async def is_sleeping(engine: Engine) -> bool:
         return bool((await response.json())["is_sleeping"])
 
 
-async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: EngineClient) -> None:
+async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
     """The engine sleeps in the trainer's turn; the same request has the same tokens before and after it."""
     before = await client.generate([1, 2, 3], max_tokens=8, temperature=0.0)
-    turns = DeviceTurns([engine.url], token=engine.token)
+    turns = DeviceTurns([engine.url], token=engine.token, lock=tmp_path / "lock")
     try:
         for _ in range(2):
             await turns.to_trainer()
             assert await is_sleeping(engine)
-            await DeviceTurns([engine.url], token=engine.token).to_trainer()  # another attempt
+            # Another attempt: that of a killed process, which holds no lock.
+            await DeviceTurns([engine.url], token=engine.token, lock=tmp_path / "other").to_trainer()
             await turns.to_engines()
             assert not await is_sleeping(engine)
     finally:
@@ -36,10 +39,10 @@ async def test_device_turns_engine_sleeps_and_continues(engine: Engine, client: 
     assert after.token_ids == before.token_ids
 
 
-async def test_device_turns_lost_engine_fails_the_stage() -> None:
+async def test_device_turns_lost_engine_fails_the_stage(tmp_path: Path) -> None:
     """An engine that does not answer fails the change; a stage that ends gets the device nevertheless."""
     (port,) = free_ports(1)
-    turns = DeviceTurns([f"http://127.0.0.1:{port}"], token="x" * 24, patience=0.0)
+    turns = DeviceTurns([f"http://127.0.0.1:{port}"], token="x" * 24, lock=tmp_path / "lock", patience=0.0)
     with pytest.raises(StageFailed) as caught:
         await turns.to_trainer()
     assert caught.value.reason == "EngineUnavailable" and caught.value.retryable

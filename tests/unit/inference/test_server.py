@@ -12,10 +12,11 @@ import pytest
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import AcceleratorSpec, RolloutSpec, Vendor
 from rstar2_train.inference.auth_middleware import RequireToken
-from rstar2_train.inference.server import EngineCommand, engine_command, kv_bytes_per_token
+from rstar2_train.inference.server import WAITING, EngineCommand, engine_command, kv_bytes_per_token
 from rstar2_train.planning.fit import longest_sequence
 from rstar2_train.rollout.seeds import derive_seed
 from rstar2_train.utils.auth import ENGINE_TOKEN
+from rstar2_train.utils.turn_lock import TurnLock
 from tests.support.engine import JOB, engine_job
 
 QWEN_14B = {
@@ -28,7 +29,12 @@ QWEN_14B = {
 
 
 def make(
-    vendor: Vendor = "None", *, config: dict[str, Any] | None = None, length: int = 512, **rollout: Any
+    vendor: Vendor = "None",
+    *,
+    config: dict[str, Any] | None = None,
+    length: int = 512,
+    sleep_mode: bool = False,
+    **rollout: Any,
 ) -> EngineCommand:
     return engine_command(
         rollout=RolloutSpec.model_validate(rollout),
@@ -38,6 +44,7 @@ def make(
         max_model_len=length,
         seed=7,
         port=8000,
+        sleep_mode=sleep_mode,
     )
 
 
@@ -116,6 +123,27 @@ def test_longest_sequence_is_the_maximum_of_all_stages() -> None:
     assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2348
     spec["validation"] = {"data": "d", "sampling": {"maxResponseTokens": 400}}
     assert longest_sequence(AgenticRLJob.model_validate(JOB | {"spec": spec})) == 2448
+
+
+def test_engine_command_sleep_mode_is_for_accelerators() -> None:
+    """An engine that shares its GPU by turns can sleep; on the CPU vLLM refuses the flag."""
+    assert "--enable-sleep-mode" in make("NVIDIA", sleep_mode=True).argv
+    assert "--enable-sleep-mode" not in make("NVIDIA").argv + make(sleep_mode=True).argv
+
+
+def test_main_waits_for_the_end_of_the_trainers_turn(tmp_path: Path) -> None:
+    """An engine that is restarted in the trainer's turn starts only after it: the trainer has its memory."""
+    lock = TurnLock(tmp_path / "turn.lock")
+    lock.acquire()
+    lock.acquire()  # no effect
+    argv = [sys.executable, "-m", "rstar2_train.inference.server", "--job", str(tmp_path / "job.json")]
+    argv += ["--model", str(tmp_path), "--port", "1", "--turn-lock", str(tmp_path / "turn.lock")]
+    with subprocess.Popen(argv, env=os.environ | {ENGINE_TOKEN: "x" * 16}, stderr=subprocess.PIPE, text=True) as engine:
+        assert engine.stderr is not None
+        assert engine.stderr.readline().strip() == WAITING
+        assert engine.poll() is None
+        lock.release()
+        assert "cannot start the engine: " in engine.stderr.read()  # it has no job
 
 
 @pytest.mark.parametrize(

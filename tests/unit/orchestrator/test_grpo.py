@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import threading
 import time
@@ -137,12 +138,22 @@ async def test_grpo_checkpoint_overlaps_the_next_rollouts(stage: Callable[..., S
 class RecordedTurns(DeviceTurns):
     """Turns that call no engine."""
 
-    def __init__(self) -> None:
-        super().__init__(["http://engine"])
+    def __init__(self, lock: Path) -> None:
+        super().__init__(["http://engine"], token="", lock=lock)
         self.changes: list[str] = []
 
     async def _call(self, change: Callable[..., Any], *, patience: float) -> None:
         self.changes.append(change.__name__)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process that takes the lock would wait."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("stopped_at", [None, 2])
@@ -150,8 +161,8 @@ async def test_grpo_by_turns_the_device_has_one_user(
     stage: Callable[..., StageContext], stopped_at: int | None
 ) -> None:
     """With one device by turns, the ranks are parked while the engines sample, and the engines sleep otherwise."""
-    ctx, turns, groups = stage(every=2), RecordedTurns(), list[FakeTrainerGroup]()
-    ctx.turns = turns
+    ctx, groups = stage(every=2), list[FakeTrainerGroup]()
+    ctx.turns = turns = RecordedTurns(ctx.state.turn_lock)
 
     class Rollouts(FakeRollouts):
         async def push_weights(self, group: FakeTrainerGroup, version: str) -> None:
@@ -164,12 +175,13 @@ async def test_grpo_by_turns_the_device_has_one_user(
     async def before_sample() -> None:
         await turns.to_engines()
         assert turns.changes[-1] == "wake_up" and turns.group is not None and turns.group.parked  # type: ignore[attr-defined]
+        assert not is_locked(ctx.state.turn_lock)  # a killed engine may start
         if stopped_at == len(groups):
             ctx.stopping.set()
             raise SuspendRequested
 
     def on_step(group: FakeTrainerGroup) -> None:
-        assert turns.changes[-1] == "sleep"
+        assert turns.changes[-1] == "sleep" and is_locked(ctx.state.turn_lock)
         groups.append(group)
 
     rollouts = Rollouts(before_sample=before_sample)
