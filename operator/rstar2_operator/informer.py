@@ -60,6 +60,8 @@ class Informer:
         self._listing = listing or asyncio.Lock()
         own = {"labelSelector": names.SELECTOR}
         self._selectors = {WARNING: {"fieldSelector": "type=Warning"}, NODE: {}}.get(kind, own)
+        self._failed: set[str] = set()
+        """UIDs of the failed pods and Jobs."""
         self.synced = asyncio.Event()
         """Set when the first list is in the cache."""
 
@@ -89,6 +91,7 @@ class Informer:
     async def _list(self) -> str:
         """Write every existing object to the cache and remove the deleted ones. Return the version of the list."""
         cached = self._cache.uids(self.kind, self._namespace)
+        self._failed.clear()
         version = ""
         async for page in self._client.pages(self.kind, self._namespace, selectors=self._selectors):
             version = page["metadata"]["resourceVersion"]
@@ -126,16 +129,20 @@ class Informer:
         elif self.kind != WARNING:
             key = self._cache.record_child(self.kind, body, gone=gone)
             if key is not None:
-                self._queue.add(key, urgent=not gone and _has_failed(body))
+                self._queue.add(key, urgent=self._fails(body, gone=gone))
         elif not gone:
             for key in self._cache.record_warning(body):
                 self._queue.add(key)
 
-
-def _has_failed(body: Body) -> bool:
-    """Whether it is a failed pod or Job. Its job comes before the changes of other jobs."""
-    status = body.get("status") or {}
-    return status.get("phase") == "Failed" or is_true(body, "Failed")
+    def _fails(self, body: Body, *, gone: bool) -> bool:
+        """Whether a change is the failure of a pod or Job: its job comes before the changes of other jobs."""
+        uid, status = body["metadata"]["uid"], body.get("status") or {}
+        if gone or not (status.get("phase") == "Failed" or is_true(body, "Failed")):
+            self._failed.discard(uid)
+            return False
+        known = uid in self._failed
+        self._failed.add(uid)
+        return not known
 
 
 def children(site: OperatorSettings) -> tuple[str, ...]:

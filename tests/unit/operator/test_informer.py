@@ -149,3 +149,24 @@ async def test_informer_reports_failures_first(status: dict[str, Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert await queue.take() == (KEY if status in FAILED else ("team", "other"))
+
+
+async def test_informer_failure_is_urgent_once() -> None:
+    """A later change of a failed pod, such as its deletion, is like any other change."""
+    queue = WorkQueue[tuple[str, str]]()
+    changes = [("MODIFIED", pod("c", version) | {"status": {"phase": "Failed"}}) for version in (11, 12)]
+    changes[1][1]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api = Api(changes[:1], changes[1:])
+    api.pages_of_list = [[]]
+    task = asyncio.create_task(
+        Informer("Pod", "", client=api, cache=cache_with_job(), queue=queue).run()  # type: ignore[arg-type]
+    )
+    async with asyncio.timeout(120):
+        assert await queue.take(urgent_only=True) == KEY
+        queue.done(KEY)
+        while len(api.versions) < 3:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    queue.add(("team", "failed"), urgent=True)
+    assert await queue.take() == ("team", "failed")
