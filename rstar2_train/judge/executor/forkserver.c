@@ -5,9 +5,9 @@
  * heap that is written after a fork costs gVisor a copy of up to 2 MB. For the same reason it is a Python module:
  * ctypes needs half a megabyte more.
  *
- * A child is forked before its call arrives, and copies the pages of the heap then (`prefault`). A lane without a call
- * for IDLE_MS has no such child: it would hold a copy of the heap. child.c is the child's part, forkserver.h defines the wire format. The
- * status of a call comes from wait() and the clock, never from its output.
+ * A child is forked before its call arrives, and copies the pages of the heap until then (`prefault`). A lane without a
+ * call for IDLE_MS has no such child: it would hold a copy of the heap. child.c is the child's part, forkserver.h defines
+ * the wire format. The status of a call comes from wait() and the clock, never from its output.
  *
  * A session is a child that stays alive: it runs cells one after the other and reports their exit statuses over its
  * socket (a false report harms only itself). It is killed when a cell exceeds its time or output limit.
@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -43,7 +44,9 @@ struct state {
     struct pollfd polls[4];
     sigset_t mask;
     size_t payload_bytes, sent, stored[3];
+    int64_t waiting_since; /* time of the end of the call before */
     int fed; /* the whole request is sent */
+    int timer_runs;
     volatile int confined; /* set by the child when it is confined, before it unmaps this */
     char scratch[65536];
     char *payload, *outputs[3]; /* stdout, stderr, files */
@@ -102,6 +105,7 @@ static pid_t *cached_tid(void) {
 
 /* In the child: report that it is confined, and unmap the memory that it shares with the parent. */
 static void detach(void) {
+    signal(SIGALRM, SIG_DFL);
     sigprocmask(SIG_UNBLOCK, &state->mask, NULL);
     state->confined = 1;
     munmap(state->payload, payload_limit);
@@ -122,11 +126,13 @@ static void find_regions(void) {
     fclose(maps);
 }
 
-/* In the child, before its call arrives: writes to each piece of the heap, so that gVisor copies it now. Almost every
+/* In the child, until its call arrives: writes to each piece of the heap, so that gVisor copies it now. Almost every
  * call writes to almost every piece, because each object has a reference count. */
 static void prefault(void) {
+    char request;
     for (int i = 0; i < region_count; i++)
         for (char *byte = regions[i].start; byte < regions[i].end;) {
+            if (recv(0, &request, 1, MSG_PEEK | MSG_DONTWAIT) >= 0) return;
             *(volatile char *)byte = *(volatile char *)byte;
             byte = (char *)(((uintptr_t)byte / COPY_BYTES + 1) * COPY_BYTES);
         }
@@ -343,14 +349,30 @@ static void clean_up(struct child *child, int namespaces) {
     if (!namespaces) sweep(pid);
 }
 
-/* Waits for data or the end of a stream, at most `limit_ms` (-1: no limit). Returns 0 if there is none. */
-static int is_readable(int fd, int limit_ms) {
-    struct pollfd wait = {fd, POLLIN, 0};
-    for (;;) {
-        int ready = poll(&wait, 1, limit_ms);
-        if (ready >= 0) return ready;
-        if (errno != EINTR) die("poll");
+static void interrupt(int number) { (void)number; }
+
+/* Interrupts the read of a request each `milliseconds` (0: no longer). */
+static void set_timer(int milliseconds) {
+    struct timeval period = {milliseconds / 1000, milliseconds % 1000 * 1000};
+    if (setitimer(ITIMER_REAL, &(struct itimerval){period, period}, NULL) != 0) die("setitimer");
+    state->timer_runs = milliseconds > 0;
+}
+
+/* Reads the next request into state->request. Ends the prepared child after IDLE_MS to twice that time without a request.
+ * The timer runs over many calls: in gVisor, a poll() with a time limit before each read takes a quarter of a short call.
+ * Returns 0 at the end of the stream. */
+static int read_request(int requests, int namespaces) {
+    ssize_t got;
+    state->waiting_since = microseconds();
+    if (state->next.pid && !state->timer_runs) set_timer(IDLE_MS);
+    while ((got = read(requests, &state->request, sizeof state->request)) < 0) {
+        if (errno != EINTR) die("request");
+        if (!state->next.pid || microseconds() - state->waiting_since < IDLE_MS * 1000) continue;
+        kill_child(&state->next);
+        clean_up(&state->next, namespaces);
+        set_timer(0);
     }
+    return got > 0 && read_all(requests, (char *)&state->request + got, sizeof state->request - (size_t)got);
 }
 
 /* Executes state->request. Fills state->response. */
@@ -400,6 +422,7 @@ static Object *serve(Object *self, Object *arguments) {
     sigemptyset(&state->mask);
     sigaddset(&state->mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &state->mask, NULL);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = interrupt}, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int signals = signalfd(-1, &state->mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) die("signalfd");
@@ -407,12 +430,8 @@ static Object *serve(Object *self, Object *arguments) {
     write_all(responses, &(struct response){.id = 0}, sizeof(struct response)); /* warmed up */
     for (int is_used = 0;; is_used = 1) {
         if (is_used && !state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
-        if (!is_readable(requests, is_used ? IDLE_MS : -1)) {
-            if (state->next.pid) kill_child(&state->next), clean_up(&state->next, namespaces);
-            is_readable(requests, -1);
-        }
+        if (!read_request(requests, namespaces)) break;
         if (!state->next.pid && spawn(namespaces)) return receive_call(zygote_bytes, others);
-        if (!read_all(requests, &state->request, sizeof state->request)) break;
         state->payload_bytes = (size_t)state->request.code_bytes + state->request.stdin_bytes;
         if (state->payload_bytes > payload_limit || state->request.output_bytes > output_limit ||
             state->request.file_bytes > (is_of_session(state->request.verb) ? 0 : output_limit) ||
