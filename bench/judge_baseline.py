@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rstar2_train.judge.queue import HEARTBEAT_SECONDS, Consumer, QueueKeys, connect, ensure_group
 from rstar2_train.judge.types import CallResult, QueuedCall
+from rstar2_train.rewards import equality_program
 
 WORKERS = 8
 PROLOGUE = """import resource, signal
@@ -27,8 +28,14 @@ resource.setrlimit(resource.RLIMIT_AS, ({memory}, resource.RLIM_INFINITY))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 """
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": tempfile.mkdtemp(prefix="rstar2-baseline-")}
-"""Environment of the programs, with a bytecode cache that the first calls fill. Without a cache, imports are slow."""
+FOLDER = Path(tempfile.mkdtemp(prefix="rstar2-baseline-"))
+ENVIRONMENT |= {
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(FOLDER / "packages"),
+    "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode"),
+}
+"""Environment of the programs, with the package of the check of answers, and a bytecode cache that the first calls fill.
+Without a cache, imports are slow."""
 
 
 def run(call: QueuedCall) -> CallResult:
@@ -71,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--redis", required=True, help="URL of the judge's Redis")
     url = parser.parse_args().redis
+    equality_program.install(FOLDER / "packages")
     workers = [multiprocessing.Process(target=start, args=(url,), daemon=True) for _ in range(WORKERS)]
     for worker in workers:
         worker.start()

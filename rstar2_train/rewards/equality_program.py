@@ -1,9 +1,9 @@
 """Builds the program that compares answers in the judge's sandbox, and installs its package there.
 
-`verify` sends `program(pairs)` to the judge. The program imports the package `equality` under the name MODULE. A
-sandbox that has it (`install`) and a warm interpreter that ran WARM_UP start to compare immediately. Any other sandbox
-loads the package from the program itself. MODULE contains a hash of the files, so that a judge of another version is
-never used by mistake. Standard library only.
+`verify` sends `program(pairs)` to the judge. The program imports the package `equality` under the name MODULE, which a
+sandbox has (`install`), and its warm interpreter has loaded (WARM_UP). A judge of another version does not have it:
+there the program prints NO_PACKAGE, and `verify` sends `program(pairs, with_package=True)`. MODULE contains a hash of
+the files, so that another version is never used by mistake. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("equality")
@@ -28,28 +29,41 @@ MODULE = f"rstar2_equality_{hashlib.sha256(json.dumps(SOURCES).encode()).hexdige
 WARM_UP = f"import mpmath\nfrom {MODULE}.check import warm_up\nwarm_up()\n"
 """Program for a warm interpreter of a sandbox that has the package: it imports, parses and compares once."""
 
-_LOADER = """\
-import mpmath, sys
+NO_PACKAGE = "no package"
+"""Output of a program that finds no package in its sandbox."""
+
+_COMPARE = """\
+import mpmath
 try:
     from {module}.check import main
 except ImportError:
-    import base64, json, types, zlib
-    for name, source in json.loads(zlib.decompress(base64.b85decode({packed!r}))).items():
-        full = "{module}" if name == "__init__" else "{module}." + name
-        sys.modules[full] = module = types.ModuleType(full)
-        module.__package__, module.__path__ = "{module}", []
-        exec(compile(source, full, "exec"), module.__dict__)
-    from {module}.check import main
+    print({no_package!r})
+else:
+    main({pairs!r})
 """
-_PROGRAM = _LOADER.format(module=MODULE, packed=base64.b85encode(zlib.compress(json.dumps(SOURCES).encode(), 9)))
+_LOAD = """\
+import base64, json, sys, types, zlib
+for name, source in json.loads(zlib.decompress(base64.b85decode({packed!r}))).items():
+    full = "{module}" if name == "__init__" else "{module}." + name
+    sys.modules[full] = module = types.ModuleType(full)
+    module.__package__, module.__path__ = "{module}", []
+    exec(compile(source, full, "exec"), module.__dict__)
+"""
 
 
-def program(pairs: Sequence[tuple[str, str]]) -> str:
+def program(pairs: Sequence[tuple[str, str]], *, with_package: bool = False) -> str:
     """Return a program that prints the verdict on (answer, gold) pairs: `correct`, `wrong` or `undecided`.
 
-    All texts are literals (`repr`) in the program, never code.
+    All texts are literals (`repr`) in the program, never code. `with_package`: the program carries its package (40 KB).
     """
-    return f"{_PROGRAM}\n\nmain({list(pairs)!r})\n"
+    compare = _COMPARE.format(module=MODULE, no_package=NO_PACKAGE, pairs=list(pairs))
+    return _loader() + compare if with_package else compare
+
+
+@cache
+def _loader() -> str:
+    packed = base64.b85encode(zlib.compress(json.dumps(SOURCES).encode(), 9))
+    return _LOAD.format(module=MODULE, packed=packed)
 
 
 def install(packages: Path) -> None:

@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.rewards.equality_program import program
+from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
@@ -143,9 +143,12 @@ def canonical_number(text: str) -> str | None:
     return f"-{digits}" if match[1] == "-" and digits != "0" else digits
 
 
-def parser_snippet(answer: str, gold: str) -> str:
-    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`."""
-    return program(parser_pairs(answer, gold))
+def parser_snippet(answer: str, gold: str, *, with_package: bool = False) -> str:
+    """Return a program for the judge that compares both and prints `correct`, `wrong` or `undecided`.
+
+    `with_package`: for a judge without the package of the program, which prints NO_PACKAGE otherwise.
+    """
+    return program(parser_pairs(answer, gold), with_package=with_package)
 
 
 def parser_pairs(answer: str, gold: str) -> list[tuple[str, str]]:
@@ -202,10 +205,12 @@ async def verify(model_text: str, gold: str, *, judge: SnippetRunner, tries: int
     quick = score(model_text, gold)
     if quick.verdict is not None or quick.answer is None:
         return quick
-    code = parser_snippet(quick.answer, gold)
     verdict: Verdict = "internal"
     for _ in range(tries):
-        verdict = parser_verdict(await judge.run(code, limits=PARSER_LIMITS))
+        result = await judge.run(parser_snippet(quick.answer, gold), limits=PARSER_LIMITS)
+        if result.stdout.strip() == NO_PACKAGE:
+            result = await judge.run(parser_snippet(quick.answer, gold, with_package=True), limits=PARSER_LIMITS)
+        verdict = parser_verdict(result)
         if verdict not in EXCLUDED:
             break
     return Score(verdict, quick.answer)

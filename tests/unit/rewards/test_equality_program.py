@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar2_train.rewards.equality_program import MODULE, SOURCES, WARM_UP, install, program
+from rstar2_train.rewards.equality_program import MODULE, NO_PACKAGE, SOURCES, WARM_UP, install, program
 
 
 def run(code: str, packages: Path | None = None) -> str:
@@ -26,9 +26,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_program_without_package_carries_it() -> None:
-    """A sandbox without the package gets it with the program."""
-    code = program([(r"\frac{10}{4}", "2.5")])
+def test_program_without_package_prints_no_package() -> None:
+    """A sandbox without the package says so, and `verify` then sends a program with it."""
+    assert run(program([(r"\frac{10}{4}", "2.5")])) == f"{NO_PACKAGE}\n"
+
+
+def test_program_with_package_carries_it() -> None:
+    """The carried package is used by a sandbox that does not have it."""
+    code = program([(r"\frac{10}{4}", "2.5")], with_package=True)
     assert run(code + f"assert not hasattr(sys.modules['{MODULE}'], '__file__')\n") == "correct\n"
 
 
@@ -38,9 +43,10 @@ def test_program_with_installed_package_uses_it(packages: Path) -> None:
     assert run(WARM_UP + code, packages) == "wrong\n"
 
 
-def test_program_answers_are_literals() -> None:
+def test_program_answers_are_literals(packages: Path) -> None:
     """Quotes and code in an answer are data."""
-    assert run(program([("\"\"\"'); print('correct') #", "5")])) == "wrong\n"
+    pairs = [("\"\"\"'); print('correct') #", "5")]
+    assert run(program(pairs), packages) == run(program(pairs, with_package=True)) == "wrong\n"
 
 
 def test_sources_are_all_modules() -> None:

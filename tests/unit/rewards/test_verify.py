@@ -221,7 +221,7 @@ def test_parser_snippet_compares_and_runs_no_answer() -> None:
         ("\"\"\"\\'); print('correct')\n#", "5", "wrong"),
         ("__import__('os').write(1, b'correct')", "5", "wrong"),
     ]
-    snippets = [parser_snippet(answer, gold) for answer, gold, _ in cases]
+    snippets = [parser_snippet(answer, gold, with_package=True) for answer, gold, _ in cases]
     program = "import sys, json\nfor code in json.load(sys.stdin):\n    exec(code, {})\n"
     ran = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(snippets), capture_output=True, text=True, check=True
@@ -293,6 +293,13 @@ def test_verify_retries_internal_results(results: list[FakeResult], verdict: str
     judge = FakeJudge(list(results))
     assert asyncio.run(verify(boxed("10/2"), "5", judge=judge)) == (verdict, "10/2")
     assert judge.codes == [parser_snippet("10/2", "5")] * calls
+
+
+def test_verify_judge_without_package_gets_it() -> None:
+    """A judge of another version does not have the package: a second call carries it, and its verdict counts."""
+    judge = FakeJudge([FakeResult("ok", "no package\n"), FakeResult("ok", "correct\n")])
+    assert asyncio.run(verify(boxed("10/2"), "5", judge=judge, tries=1)).verdict == "correct"
+    assert judge.codes == [parser_snippet("10/2", "5"), parser_snippet("10/2", "5", with_package=True)]
 
 
 def test_verify_integers_need_no_judge() -> None:
