@@ -65,6 +65,7 @@ def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
         ("import sys\nsys.exit('bad end')", 1, "bad end"),
         ("import ctypes\nctypes.string_at(0)", -11, "ended by signal 11 (SIGSEGV)"),
         ("import os\nos.abort()", -6, "ended by signal 6 (SIGABRT)"),
+        ("import signal\nsignal.raise_signal(signal.SIGALRM)", -14, "ended by signal 14 (SIGALRM)"),
         ("input()", 1, "EOFError: EOF when reading a line"),
         ("import scapy_is_not_here", 1, "ModuleNotFoundError: No module named 'scapy_is_not_here'"),
     ],
