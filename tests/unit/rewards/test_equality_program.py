@@ -27,7 +27,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_program_without_package_prints_no_package() -> None:
-    """A sandbox without the package says so, and `verify` then sends a program with it."""
+    """A sandbox without the package prints it, and `verify` then sends a program with it."""
     assert run(program([(r"\frac{10}{4}", "2.5")])) == f"{NO_PACKAGE}\n"
 
 
