@@ -25,7 +25,7 @@
 #include <time.h>
 
 enum { EXITED = 0, TIMEOUT = 1, OUTPUT_LIMIT = 2, SETUP_FAILED = 3, NO_SESSION = 4 };
-enum { MAX_SESSIONS = 16, MAX_REGIONS = 512, IDLE_MS = 10000 };
+enum { MAX_SESSIONS = 16, MAX_REGIONS = 512, IDLE_MS = 10000, TICK_MS = 2500 };
 enum { SCRIPT_GRACE_US = 500000 }; /* a script prints a last line after its time limit (program.py) */
 enum { USERS = MAX_SESSIONS + 2 }; /* one per session, one for the running call and one for the next one */
 enum { COPY_BYTES = 2 << 20 }; /* gVisor copies a private mapping in aligned pieces of this size */
@@ -358,13 +358,13 @@ static void set_timer(int milliseconds) {
     state->timer_runs = milliseconds > 0;
 }
 
-/* Reads the next request into state->request. Ends the prepared child after IDLE_MS to twice that time without a request.
- * The timer runs over many calls: in gVisor, a poll() with a time limit before each read takes a quarter of a short call.
- * Returns 0 at the end of the stream. */
+/* Reads the next request into state->request. Ends the prepared child after IDLE_MS without a request, before the worker
+ * pauses the sandbox. The timer runs over many calls: in gVisor, a poll() with a time limit before each read takes a
+ * quarter of a short call. Returns 0 at the end of the stream. */
 static int read_request(int requests, int namespaces) {
     ssize_t got;
     state->waiting_since = microseconds();
-    if (state->next.pid && !state->timer_runs) set_timer(IDLE_MS);
+    if (state->next.pid && !state->timer_runs) set_timer(TICK_MS);
     while ((got = read(requests, &state->request, sizeof state->request)) < 0) {
         if (errno != EINTR) die("request");
         if (!state->next.pid || microseconds() - state->waiting_since < IDLE_MS * 1000) continue;
