@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import re
+import textwrap
 import zlib
 from collections.abc import Collection, Iterator
 
@@ -96,18 +97,21 @@ def _imported(code: str, depth: int = 0) -> Iterator[str]:
         for inner in _decodings(text):
             if "import" in inner:
                 try:
-                    yield from _imported(inner, depth + 1)
+                    yield from _imported(textwrap.dedent(inner), depth + 1)
                 except (SyntaxError, ValueError, RecursionError, MemoryError):  # not a program
                     continue
 
 
 def choose_lane(code: str, lanes: Collection[str], *, packages: Collection[str] = ()) -> str:
-    """Return the lane for a snippet; `bare` if it imports nothing, is longer than MAX_SCANNED or is not Python.
+    """Return the lane for a snippet; `bare` if it imports nothing or is not Python, `std` if it is too long to parse.
 
     `packages`: top-level modules of the lane `packages`.
     """
-    if ("import" not in code and not any(name in code for name in RUNS_TEXT)) or len(code) > MAX_SCANNED:
+    default = "std" if "std" in lanes else "bare"
+    if "import" not in code and not any(name in code for name in RUNS_TEXT):
         return "bare"
+    if len(code) > MAX_SCANNED:
+        return default
     try:
         imported = set(_imported(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter reports it to the model
@@ -115,4 +119,4 @@ def choose_lane(code: str, lanes: Collection[str], *, packages: Collection[str] 
     for lane, modules in {"packages": packages, **LANE_MODULES}.items():
         if lane in lanes and imported.intersection(modules):
             return lane
-    return "std" if "std" in lanes and imported - LIGHT_MODULES else "bare"
+    return default if imported - LIGHT_MODULES else "bare"
