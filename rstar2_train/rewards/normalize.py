@@ -144,6 +144,14 @@ _REWRITES = [
         (r"\^\\circ\s*(?:" + FONT + r"\{\s*F\s*\}|F(?![a-zA-Z]))", r"\\text{ fahrenheit}"),
         (r"((?<=:\d\d)\s*[AaPp]\.?\s?[Mm]|(?<=\d)\s*[AaPp]\.\s?[Mm])(?![\w}])\.?", r"\\text{\1}"),
         (r"\\textdollar\s*", r"\\$"),
+        (
+            rf"(?<=[\d}}])\s*(?:{FONT}\{{\s*([kM]?)\s*\}})?\s*(?:{FONT}\{{\s*)?([kM]?)\s*\\Omega\s*\}}?\s*$",
+            r"\\text{ \1\2ohm}",
+        ),
+        (rf"(?<=[\d}}])\s*(?:{FONT}\{{\s*\\mu\s*|\\mu\s*{FONT}\{{\s*)([a-zA-Z])\s*\}}\s*$", r"\\text{ u\1}"),
+        (r"(?<=\d)\s*\\deg(?![a-zA-Z])", r"^\\circ "),
+        (r"(?<=\d)\s+[xX]\s+10\s*\^", r"\\times 10^"),
+        (r"\\mathcal\s*\{\s*O\s*\}", "O"),
         (r"(?<=\d)\s*¢", r"\\text{ cents}"),
         (r"(?<=[\w}])\s*\\cup\s*(?=[a-zA-Z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))", r"\\text{ or }"),
         (FONT + r"\{\s*([,;])\s*(and|or)?\s*\}", r"\1 \2 "),
@@ -158,14 +166,20 @@ _REWRITES = [
         (r"(?:(?<![\w})\]])|\{\s*\}\s*)[_^]\s*\{?(\d+)\}?\s*P\s*_\s*\{?(\d+)\}?", r"P(\1,\2)"),
         (r"\^\s*(?:\{\s*\\top\s*\}|\\top(?![a-zA-Z]))", "^T"),
         *DECLARATIONS,
+        (FONT + r"\{\s*C\s*\}(?=\s*[_^])", "C"),
         (r"(?<![\\\w])C_\{?([4-9]|\d\d+)\}?\^\{?(\d+)\}?", r"\\binom{\1}{\2}"),
         (r"^\s*([A-J])\)\s*$", r"\1"),
         (r"^\s*(?:\{\s*\})?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"(?<!\\)\\\s*$", ""),
         (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s*\}", ""),
+        (r"^\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s+(?=\S)", ""),
         (r"^\s*" + FONT + r"\{\s*(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s*\}", ""),
         (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s+([^{}]+)\}", r"\\text{\1}"),
-        (r"^\s*\\text\s*\{\s*[Aa]ll(?: real)?(?: numbers)?\s*\}\s*(?=[a-z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))", ""),
+        (
+            r"^\s*\\text\s*\{\s*[Aa]ll(?: real| positive)?(?: numbers| integers)?\s*\}\s*"
+            r"(?=[a-z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))",
+            "",
+        ),
         (r"^\s*\\math(?:bf|rm)\s*\{\s*([RZ])\s*\}\s*$", r"\\mathbb{\1}"),
         (r"\+\s*\\text\s*\{\s*(?:an?\s)?(?:arbitrary\s)?const(?:ant|\.)?\s*\}\s*$", "+C"),
         (r"(\\(?:zeta|Gamma|varphi|phi))\s*\{\s*(\([^{}()]*\))\s*\}", r"\1\2"),
@@ -176,7 +190,12 @@ _REWRITES = [
             r"\\\{\s*\\begin\{(array|aligned)\}(?:\{[^{}]*\})?((?:(?!\\end).)*)\\end\{\1\}(?!\s*\\\})",
             r"\\begin{cases}\2\\end{cases}",
         ),
-        (r"\s\(\s*\\approx[^()]*\)\s*$", ""),
+        (r"\s\(\s*(?:" + FONT + r"\{\s*)?(?:\\approx|approx(?:imately|\.)?)[^()]*\)\s*$", ""),
+        (r"^([a-z])_\{?\s*1\s*,\s*2\s*\}?\s*=", r"\1="),
+        (r"^([a-zA-Z])\s*(?::|\\colon)\s*([a-z])\s*\\mapsto", r"\1(\2)="),
+        (r"\\mathbb\s*\{?\s*Z\s*\}?\s*/\s*\{?\s*(\d+)\s*\}?\s*\\mathbb\s*\{?\s*Z\s*\}?", r"\\mathbb{Z}_{\1}"),
+        (r"\\oplus\s*(?=\\mathbb)", r"\\times "),
+        (r"^\\(?:vec|mathbf|overrightarrow|boldsymbol)\s*(?:\{\s*r\s*\}|r)\s*(?:\(\s*[a-z]\s*\)\s*)?=", ""),
         (r"(?<=\S)\s*\(\s*=([^()=]*)\)\s*$", r"=\1"),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
@@ -225,6 +244,7 @@ _UNFINISHED = re.compile(r"(?:or|and|[,_^=+\-*/<>(]|\\(?:cdot|times|div|pm|mp|le
 """The start of an expression that continues, so that the words after it are not a unit."""
 _SYMBOL = re.compile(r"\\[a-z]+\s*\{[A-Z][a-z]?\}(?<!\{[JNWVAKT]\})(?<!\{Pa\})(?<!\{Hz\})")
 """Part of a chemical formula: `\\text{O}`. The symbol of a unit is none."""
+_SCIENTIFIC = re.compile(r"[-+]?[\d.,]+(?:\s*\\(?:times|cdot)\s*10\s*\^\s*\{?\s*-?\d+\s*\}?)?")
 _JOINS = re.compile(rf"(?:{FONT}\{{)?\s*(?:or|and|not|to|if|plus|minus|is|are|even|odd|only)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(
     rf"(.*[\d}})])\s*({_NAMED_UNIT}(?:\s*(?:/|per(?![a-z]))\s*(?:[hs]|{_NAMED_UNIT}))?)", re.DOTALL | re.IGNORECASE
@@ -239,7 +259,7 @@ _NO_UNIT = re.compile(
 )
 _ANGLE = re.compile(r"(?:cis|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
-_BARE_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)", re.DOTALL)
+_BARE_UNIT = re.compile(r"(.*\d)\s*((?:\\frac\s*\{\s*|\\mu\s+)?[^\W\d_](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)", re.DOTALL)
 _CURRENCIES = {"€": "euro", "£": "lb", "¥": "yen", "₹": "rupee"}
 
 
@@ -247,7 +267,7 @@ _CURRENCIES = {"€": "euro", "£": "lb", "¥": "yen", "₹": "rupee"}
 def normalize(text: str) -> NormalizedAnswer:
     """Return an answer, or a gold answer, without its formatting."""
     value = plain_latex(text)
-    flat = re.sub(FONT + r"|[{}()\s]", "", value)
+    flat = re.sub(FONT + r"|(?<=\d)\{,\}|[{}()\s]", "", value)
     based = _BASE.fullmatch(flat)
     if based and _is_numeral(based[1], _BASE_NAMES.get(based[2], based[2])):
         return NormalizedAnswer(based[1].lstrip("0") or "0", base=_BASE_NAMES.get(based[2], based[2]))
@@ -334,7 +354,7 @@ def _without_unit(value: str) -> tuple[str, str]:
         elif text and not (
             _UNFINISHED.search(text[1])
             or _JOINS.match(text[2])
-            or _SYMBOL.fullmatch(text[2])
+            or (_SYMBOL.fullmatch(text[2]) and not _SCIENTIFIC.fullmatch(text[1]))
             or (re.fullmatch(r"[a-z]", text[1]) and not canonical_unit(text[2]) and "unit" not in text[2])
         ):
             value, last_unit = text[1], canonical_unit(text[2])

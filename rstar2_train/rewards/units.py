@@ -67,13 +67,32 @@ UNITS = {
     "mol": "mol mole",
     "ohm": "ohm",
     "T": "tesla",
+    "eV": "electronvolt",
+    "keV": "kiloelectronvolt",
+    "MeV": "megaelectronvolt",
+    "GeV": "gigaelectronvolt",
+    "kohm": "kohm kiloohm",
+    "Mohm": "megaohm",
+    "um": "um micrometer micrometre micron",
+    "us": "microsecond",
+    "MHz": "mhz megahertz",
+    "GHz": "ghz gigahertz",
+    "MPa": "megapascal",
+    "GPa": "gigapascal",
+    "mV": "millivolt",
+    "kV": "kilovolt",
+    "mA": "milliampere",
+    "MJ": "megajoule",
+    "MW": "megawatt",
+    "kN": "kilonewton",
     "am": "am",
     "pm": "pm",
     "celsius": "celsius",
     "fahrenheit": "fahrenheit",
 }
 """Unit -> its names in lower case, without plurals in s."""
-SYMBOLS = {symbol: symbol for symbol in ("J", "kJ", "N", "W", "kW", "V", "A", "K", "Pa", "kPa", "T")}
+_SYMBOLS = "J kJ MJ N kN W kW MW V mV kV A mA K Pa kPa MPa GPa T eV keV MeV GeV Mohm"
+SYMBOLS = {symbol: symbol for symbol in _SYMBOLS.split()}
 """Symbols whose case matters."""
 _NAMES = {name + end: unit for unit, names in UNITS.items() for name in names.split() for end in ("", "s")}
 _SPEED = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "rpm": "", "fps": "ft/s"}
@@ -87,6 +106,10 @@ _PRODUCTS = frozenset(
         "qt",
         "hz",
         "khz",
+        "mhz",
+        "ghz",
+        "um",
+        "us",
         "mol",
         "mols",
         "cal",
@@ -122,6 +145,9 @@ _FACTOR = re.compile(
     r"(?P<slash>/|\bper\b)|(?P<of>\b(?:sq|square|cu|cubic)\b)\.?|(?P<name>[a-zA-Z%]+)\.?"
     r"(?:\s*\^?\s*(?P<power>-?[1-9])|\s+(?P<word>squared|cubed)\b)?|(?P<other>\S)"
 )
+_MICRO = re.compile(r"(?:\\mu(?![a-zA-Z])|[\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}])\s*")
+_NO_UNIT = re.compile(r"\b(?:old|ago|later|earlier|each|apart|away|long|high|tall|wide|deep|in total|total|of\s.*)\b")
+"""Words beside a unit: `years old`, `liters of water`."""
 _POWERS = {"s": 2, "c": 3}
 
 
@@ -131,6 +157,7 @@ def canonical_unit(written: str) -> str:
     Return an empty text if a part of it is no known unit.
     """
     plain = re.sub(FONT, " ", re.sub(r"(?i)\b([ap])\.\s*m\b", r"\1m", written))
+    plain = _NO_UNIT.sub(" ", _MICRO.sub("u", plain))
     plain = re.sub(r"(?i)\bdegrees?\s+(?=celsius|fahrenheit)", "", plain)
     plain = re.sub(r"\{\s*\{([^{}]*)\}\s*\}", r"{\1}", plain.replace("^\\circ", ""))
     plain = _FRACTION.sub(r"\1/\2", plain)

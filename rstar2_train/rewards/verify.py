@@ -23,6 +23,7 @@ from rstar2_train.rewards.words import (
     normalize_words,
     spoken_value,
     without_choice,
+    without_heading,
 )
 
 _NUMBER = re.compile(r"([+-]?)\s*(\d+|\d{1,3}(?:,\d{3})+)?(?:\.(\d*))?", re.ASCII)
@@ -177,8 +178,8 @@ def _radians(side: NormalizedAnswer) -> str:
 
 
 def _plain_pair(answer: str, gold: str) -> tuple[str, str]:
-    """Return both answers with values for words (`none`, `seven`), and without the letter of a choice."""
-    answer, gold = without_choice(answer, gold)
+    """Return both answers with values for words (`none`, `seven`), without the letter of a choice and a heading."""
+    answer, gold = without_heading(*without_choice(answer, gold))
     return spoken_value(answer), spoken_value(gold)
 
 

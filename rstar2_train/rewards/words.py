@@ -12,7 +12,7 @@ from rstar2_train.rewards.units import FONT
 
 _NO_SOLUTION = (
     "none;empty set;the empty set;no solution;no solutions;no real solution;no real solutions;there are no solutions;"
-    "there is no solution;has no solution;no such values;no roots;no real roots"
+    "there is no solution;has no solution;no such values;no roots;no real roots;no solution exists;no solutions exist"
 )
 _UNDEFINED = "undefined;not defined;is undefined;does not exist;dne;limit does not exist;the limit does not exist"
 _INFINITE = (
@@ -32,14 +32,14 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _CARDINALS = {word: number for number, word in enumerate(_NUMBERS.split())}
 _CARDINALS |= {word: 10 * number for number, word in enumerate(_TENS.split(), start=2)}
-_HALVES = {
-    "half": r"\frac{1}{2}",
-    "one half": r"\frac{1}{2}",
-    "one third": r"\frac{1}{3}",
-    "two thirds": r"\frac{2}{3}",
-}
-_HALVES |= {"one fourth": r"\frac{1}{4}", "one quarter": r"\frac{1}{4}", "three fourths": r"\frac{3}{4}"}
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
+_PARTS = {word: number for number, word in enumerate(_ORDINALS.split(), start=1) if number > 2}
+_PARTS |= {"half": 2, "halve": 2, "quarter": 4, "eleventh": 11, "twelfth": 12, "twentieth": 20, "hundredth": 100}
+_SIGN = r"(?P<sign>(?:negative|minus) )?"
+_FRACTION = re.compile(rf"{_SIGN}(?:(?P<top>[a-z]+)[ -])?(?P<part>{'|'.join(_PARTS)})s?")
+"""`two thirds`, `negative one half`, `quarter`."""
+_ONE_PART = re.compile(rf"(?i)\ba (?=(?:{'|'.join(_PARTS)})\b)")
+_OUT_OF = re.compile(r"(\d+) (?:out of|in every) (\d+)")
 _VALUES = {
     **dict.fromkeys(_NO_SOLUTION.split(";"), r"\emptyset"),
     **dict.fromkeys(_UNDEFINED.split(";"), r"\text{undefined}"),
@@ -52,21 +52,22 @@ _VALUES = {
     **dict.fromkeys(["all negative real numbers", "negative real numbers", "all negative reals"], r"(-\infty,0)"),
     **dict.fromkeys(["infinity", "positive infinity", "plus infinity"], r"\infty"),
     **dict.fromkeys(["negative infinity", "minus infinity", "-infinity"], r"-\infty"),
-    **_HALVES,
     **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 _TEXT_WORDS = re.compile(
-    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:=|[a-z]\s*\\in))"
+    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or|otherwise|else|elsewhere)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:[(\[][^()=]*[)\]]\s*=|=|[a-z]\s*\\in))"
 )
 _SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
 _MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
 _DATE = re.compile(rf"(\d{{1,2}})(?:st|nd|rd|th)?(?:\sof)?\s({_MONTHS})|({_MONTHS})\s(\d{{1,2}})(?:st|nd|rd|th)?")
 _REALS_EXCEPT = r"(?:[Aa]ll\s)?(?:real numbers|reals)(?:\sx)?,?\sexcept(?:\sfor)?"
+_MULTIPLES = re.compile(r"(?:all |every )?(positive )?(?:integer )?multiples? of (\d+)")
 _EXCEPT = re.compile(
     rf"\\text\s*\{{\s*{_REALS_EXCEPT}\s*\}}\s*(?:[a-z]\s*=\s*)?([^{{}}]*\S)"
     rf"|(?:\\text\s*\{{\s*)?{_REALS_EXCEPT}\s(?:[a-z]\s*=\s*)?([^{{}}]*[^{{}}\s])\}}?"
 )
 """`\\text{all real numbers except }2`, with a number."""
+_AND = re.compile(r"\s*\\text\s*\{\s*and\s*\}\s*")
 _CHOICES = (
     re.compile(
         rf"(?:{FONT}\{{\s*\(([A-J])\)(?:\s|\\[ ,;:])*\}}|\(([A-J])\)(?=[\s~\\:])){_SPACES}(?=[\w$\\.(\[-])(.+)",
@@ -75,6 +76,12 @@ _CHOICES = (
     re.compile(rf"(?:{FONT}\{{\s*([A-J])[.):]\s*\}}|([A-J])[.):](?=[\s~\\])){_SPACES}(?=[\d$\\(\[-])(.+)", re.DOTALL),
 )
 """A choice with its content: `\\textbf{(D)}\\ 12`, `D. 12`. Without parentheses the content is not a word."""
+_HEADINGS = "point|points|ratio|interval|domain|range|set|value|values|line|circle|maximum|minimum|area|probability"
+_HEADING = re.compile(
+    rf"(?:{FONT}\{{\s*(?:[A-Za-z][A-Za-z ]*:|(?i:(?:the )?(?:{_HEADINGS})(?: is:?)?))\s*\}}"
+    rf"|(?i:(?:the )?(?:{_HEADINGS})(?: is)?:?\s)|[A-Z][a-z]+:\s)\s*(?P<value>[^:]*\d[^:]*|\S+:\S+)",
+    re.DOTALL,
+)
 _WHOLE_CHOICE = re.compile(FONT + r"\{\s*(\([A-J]\))\s+([-\d][^{}]*)\}")
 _OPERATOR = re.compile(r"\\(?:cup|cap|setminus|times|cdot|pm|in|le|ge|to|subset)")
 
@@ -83,14 +90,17 @@ def spoken_value(text: str) -> str:
     r"""Return the LaTeX of an answer in words: `\emptyset` for `none`, `7` for `seven`; other texts unchanged."""
     if len(text) >= 80:
         return text
-    spoken = normalize_words(text)
+    spoken = normalize_words(_ONE_PART.sub("one ", text))
     parity = _integers_in_words(spoken)
     if parity:
         return parity
+    multiples = _MULTIPLES.fullmatch(spoken.replace("\\text", ""))
+    if multiples:
+        return rf"{multiples[2]}k, k\in\mathbb{{Z}}{'^+' if multiples[1] else ''}"
     date = _DATE.fullmatch(spoken)
     if date:
         return rf"\text{{{date[2] or date[3]} {date[1] or date[4]}}}"
-    excluded = _EXCEPT.fullmatch(plain_latex(text))
+    excluded = _EXCEPT.fullmatch(_AND.sub(", ", plain_latex(text)))
     if excluded:
         return rf"\mathbb{{R}}\setminus\{{{excluded[1] or excluded[2]}\}}"
     return _VALUES.get(spoken.replace("-", " "), _VALUES.get(spoken)) or _spoken_number(spoken) or text
@@ -111,7 +121,17 @@ def _integers_in_words(spoken: str) -> str | None:
 
 
 def _spoken_number(spoken: str) -> str | None:
-    """Return the digits of `twenty-five`, `negative one` and `three hundred and five`; None for other texts."""
+    r"""Return the LaTeX of `twenty-five`, `negative one`, `two thirds` and `ten percent`; None for other texts."""
+    share = _spoken_number(spoken.removesuffix(" percent")) if spoken.endswith(" percent") else None
+    if share:
+        return rf"{share}\%"
+    fraction, quotient = _FRACTION.fullmatch(spoken), _OUT_OF.fullmatch(spoken)
+    if quotient:
+        return rf"\frac{{{quotient[1]}}}{{{quotient[2]}}}"
+    if fraction and (fraction["top"] or "one") in _CARDINALS:
+        top, part = _CARDINALS[fraction["top"] or "one"], _PARTS[fraction["part"]]
+        if fraction["top"] or fraction["part"] in ("half", "quarter"):
+            return rf"{'-' * bool(fraction['sign'])}\frac{{{top}}}{{{part}}}"
     sign, rest = ("-", spoken.partition(" ")[2]) if spoken.startswith(("negative ", "minus ")) else ("", spoken)
     parts = re.split(r"[\s-]+", re.sub(r"(hundred|thousand|million|billion), ", r"\1 ", rest))
     if not all(part in _SCALES or part in _CARDINALS for part in parts):
@@ -154,6 +174,15 @@ def _choice(text: str) -> tuple[str, str] | None:
     if match is None or _OPERATOR.match(match[3].strip()):
         return None
     return f"({match[1] or match[2]})", match[3].strip()
+
+
+def without_heading(answer: str, gold: str) -> tuple[str, str]:
+    r"""Return both answers without words that announce a value: `\text{Domain: }`, `the point`."""
+    parts = [_HEADING.fullmatch(text.strip()) for text in (answer, gold)]
+    if all(parts):
+        return answer, gold
+    first, second = (part["value"] if part else text for part, text in zip(parts, (answer, gold), strict=True))
+    return first, second
 
 
 def normalize_words(text: str) -> str:

@@ -17,6 +17,7 @@ GREEK = word_set(
 )
 _ANALYSIS = word_set("int iint iiint oint sum prod lim limsup liminf sup inf bigoplus coprod")
 _ACCENTS = word_set("bar overline hat widehat tilde widetilde vec overrightarrow underline mathcal mathscr mathfrak")
+_SAME_ACCENTS = {"overline": "bar", "overrightarrow": "vec", "widehat": "hat", "widetilde": "tilde"}
 FRACTIONS = word_set("frac dfrac tfrac cfrac")
 _BINOMIALS = word_set("binom dbinom tbinom")
 _SETS = {"mathbb", "Bbb"}
@@ -137,7 +138,7 @@ class CommandParser(abc.ABC):
             primes = "'" * (1 if name == "dot" else 2)
             node = self.name(base + ("_" + subscript if subscript else ""))
             return node._replace(text=node.text + primes)
-        return self.name(f"{'bar' if name == 'overline' else name} {_flat(inner)}")
+        return self.name(f"{_SAME_ACCENTS.get(name, name)} {_flat(inner)}")
 
     def _derivative(self) -> Node | None:
         r"""Parse `\frac{dy}{dx}` and `\frac{d^2y}{dx^2}` as a name; return None for other fractions."""

@@ -6,7 +6,7 @@ r"""Compares two answers by the rules of docs/verification.md: labels, lists, tu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import mpmath
 from mpmath import mp
@@ -23,7 +23,7 @@ from .expressions import (
     without_denominators,
 )
 from .integer_families import PARAMETERS, has_modulus, is_periodic, parameter, same_families, same_residues
-from .labels import function_values, without_labels
+from .labels import function_values, is_alternative, labelled_value, without_labels
 from .latex import parse
 from .notations import BASE_10, COMMON_LOG, bare, with_one_parameter, with_unit_vectors, without_arguments
 from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set
@@ -34,10 +34,12 @@ from .shapes import (
     as_tuple,
     as_vector,
     components,
+    from_rows,
     has_signs,
     is_clock,
     members,
     with_binomials,
+    without_otherwise,
 )
 from .tokens import Node, ParseError, names
 from .values import structure
@@ -75,7 +77,7 @@ def equal(answer: str, gold: str) -> bool:
                 return True
             continue
         try:
-            given = parse(answer, compounds, commas=commas, tight=tight)
+            given = _parsed_answer(answer, known, compounds, commas=commas, tight=tight)
         except Unsupported:
             raise
         except ParseError:
@@ -85,6 +87,17 @@ def equal(answer: str, gold: str) -> bool:
         if same(given, known) or _same_parametric(given, known, all_integers=declared[1] == "Z"):
             return True
     return False
+
+
+def _parsed_answer(answer: str, known: Node, compounds: Collection[str], *, commas: bool, tight: bool) -> Node:
+    r"""Return the tree of an answer, or of its value if only its label does not parse: `\Pr[A] = 5`."""
+    try:
+        return parse(answer, compounds, commas=commas, tight=tight)
+    except ParseError:
+        value = None if known.kind == "relation" else labelled_value(answer)
+        if value is None:
+            raise
+        return parse(value, compounds, commas=commas, tight=tight)
 
 
 def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
@@ -121,6 +134,8 @@ def same(given: Node, known: Node) -> bool:
 
 def _same_kind(given: Node, known: Node) -> bool:
     """Compare two trees without labels by the rule of their kinds."""
+    if known.kind == "matrix":
+        given = from_rows(given)
     if is_set(given) or is_set(known):
         return _same_sets(given, known)
     if given.kind == "relation" or known.kind == "relation":
@@ -144,7 +159,7 @@ def _same_kind(given: Node, known: Node) -> bool:
     if alternatives and known.kind not in collections and not has_signs(known):
         return all(same(part, known) for part in given.parts)  # `1/2 or 0.5`
     if given.kind in collections or known.kind in collections or has_signs(given) or has_signs(known):
-        return _same_collections(given, known)
+        return is_alternative(given) == is_alternative(known) and _same_collections(given, known)
     if "congruent" in (given.kind, known.kind):
         return _same_congruences(given, known)
     return same_expressions(given, known)
@@ -190,8 +205,9 @@ def _same_members(ours: list[Node], theirs: list[Node]) -> bool:
 
 def _same_matrices(given: Node, known: Node) -> bool:
     if given.text == known.text == "cases" and given.kind == known.kind and len(given.parts) == len(known.parts):
-        rows = [[Node("tuple", row.parts) for row in side.parts] for side in (given, known)]
-        return _same_members(rows[0], rows[1])
+        return _same_members(
+            *([Node("tuple", row.parts) for row in side.parts] for side in without_otherwise(given, known))
+        )
     return (
         given.kind == known.kind
         and given.text == known.text

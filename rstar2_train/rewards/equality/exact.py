@@ -159,8 +159,8 @@ _EXACT: Mapping[str, Callable[..., Fraction]] = {
     "abs": abs,
     "floor": lambda value: Fraction(math.floor(value)),
     "ceil": lambda value: Fraction(math.ceil(value)),
-    "max": max,
-    "min": min,
+    "max": lambda *values: max(values),
+    "min": lambda *values: min(values),
     "gcd": lambda *values: Fraction(math.gcd(*_whole(*values))),
     "lcm": lambda *values: Fraction(math.lcm(*_whole(*values))),
 }

@@ -11,6 +11,9 @@ from .shapes import EQUALITIES, defined_function, has_signs, is_equation
 from .tokens import Node, names
 from .values import equal_values
 
+_FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
+"""Letters that a tuple has in the order of the alphabet."""
+
 
 def _is_label(node: Node) -> bool:
     """Return whether the left side of an equation only names the right one: `x`, `f(2)`, `a+b`, `(x,y)`."""
@@ -18,7 +21,8 @@ def _is_label(node: Node) -> bool:
         return True
     if node.kind == "mul":
         first, second = node.parts
-        return _is_label(first) and (_is_label(second) or second.kind == "number")  # `P(2)`
+        event = second.kind in ("relation", "union", "intersection")  # `\\mathbb{P}(X=1)`
+        return _is_label(first) and (_is_label(second) or second.kind == "number" or event)  # `P(2)`
     if node.kind == "pow":
         return _is_label(node.parts[0])
     if node.kind in ("add", "tuple", "neg", "div", "call", "root", "list", "ratio"):
@@ -101,7 +105,7 @@ def _list_without_labels(node: Node, other: Node) -> Node:
     """Return `1, 2` for `x = 1, 2` and for `x = 1 or x = 2`; the values by the order of their names for `y=2, x=1`."""
     labelled = [is_equation(part) and part.parts[0].kind == "name" for part in node.parts]
     others = other.parts if other.kind == "list" else ()
-    if not any(labelled):
+    if not any(labelled) or is_alternative(node):
         return node
     if all(labelled) and others and all(is_equation(part) for part in others):
         ours, theirs = ({part.parts[0].text for part in side} for side in (node.parts, others))
@@ -110,12 +114,45 @@ def _list_without_labels(node: Node, other: Node) -> Node:
             return node
         return Node("list", tuple(part.parts[-1] for part in node.parts), node.text)  # `x_1=1, x_2=2` and `x=1, x=2`
     if all(labelled):
-        ordered = sorted(node.parts, key=lambda part: part.parts[0].text.lstrip("\\"))
-        values = tuple(part.parts[-1] for part in ordered)
-        different = len({part.parts[0].text for part in node.parts}) == len(node.parts)
-        letters = {part.parts[0].text.partition("_")[0] for part in node.parts}
-        ordered_names = different and len(letters) == len(node.parts)
-        return Node("tuple" if ordered_names else "list", values, "," if not ordered_names else "")
-    if labelled[0] and not any(labelled[1:]):
+        values = {part.parts[0].text: part.parts[-1] for part in node.parts}
+        letters = {name.partition("_")[0] for name in values}
+        if len(letters) < len(node.parts):
+            return Node("list", tuple(part.parts[-1] for part in node.parts), ",")
+        order = _named_order(other) or _usual_order(list(values))
+        return Node("tuple", tuple(values[name] for name in order)) if set(order) == set(values) else node
+    if labelled[0] and not any(part.kind == "relation" for part in node.parts[1:]):
         return node._replace(parts=(node.parts[0].parts[-1], *node.parts[1:]))
     return node
+
+
+def is_alternative(node: Node) -> bool:
+    """Return whether a list is `x = 0 or y = 0`: equations of different names, of which one holds."""
+    equations = [part for part in node.parts if is_equation(part) and part.parts[0].kind == "name"]
+    letters = {part.parts[0].text.partition("_")[0] for part in equations}
+    return node.kind == "list" and "or" in node.text.split() and 1 < len(equations) == len(node.parts) == len(letters)
+
+
+def _named_order(node: Node) -> list[str]:
+    """Return the names of `(n,k)=(3,2)` in order; empty for other trees."""
+    if not is_equation(node) or node.parts[0].kind != "tuple":
+        return []
+    return [part.text for part in node.parts[0].parts if part.kind == "name"]
+
+
+def _usual_order(written: list[str]) -> list[str]:
+    """Return names in the order of a tuple: `y, x` is `(x,y)`, but `n, k` remain as they are written."""
+    letters = {name.lstrip("\\").lower()[:1] for name in written}
+    usual = any(letters <= set(family) for family in _FAMILIES)
+    return sorted(written, key=lambda name: name.lstrip("\\")) if usual else written
+
+
+def labelled_value(text: str) -> str | None:
+    r"""Return the text after the last `=` outside of brackets: `5` for `\lim_{n=1} a_n = 5`; None without a label."""
+    depth, at, others = 0, -1, False
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character == "=":
+            at = index
+        others = others or (depth == 0 and character in ",;<>")
+    label, value = text[:at].strip(), text[at + 1 :].strip()
+    return value if at > 0 and not others and (label[0] == "\\" or label[0].isalpha()) and value else None

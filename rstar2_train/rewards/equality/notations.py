@@ -35,6 +35,8 @@ _UNIT_VECTOR = re.compile(
     rf"{_FONTED}(?:\{{\s*{_FONTED}(?:\{{\s*{_LETTER}\s*\}}|{_LETTER})\s*\}}|\{{\s*{_LETTER}\s*\}}|{_LETTER})"
 )
 _BARE_VECTOR = re.compile(r"(\\[a-zA-Z]+)|(?<![a-zA-Z_])([ijk])(?![a-zA-Z])")
+_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm)\s*(?:\{\s*([a-zA-Z])\s*\}|([a-zA-Z])(?![a-zA-Z]))")
+_ARROW = re.compile(r"\\(?:vec|overrightarrow)(?![a-zA-Z])")
 VECTOR = r"\nabla"
 """Name of a unit vector; its subscript is the letter."""
 
@@ -73,14 +75,14 @@ def with_one_parameter(answer: str, gold: str) -> tuple[str, str, tuple[str, str
 
 
 def with_unit_vectors(answer: str, gold: str) -> tuple[str, str]:
-    (
-        r"""Return the texts with names for unit vectors (`\mathbf{i}`, `\hat{j}`) if one has them; then `i` is one."""
-        ""
-    )
+    r"""Return the texts with names for unit vectors (`\mathbf{i}`, `\hat{j}`) if one has them; then `i` is one."""
     if not any(_UNIT_VECTOR.search(text) for text in (answer, gold)):
+        arrows = [bool(_ARROW.search(text)) for text in (answer, gold)]
+        if arrows[0] != arrows[1]:  # `\vec{a}` and `\mathbf{a}`
+            answer, gold = (_BOLD.sub(r"\\vec{\1\2}", text) for text in (answer, gold))
         return answer, gold
     answer, gold = (
-        _UNIT_VECTOR.sub(lambda match: next(letter for letter in reversed(match[0]) if letter in "ijk"), text)
+        _UNIT_VECTOR.sub(lambda match: " " + next(letter for letter in reversed(match[0]) if letter in "ijk"), text)
         for text in (answer, gold)
     )
     first, second = (

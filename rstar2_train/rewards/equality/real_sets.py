@@ -41,7 +41,10 @@ def is_set(node: Node) -> bool:
     if node.kind == "relation":
         operators = node.text.split()
         return bool(INEQUALITIES.intersection(operators)) or (operators == ["\\in"] and is_set(node.parts[1]))
-    return node.kind == "list" and all(part.kind == "relation" and is_set(part) for part in node.parts)
+    if node.kind != "list" or not any(part.kind == "relation" and is_set(part) for part in node.parts):
+        return False
+    joined = "or" in node.text.split()  # `x = 1 or 2 < x < 3`
+    return all(part.kind == "relation" and (is_set(part) or (joined and part.text == "=")) for part in node.parts)
 
 
 def excluded_points(node: Node) -> Node:

@@ -16,6 +16,7 @@ from .tokens import Node, names, nodes
 
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
+_OTHERWISE = frozenset(["otherwise", "else", "elsewhere"])
 
 
 def is_equation(node: Node) -> bool:
@@ -120,6 +121,24 @@ def _transposed(node: Node) -> Node:
         return node
     columns = zip(*(row.parts for row in node.parts), strict=True)
     return node._replace(parts=tuple(Node("row", column) for column in columns))
+
+
+def from_rows(node: Node) -> Node:
+    """Return the matrix that is written as a list of rows: `[[1,2],[3,4]]`; other nodes unchanged."""
+    rows = node.parts if node.kind == "tuple" or node.text == "[]" else ()
+    if len(rows) < 2 or not all(row.kind == "tuple" or row.text == "[]" for row in rows):
+        return node
+    return Node("matrix", tuple(Node("row", row.parts) for row in rows), "matrix")
+
+
+def without_otherwise(*sides: Node) -> Iterator[Node]:
+    """Yield cases without the condition of a last row, if one of them has `otherwise` there."""
+    last = [side.parts[-1] for side in sides]
+    if not any(_OTHERWISE & {part.text for part in row.parts} for row in last):
+        yield from sides
+        return
+    for side, row in zip(sides, last, strict=True):
+        yield side._replace(parts=(*side.parts[:-1], row._replace(parts=row.parts[:1])))
 
 
 def components(node: Node) -> Node:
