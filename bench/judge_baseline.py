@@ -34,7 +34,7 @@ ENVIRONMENT |= {
     "PYTHONPATH": str(FOLDER / "packages"),
     "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode"),
 }
-"""Environment of the programs, with the package of the check of answers, and a bytecode cache that the first calls fill.
+"""Environment of the programs: the package of the check of answers, and a bytecode cache that the first calls fill.
 Without a cache, imports are slow."""
 
 
