@@ -128,10 +128,9 @@ def _spoken_number(spoken: str) -> str | None:
     fraction, quotient = _FRACTION.fullmatch(spoken), _OUT_OF.fullmatch(spoken)
     if quotient:
         return rf"\frac{{{quotient[1]}}}{{{quotient[2]}}}"
-    if fraction and (fraction["top"] or "one") in _CARDINALS:
-        if fraction["top"] or fraction["part"] in ("half", "quarter"):
-            top, bottom = _CARDINALS[fraction["top"] or "one"], _PARTS[fraction["part"]]
-            return rf"{'-' * bool(fraction['sign'])}\frac{{{top}}}{{{bottom}}}"
+    if fraction and (fraction["top"] in _CARDINALS or spoken in ("half", "quarter", "negative half", "minus half")):
+        top, bottom = _CARDINALS[fraction["top"] or "one"], _PARTS[fraction["part"]]
+        return rf"{'-' * bool(fraction['sign'])}\frac{{{top}}}{{{bottom}}}"
     sign, rest = ("-", spoken.partition(" ")[2]) if spoken.startswith(("negative ", "minus ")) else ("", spoken)
     parts = re.split(r"[\s-]+", re.sub(r"(hundred|thousand|million|billion), ", r"\1 ", rest))
     if not all(part in _SCALES or part in _CARDINALS for part in parts):
