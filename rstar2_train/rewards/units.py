@@ -147,7 +147,7 @@ _FACTOR = re.compile(
 )
 _MICRO = re.compile(r"(?:\\mu(?![a-zA-Z])|[\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}])\s*")
 _NO_UNIT = re.compile(r"\b(?:old|ago|later|earlier|each|apart|away|long|high|tall|wide|deep|in total|total|of\s.*)\b")
-"""Words beside a unit: `years old`, `liters of water`."""
+"""Words next to a unit: `years old`, `liters of water`."""
 _POWERS = {"s": 2, "c": 3}
 
 

@@ -55,7 +55,7 @@ _VALUES = {
     **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 _TEXT_WORDS = re.compile(
-    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or|otherwise|else|elsewhere)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:[(\[][^()=]*[)\]]\s*=|=|[a-z]\s*\\in))"
+    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or|otherwise|else(?:where)?)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:[(\[][^()=]*[)\]]\s*=|=|[a-z]\s*\\in))"
 )
 _SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
 _MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"

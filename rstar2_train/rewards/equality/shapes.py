@@ -16,7 +16,7 @@ from .tokens import Node, names, nodes
 
 EQUALITIES = frozenset(["=", "\\equiv", "\\to"])
 """Operators of an equation."""
-_OTHERWISE = frozenset(["otherwise", "else", "elsewhere"])
+_OTHERWISE = re.compile("otherwise|else(?:where)?")
 
 
 def is_equation(node: Node) -> bool:
@@ -134,7 +134,7 @@ def from_rows(node: Node) -> Node:
 def without_otherwise(*sides: Node) -> Iterator[Node]:
     """Yield cases without the condition of a last row, if one of them has `otherwise` there."""
     last = [side.parts[-1] for side in sides]
-    if not any(_OTHERWISE & {part.text for part in row.parts} for row in last):
+    if not any(_OTHERWISE.fullmatch(part.text) for row in last for part in row.parts):
         yield from sides
         return
     for side, row in zip(sides, last, strict=True):
