@@ -175,7 +175,7 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
     ]
     batches = distribute_rows(rows, ranks=step.ranks, tokens_per_micro_batch=step.tokens)[rank]
     objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
-    grpo_backward(policy, batches, compute.device, objective=objective, old_logprobs=None)
+    grpo_backward(policy, batches, compute.device, objective=objective, start=None)
     update(policy, optimizer, lr=1e-6, grad_clip=1.0)
 
 

@@ -117,7 +117,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if number == 1 and accelerated:
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        grpo_backward(policy, batches, compute.device, objective=OBJECTIVE, old_logprobs=None)
+        grpo_backward(policy, batches, compute.device, objective=OBJECTIVE, start=None)
         policy.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - started)
     best = min(seconds[1:])

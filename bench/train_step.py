@@ -95,7 +95,7 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     def step() -> float:
         ((rows,),) = grpo_updates([group], updates=1, seed=0)
         batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=BUDGET, packed=True)[0]
-        tally = grpo_backward(policy, batches, compute.device, objective=objective, old_logprobs=None)
+        tally = grpo_backward(policy, batches, compute.device, objective=objective, start=None)
         update(policy, optimizer, lr=LEARNING_RATE, grad_clip=1.0)
         return tally.sums["loss"]
 

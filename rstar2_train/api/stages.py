@@ -50,7 +50,7 @@ class SFTStage(ApiModel):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     """AdamW weight decay."""
     max_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = 32768
-    """Maximum tokens of a conversation. Longer conversations are dropped; the log has their number."""
+    """Maximum tokens of a conversation. Longer conversations are dropped."""
     shortest_first_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Initial steps that draw only from rows of the first difficulty (`level` 1)."""
     checkpoint_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -83,8 +83,8 @@ class CollapseTrigger(ApiModel):
     window_steps: Annotated[int, Field(ge=2, le=1000)] = 10
     """Steps that the fall must last."""
     min_effective_sample_size: Probability = 0.3
-    """Minimum effective sample size of the importance weights, as a share of the tokens. Below it for windowSteps, the
-    stage completes with its best checkpoint. Applies if maxStaleness is above 0."""
+    """Minimum effective sample size of the importance weights during windowSteps, as a share of the tokens. Applies if
+    maxStaleness is above 0."""
 
 
 class ResampleSpec(ApiModel):
@@ -105,8 +105,14 @@ class ImportanceCorrection(ApiModel):
     cap: Positive = 2.0
     """Maximum weight."""
     max_sequence_gap: Positive | None = None
-    """Maximum mean of |log p_trainer - log p_engine| over a rollout's tokens; above it they have weight 0. Default: no
-    maximum."""
+    """Maximum mean |log p_trainer - log p_engine| of a trained rollout. Default: no maximum."""
+    sequence_gap_action: Literal["Mask", "Drop"] = "Mask"
+    """Whether a rollout above maxSequenceGap stays in the denominators (Mask) or not (Drop)."""
+
+    @property
+    def drops_sequences(self) -> bool:
+        """Whether the denominators depend on the trainer's probabilities at the start of the step."""
+        return self.max_sequence_gap is not None and self.sequence_gap_action == "Drop"
 
 
 class GRPODefaults(ApiModel):
@@ -133,7 +139,7 @@ class GRPODefaults(ApiModel):
     updates_per_step: Annotated[int, Field(ge=1, le=64)] | None = None
     """Optimiser updates per step, each on an equal share of the groups."""
     max_prompt_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Maximum tokens of a prompt. Problems with longer prompts are skipped; the log has their number."""
+    """Maximum tokens of a prompt. Problems with longer prompts are skipped."""
     max_response_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Maximum tokens of one trajectory after the prompt, tool output included."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] | None = None

@@ -61,8 +61,9 @@ def update_time(
     rows = [BatchRow(ids=np.zeros(n, np.int32), learned=np.arange(n) == n - 1, weight=0.0) for n in share]
     batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget, packed=is_packed(job))[0]
     passes = 3 + step.checkpointed_layers / shape.layers
-    updates = job.grpo_settings(stage).updates_per_step if stage.type == "GRPO" else 1
-    if updates > 1:
+    settings = job.grpo_settings(stage) if stage.type == "GRPO" else None
+    updates = settings.updates_per_step if settings else 1
+    if settings and (updates > 1 or settings.importance_correction.drops_sequences):
         passes += 1  # log-probabilities at the start of the step
     forward = sum(shape.forward_flops(batch.ids.size, _squares(batch)) for batch in batches)
     nodes = job.replicas(stage)

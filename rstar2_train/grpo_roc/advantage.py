@@ -36,3 +36,14 @@ def group_token_weights(group_tokens: Sequence[int]) -> list[float]:
     if any(tokens <= 0 for tokens in group_tokens):
         raise ValueError(f"a group has no trained token: {list(group_tokens)}")
     return [1.0 / (tokens * len(group_tokens)) for tokens in group_tokens]
+
+
+def kept_group_weights(kept_tokens: Sequence[int]) -> list[float]:
+    """Return the weight of one token per group if dropped rollouts leave both denominators of eq. 6.
+
+    Args:
+        kept_tokens: trained tokens of the kept rollouts of each group, over all ranks. A group without any leaves the
+            mean over groups; its weight is 0.
+    """
+    weights = iter(group_token_weights([tokens for tokens in kept_tokens if tokens]))
+    return [next(weights) if tokens else 0.0 for tokens in kept_tokens]

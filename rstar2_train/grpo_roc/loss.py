@@ -113,6 +113,15 @@ def excluded_by_gap(gap: Tensor, trained: Tensor, sequences: Tensor, *, count: i
     return (totals > limit * tokens)[sequences]
 
 
+def kept_group_tokens(excluded: Tensor, trained: Tensor, groups: Tensor, *, count: int) -> Tensor:
+    """Return the trained tokens of each group without those of excluded sequences: [count], int64.
+
+    `groups`: group of each token, from 0 to `count` - 1. The sum over micro-batches and ranks is that of the update.
+    """
+    kept = (trained & ~excluded).long()
+    return torch.zeros(count, dtype=torch.int64, device=kept.device).index_add_(0, groups, kept)
+
+
 def _gap_metrics(gap: Tensor, count: Tensor, *, cap: float, stale: Tensor | None) -> dict[str, Tensor]:
     """Return the sums of the gap's metrics.
 

@@ -31,6 +31,8 @@ class BatchRow:
     engine_logprobs: NDArray[np.float32] | None = None
     stale: NDArray[np.bool_] | None = None
     """Whether older weights than those of the update sampled the token; None: no token."""
+    group: int = 0
+    """Number of its group in the update, from 0."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,10 @@ class MicroBatch:
     """[trained] whether older weights sampled the token; None: no token of the batch."""
     rows: NDArray[np.int64] | None = None
     """[trained] sequence of each trained token, from 0."""
+    groups: NDArray[np.int64] | None = None
+    """[trained] group of each trained token, from 0 in the update."""
+    group_count: int = 1
+    """Groups of the update, over all ranks."""
     sequences: int = field(default=0)
     """Number of sequences without padding rows."""
     lengths: tuple[int, ...] | None = None
@@ -117,9 +123,10 @@ def distribute_rows(
     count = max(len(batches) for batches in split)
     engine = bool(rows) and rows[0].engine_logprobs is not None
     padding = _padding_row(engine=engine)
+    groups = 1 + max((row.group for row in rows), default=0)
     return [
-        [_join(batch, packed=packed) for batch in batches]
-        + [_join([padding], sequences=0, packed=packed)] * (count - len(batches))
+        [_join(batch, packed=packed, group_count=groups) for batch in batches]
+        + [_join([padding], sequences=0, packed=packed, group_count=groups)] * (count - len(batches))
         for batches in split
     ]
 
@@ -155,12 +162,12 @@ def _update(groups: list[tuple[int, Sequence[TrainSequence]]]) -> list[list[Batc
         masks.append([_response_mask(f"group {index}, rollout {n}", rollout) for n, rollout in enumerate(group)])
     weights = group_token_weights([sum(int(mask.sum()) for mask in group) for group in masks])
     return [
-        [_rollout_row(rollout, mask, weight) for rollout, mask in zip(group, group_masks, strict=True)]
-        for (_, group), group_masks, weight in zip(groups, masks, weights, strict=True)
+        [_rollout_row(rollout, mask, weight, number) for rollout, mask in zip(group, group_masks, strict=True)]
+        for number, ((_, group), group_masks, weight) in enumerate(zip(groups, masks, weights, strict=True))
     ]
 
 
-def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float) -> BatchRow:
+def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float, group: int) -> BatchRow:
     prompt = len(rollout.prompt_ids)
     engine = np.zeros(len(mask), dtype=np.float32)
     engine[prompt:] = rollout.engine_logprobs
@@ -175,6 +182,7 @@ def _rollout_row(rollout: TrainSequence, mask: NDArray[np.bool_], weight: float)
         advantage=rollout.advantage,
         engine_logprobs=engine,
         stale=stale,
+        group=group,
     )
 
 
@@ -214,7 +222,7 @@ def _padding_row(*, engine: bool) -> BatchRow:
     )
 
 
-def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool) -> MicroBatch:
+def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool, group_count: int) -> MicroBatch:
     lengths = [len(row.ids) for row in rows]
     if packed:
         ids = np.concatenate([row.ids for row in rows])[None]
@@ -242,6 +250,8 @@ def _join(rows: list[BatchRow], *, sequences: int | None = None, packed: bool) -
         engine_logprobs=np.concatenate(engine) if engine else None,
         stale=stale,
         rows=np.repeat(np.arange(len(rows), dtype=np.int64), counts) if engine else None,
+        groups=np.repeat(np.array([row.group for row in rows], dtype=np.int64), counts) if engine else None,
+        group_count=group_count,
         sequences=len(rows) if sequences is None else sequences,
         lengths=tuple(lengths) if packed else None,
     )

@@ -145,12 +145,9 @@ class TrainerRank:
     def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> MetricTally:
         """Run one GRPO step of one or more updates; pi_old is the policy before the first one."""
         policy, _ = self._loaded()
-        old = None
-        if len(updates) > 1:
-            old = [
-                step.start_logprobs(policy, batches, self.compute.device, temperature=objective.temperature)
-                for batches in updates
-            ]
+        start = None
+        if len(updates) > 1 or objective.drops_sequences:
+            start = step.step_start(policy, updates, self.compute.device, objective=objective)
         tally = MetricTally()
         for number, batches in enumerate(updates):
             tally.add(
@@ -159,7 +156,7 @@ class TrainerRank:
                     batches,
                     self.compute.device,
                     objective=objective,
-                    old_logprobs=old[number] if old else None,
+                    start=start[number] if start else None,
                 )
             )
             tally.add(self._update(lr))

@@ -6,6 +6,7 @@ Runs inside the rank processes. All ranks call these functions together, with th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -13,12 +14,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss
+from rstar2_train.grpo_roc.advantage import kept_group_weights
+from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss, kept_group_tokens
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
 from rstar2_train.trainer.types import MetricTally, Objective
+
+
+@dataclass(slots=True)
+class UpdateStart:
+    """Values of one update's micro-batches by the policy at the start of the step."""
+
+    old_logprobs: list[Tensor]
+    """pi_old."""
+    excluded: list[Tensor | None] = field(default_factory=list)
+    """Whether each token belongs to a rollout whose gap is too large; None: no token."""
+    group_weights: Tensor | None = None
+    """Weight of a kept token by its group, if excluded rollouts are dropped."""
 
 
 def sft_backward(policy: Policy, batches: list[MicroBatch], device: torch.device) -> MetricTally:
@@ -43,7 +57,7 @@ def grpo_backward(
     device: torch.device,
     *,
     objective: Objective,
-    old_logprobs: list[Tensor] | None,
+    start: UpdateStart | None,
 ) -> MetricTally:
     """Accumulate the gradient of eq. 6 over one update's micro-batches.
 
@@ -52,22 +66,23 @@ def grpo_backward(
         batches: this rank's micro-batches of the update.
         device: where to compute.
         objective: the loss's settings.
-        old_logprobs: log-probabilities of each micro-batch at the start of the step. None for a single update: its
+        start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
         logprobs, entropies = _forward(policy, batch, temperature=objective.temperature)
-        assert batch.engine_logprobs is not None
-        assert batch.rows is not None
         weights = batch.weights
-        old = logprobs.detach() if old_logprobs is None else old_logprobs[number]
-        excluded = None
-        if objective.max_sequence_gap is not None:
-            gap = old - batch.engine_logprobs
-            excluded = excluded_by_gap(
-                gap, weights > 0, batch.rows, count=batch.row_count, limit=objective.max_sequence_gap
-            )
+        if start is None:
+            old = logprobs.detach()
+            excluded = _excluded(batch, old, objective)
+        else:
+            old, excluded = start.old_logprobs[number], start.excluded[number]
+            if start.group_weights is not None:
+                assert batch.groups is not None
+                assert excluded is not None
+                # A dropped token keeps its weight, by which the metrics include it: its loss is 0.
+                weights = torch.where((weights > 0) & ~excluded, start.group_weights[batch.groups], weights)
         parts = grpo_loss(
             logprobs=logprobs,
             old_logprobs=old,
@@ -84,6 +99,35 @@ def grpo_backward(
         entropy = torch.where(weights > 0, entropies, 0.0).sum()
         tally.add(parts.sums | {"loss": parts.loss, "entropy": entropy}, parts.maxima, parts.gaps)
     return tally.read()
+
+
+@torch.no_grad()
+def step_start(
+    policy: Policy, updates: list[list[MicroBatch]], device: torch.device, *, objective: Objective
+) -> list[UpdateStart]:
+    """Return the values of each update at the start of the step. Collective.
+
+    If rollouts are dropped, the ranks add up the kept tokens of each group once, for all updates of the step.
+    """
+    starts, kept = [], []
+    for batches in updates:
+        start = UpdateStart(start_logprobs(policy, batches, device, temperature=objective.temperature))
+        tokens = torch.zeros(batches[0].group_count, dtype=torch.int64, device=device)
+        for batch, old in zip(on_device(batches, device), start.old_logprobs, strict=True):
+            excluded = _excluded(batch, old, objective)
+            start.excluded.append(excluded)
+            if objective.drops_sequences:
+                assert batch.groups is not None
+                assert excluded is not None
+                tokens += kept_group_tokens(excluded, batch.weights > 0, batch.groups, count=len(tokens))
+        starts.append(start)
+        kept.append(tokens)
+    if objective.drops_sequences:
+        totals = torch.cat(kept).cpu()
+        dist.all_reduce(totals)
+        for start, counts in zip(starts, totals.split([len(tokens) for tokens in kept]), strict=True):
+            start.group_weights = torch.tensor(kept_group_weights(counts.tolist()), device=device)
+    return starts
 
 
 @torch.no_grad()
@@ -112,6 +156,16 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
     cast(FSDPModule, policy).reshard()
     values: list[list[float]] = logprobs.view(len(rows), -1).double().tolist()
     return values
+
+
+def _excluded(batch: DeviceBatch, old: Tensor, objective: Objective) -> Tensor | None:
+    """Return whether each token belongs to a rollout whose gap is too large; None without a limit."""
+    if objective.max_sequence_gap is None:
+        return None
+    assert batch.engine_logprobs is not None
+    assert batch.rows is not None
+    gap = old - batch.engine_logprobs
+    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=batch.row_count, limit=objective.max_sequence_gap)
 
 
 def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:

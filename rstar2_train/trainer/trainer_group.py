@@ -140,6 +140,7 @@ class TrainerGroup:
             temperature=settings.temperature,
             correction_cap=settings.correction_cap,
             max_sequence_gap=settings.importance_correction.max_sequence_gap,
+            drops_sequences=settings.importance_correction.drops_sequences,
         )
         by_update = [self._distribute([row for group in update for row in group]) for update in updates]
         by_rank = [[shares[rank] for shares in by_update] for rank in range(self._ranks.count)]

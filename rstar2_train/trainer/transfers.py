@@ -27,6 +27,8 @@ class DeviceBatch:
     rows: Tensor | None
     row_count: int
     """Number of sequences, padding rows included."""
+    groups: Tensor | None
+    group_count: int
     lengths: tuple[int, ...] | None
 
 
@@ -68,6 +70,8 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         stale=move(batch.stale),
         rows=move(batch.rows),
         row_count=len(batch.lengths or batch.ids),
+        groups=move(batch.groups),
+        group_count=batch.group_count,
         lengths=batch.lengths,
     )
 

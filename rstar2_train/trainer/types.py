@@ -124,6 +124,8 @@ class Objective:
     """Cap of the truncated importance correction; None: off."""
     max_sequence_gap: float | None = None
     """Largest mean absolute gap between trainer and engine of a trained rollout, in nats; None: no limit."""
+    drops_sequences: bool = False
+    """Whether rollouts above the limit leave the denominators of the mean."""
 
 
 @dataclass(slots=True)

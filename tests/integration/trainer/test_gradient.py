@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy, named_shards
 from rstar2_train.trainer.rank import TrainerRank
-from rstar2_train.trainer.types import Objective
+from rstar2_train.trainer.types import Objective, TrainSequence
 
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=0.8, correction_cap=2.0)
 RTOL = 1e-5
@@ -56,13 +56,33 @@ CASES = {
 }
 
 
-def reference_gradient(model: Path) -> dict[str, torch.Tensor]:
-    """Return the gradient of minus eq. 6 in float64: full logits, one sequence at a time, written from the equation."""
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
+def far_groups() -> list[list[TrainSequence]]:
+    """Return four groups in which other weights sampled some rollouts: none, one, all and three rollouts."""
     groups = rollout_groups(4, 4)
+    return [
+        [
+            replace(rollout, engine_logprobs=[-30.0] * len(rollout.mask)) if member < far else rollout
+            for member, rollout in enumerate(group)
+        ]
+        for group, far in zip(groups, [0, 1, 4, 3], strict=True)
+    ]
+
+
+def is_far(rollout: TrainSequence) -> bool:
+    return rollout.engine_logprobs[0] == -30.0
+
+
+def reference_gradient(
+    model: Path, groups: list[list[TrainSequence]], *, denominators: list[list[TrainSequence]] | None = None
+) -> dict[str, torch.Tensor]:
+    """Return the gradient of minus eq. 6 in float64: full logits, one sequence at a time, written from the equation.
+
+    `denominators`: the rollouts of each group that count in its tokens; default: all.
+    """
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
     loss = torch.zeros((), dtype=torch.float64)
-    for group in groups:
-        tokens = sum(sum(rollout.mask) for rollout in group)
+    for group, counted in zip(groups, denominators or groups, strict=True):
+        tokens = sum(sum(rollout.mask) for rollout in counted)
         for rollout in group:
             prompt, ids = len(rollout.prompt_ids), [*rollout.prompt_ids, *rollout.response_ids]
             logits = policy(torch.tensor([ids])).logits[0] / OBJECTIVE.temperature
@@ -94,7 +114,15 @@ class CollectiveCount(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Case]) -> list[Any]:
+def gradients(
+    rank: int,
+    ranks: int,
+    port: int,
+    model: Path,
+    cases: list[Case],
+    groups: list[list[TrainSequence]],
+    objective: Objective = OBJECTIVE,
+) -> list[Any]:
     """Return the gradient (at rank 0), the number of micro-batches and the collectives of each case."""
     trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
     trainer.connect("127.0.0.1", port, 1)
@@ -110,11 +138,14 @@ def gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Case]) 
         policy = load_policy(
             model, compute=trainer.compute, chunk=16, layout=layout, packed=case.packed, compiled=case.compiled
         )
-        (update,) = grpo_updates(rollout_groups(4, 4), updates=1, seed=0)
+        (update,) = grpo_updates(groups, updates=1, seed=0)
         rows = [row for group in update for row in group]
         batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
+        device, start = trainer.compute.device, None
+        if objective.drops_sequences:
+            (start,) = step.step_start(policy, [batches], device, objective=objective)
         with CollectiveCount() as count:
-            step.grpo_backward(policy, batches, trainer.compute.device, objective=OBJECTIVE, old_logprobs=None)
+            step.grpo_backward(policy, batches, device, objective=objective, start=start)
         whole = {}
         for name, shard in named_shards(policy).items():
             assert shard.grad is not None
@@ -126,13 +157,13 @@ def gradients(rank: int, ranks: int, port: int, model: Path, cases: list[Case]) 
 
 @pytest.fixture(scope="module")
 def reference(model_dir: Path) -> dict[str, torch.Tensor]:
-    return reference_gradient(model_dir)
+    return reference_gradient(model_dir, rollout_groups(4, 4))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[str, torch.Tensor], ranks: int) -> None:
     """For any mesh, micro-batches, checkpointing, packing and compilation the gradient is that of eq. 6."""
-    results = run_ranks(gradients, ranks, model_dir, CASES[ranks])[0]
+    results = run_ranks(gradients, ranks, model_dir, CASES[ranks], rollout_groups(4, 4))[0]
     for case, (actual, micro_batches, collectives) in zip(CASES[ranks], results, strict=True):
         assert actual.keys() == reference.keys()
         actual = {name: torch.from_numpy(array).double() for name, array in actual.items()}
@@ -152,7 +183,26 @@ def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[
 def test_step_gradient_of_an_untied_model(tmp_path: Path) -> None:
     """A projection of its own has its own gradient, as in eq. 6."""
     model = write_model(tmp_path / "model", tied=False)
-    expected = reference_gradient(model)
-    ((actual, _, _),) = run_ranks(gradients, 1, model, [Case(1, packed=True)])[0]
+    expected = reference_gradient(model, rollout_groups(4, 4))
+    ((actual, _, _),) = run_ranks(gradients, 1, model, [Case(1, packed=True)], rollout_groups(4, 4))[0]
     for name, tensor in expected.items():
         assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), name
+
+
+@pytest.mark.parametrize("drop", [False, True], ids=["mask", "drop"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_step_gradient_of_rollouts_above_the_gap(model_dir: Path, ranks: int, drop: bool) -> None:
+    """A masked rollout stays in the denominators, a dropped one leaves them, for any distribution over the ranks."""
+    objective = replace(OBJECTIVE, max_sequence_gap=10.0, drops_sequences=drop)
+    groups = far_groups()
+    near = [[rollout for rollout in group if not is_far(rollout)] for group in groups]
+    if drop:
+        expected = reference_gradient(model_dir, [group for group in near if group])
+    else:
+        expected = reference_gradient(model_dir, near, denominators=groups)
+    cases = [Case(ranks, tokens=20), Case(ranks, packed=True)]
+    for case, (actual, _, _) in zip(
+        cases, run_ranks(gradients, ranks, model_dir, cases, groups, objective)[0], strict=True
+    ):
+        for name, tensor in expected.items():
+            assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), (case, name)
