@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .exact import TooLarge, Undefined, Unknown
 from .expressions import substituted
 from .shapes import EQUALITIES, defined_function, has_signs, is_equation
@@ -13,6 +15,8 @@ from .values import equal_values
 
 _FAMILIES = ("abcdefgh", "hk", "mn", "pqrs", "st", "rt", "uvw", "xyz")
 """Letters that a tuple has in the order of the alphabet."""
+_OTHER_RELATION = re.compile(r"!|\bnot\b|\\(?:lnot|neg|neq?|leq?|geq?|[lg]t|in|approx)(?![a-zA-Z])")
+"""Part of a text before its last `=` that makes it no label: `x \\not`."""
 
 
 def _is_label(node: Node) -> bool:
@@ -155,4 +159,6 @@ def labelled_value(text: str) -> str | None:
             at = index
         others = others or (depth == 0 and character in ",;<>")
     label, value = text[:at].strip(), text[at + 1 :].strip()
-    return value if at > 0 and not others and (label[0] == "\\" or label[0].isalpha()) and value else None
+    if at < 1 or others or not value or not re.match(r"\\|[a-zA-Z]", label) or _OTHER_RELATION.search(label):
+        return None
+    return value
