@@ -28,7 +28,6 @@ class DeviceBatch:
     row_count: int
     """Number of sequences, padding rows included."""
     groups: Tensor | None
-    group_count: int
     lengths: tuple[int, ...] | None
 
 
@@ -71,7 +70,6 @@ def _moved(batch: MicroBatch, device: torch.device) -> DeviceBatch:
         rows=move(batch.rows),
         row_count=len(batch.lengths or batch.ids),
         groups=move(batch.groups),
-        group_count=batch.group_count,
         lengths=batch.lengths,
     )
 
