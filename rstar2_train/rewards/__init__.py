@@ -7,7 +7,7 @@
       |       '-------------> quantity
       |                           known answer
       v                     .---> verify ----> extract     the answer in the response
-    grade ------------------|       |--------> words       choices, and words for values
+    grade ------------------|       |--------> words       choices, and words for values <---- paired_forms
     grade ------------------|       |--------> normalize   plain notation of answer and gold answer ----> units
       |                     |       '--- equality_program ---> equality    comparison with a parser, in the sandbox
       |                     |     instructions (IFEval)
@@ -22,6 +22,8 @@ Modules:
 - `extract`               finds the answer block and the box
 - `words`                 answers in words: names, choices, words for numbers and sets
 - `normalize`             removes formatting from an answer
+- `paired_forms`          times, lists of choices and counted things in the form of the other answer
+- `functions`, `declarations`  notations of functions and of parameters, for `normalize`
 - `units`                 names, products and powers of units
 - `equality_program`      the program for the sandbox that compares two answers
 - `equality`              its package: parser and comparison

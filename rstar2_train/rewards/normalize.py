@@ -14,6 +14,7 @@ import unicodedata
 from typing import NamedTuple
 
 from rstar2_train.rewards.declarations import REWRITES as DECLARATIONS
+from rstar2_train.rewards.functions import REWRITES as FUNCTIONS
 from rstar2_train.rewards.units import FONT, NAME, canonical_unit, mixed_amount
 
 
@@ -88,6 +89,7 @@ _BETWEEN = r"(?:\\cdot(?![a-zA-Z])|/|[\s~])*"
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
+        *FUNCTIONS,
         (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
         (r"√", r"\\sqrt"),
         (r",?\{,\}(?:\\!)?|,(?:\\!\s*)+", "{,}"),
@@ -232,6 +234,7 @@ _NUMERALS = [
 ]
 _BASE_NAMES = {name: str(base) for base, name in enumerate(_NUMERALS, start=2)}
 _BASE_NAMES |= {"binary": "2", "ternary": "3", "octal": "8", "decimal": "10", "hexadecimal": "16"}
+_BASE_NAMES |= {"bin": "2", "oct": "8", "dec": "10", "hex": "16"}
 _BASE = re.compile(rf"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|(?:in)?base|in(?=[bdhot]))(\d+|{'|'.join(_BASE_NAMES)})")
 _LAST_TEXT = re.compile(rf"(.*\S)\s*({_UNIT_TEXT})", re.DOTALL)
 _COMPOUND = re.compile(

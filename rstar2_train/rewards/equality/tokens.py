@@ -66,7 +66,7 @@ def word_set(*texts: str) -> frozenset[str]:
 
 FUNCTIONS = word_set(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch arsinh arcosh",
-    "artanh ln log lg exp cis sqrt max min gcd lcm det arg Re Im sgn",
+    "artanh ln log lg exp cis sqrt max min gcd lcm det arg Re Im sgn floor ceil",
 )
 _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc", "tg": "tan", "ctg": "cot"}
 _ALIASES |= {"arctg": "arctan", "arcsinh": "arsinh", "arccosh": "arcosh", "arctanh": "artanh", "sign": "sgn"}
