@@ -18,7 +18,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("equality")
 _ORDER = (
-    *("__init__", "tokens", "commands", "latex", "exact", "evaluator", "values", "expressions"),
+    *("__init__", "tokens", "commands", "events", "latex", "exact", "evaluator", "values", "expressions"),
     *("real_sets", "notations", "shapes", "integer_families", "constants", "labels", "compare", "check"),
 )
 """The modules of the package; a module imports only earlier ones."""

@@ -1,7 +1,7 @@
 """Equality of two answers: a LaTeX parser and a comparison. The package runs in the judge's sandbox.
 
     main (check) ---> compare ---> notations     one notation for both texts
-                         |------> latex ---> commands ---> tokens   text -> tree of nodes
+                         |------> latex ---> commands, events ---> tokens   text -> tree of nodes
                          |------> shapes         one shape for both trees
                          |------> expressions ---> values ---> exact, evaluator   values of trees
                          '------> real_sets      intervals and inequalities
@@ -22,6 +22,7 @@ Modules:
 - `evaluator`    values with many digits at sample points
 - `latex`        the parser: sums, products, brackets, relations
 - `commands`     the parser of LaTeX commands
+- `events`       events of a probability: `P(A|B)`
 - `tokens`       the tokens of a text, and the nodes of a tree
 
 It imports the standard library and mpmath; math_verify only for an operator that its parser does not read (an

@@ -102,7 +102,9 @@ class CommandParser(abc.ABC):
             return self._accent(name)
         if name in _SETS:
             letter = self.argument()
-            return Node("reals") if letter.text == "R" else Node("name", text=f"\\mathbb{letter.text}")
+            return Node("reals") if letter.text == "R" else self.name(f"\\mathbb{letter.text}")
+        if name == "Pr":
+            return self.name(name)
         if name.startswith("\\begin "):
             return self._environment(name.removeprefix("\\begin "))
         if name in _ANALYSIS or name == "partial":

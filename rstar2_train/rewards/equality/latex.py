@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .commands import FRACTIONS, CommandParser, integer
+from .events import OF_EVENTS, read_event
 from .tokens import Lexer, Node, ParseError, Token, names
 
 _RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "~", "\\in", "\\equiv", "\\to"])
@@ -315,6 +316,10 @@ class Parser(CommandParser):
         full = text + subscript + "'" * primes
         if kind == "name" and full in ("e", "i"):
             return Node("constant", text=full)
+        event = read_event(self.tokens, self.at) if full in OF_EVENTS else None
+        if event:
+            self.at = event[1]
+            return Node("name", text=f"{OF_EVENTS[full]}({event[0]})")
         if self.is_sign("("):
             start = self.at
             arguments = self.operand()
