@@ -43,6 +43,10 @@ REWRITES = [
     ),
     *[(_BODY + pattern + _END, r", \1\\in\\mathbb{Z}") for pattern in _INTEGERS],
     *[(_BODY + pattern + _END, "") for pattern in _CONSTANTS],
+    (
+        rf"^\s*{_TEXT}(?:[Aa]ll\s|[Aa]ny\s|[Tt]he\s)?[Ii]ntegers\s*\}}\s*([j-np-t])(\s*(?:[<>]|\\[lg]e(?![a-zA-Z]))[^,]*)$",
+        r"\1\2, \1\\in\\mathbb{Z}",
+    ),
     (r"^(\s*\(.*\))\s*[,;]\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*$", r"\1"),
     *[(_FUNCTION + pattern + _END, r"\1") for pattern in _DOMAINS],
 ]

@@ -16,6 +16,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
+from rstar2_train.rewards.paired_forms import in_one_form
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.rewards.words import (
     has_other_words,
@@ -179,7 +180,7 @@ def _radians(side: NormalizedAnswer) -> str:
 
 def _plain_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return both answers with values for words (`none`, `seven`), without the letter of a choice and a heading."""
-    answer, gold = without_heading(*without_choice(answer, gold))
+    answer, gold = in_one_form(*without_heading(*without_choice(answer, gold)))
     return spoken_value(answer), spoken_value(gold)
 
 

@@ -52,6 +52,8 @@ _VALUES = {
     **dict.fromkeys(["all negative real numbers", "negative real numbers", "all negative reals"], r"(-\infty,0)"),
     **dict.fromkeys(["infinity", "positive infinity", "plus infinity"], r"\infty"),
     **dict.fromkeys(["negative infinity", "minus infinity", "-infinity"], r"-\infty"),
+    **dict.fromkeys(["noon", "12 noon"], r"12:00\text{ pm}"),
+    **dict.fromkeys(["midnight", "12 midnight"], r"12:00\text{ am}"),
     **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 _TEXT_WORDS = re.compile(
@@ -61,6 +63,7 @@ _SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
 _MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
 _DATE = re.compile(rf"(\d{{1,2}})(?:st|nd|rd|th)?(?:\sof)?\s({_MONTHS})|({_MONTHS})\s(\d{{1,2}})(?:st|nd|rd|th)?")
 _REALS_EXCEPT = r"(?:[Aa]ll\s)?(?:real numbers|reals)(?:\sx)?,?\sexcept(?:\sfor)?"
+_POWERS = re.compile(r"(?:(?:all|any|every|the) )?(?:n is )?(?:an? )?(?:perfect )?powers? of (\d+|two|three|five|ten)")
 _MULTIPLES = re.compile(r"(?:all |every )?(positive )?(?:integer )?multiples? of (\d+)")
 _EXCEPT = re.compile(
     rf"\\text\s*\{{\s*{_REALS_EXCEPT}\s*\}}\s*(?:[a-z]\s*=\s*)?([^{{}}]*\S)"
@@ -97,13 +100,16 @@ def spoken_value(text: str) -> str:
     multiples = _MULTIPLES.fullmatch(spoken.replace("\\text", ""))
     if multiples:
         return rf"{multiples[2]}k, k\in\mathbb{{Z}}{'^+' if multiples[1] else ''}"
+    powers = _POWERS.fullmatch(spoken.replace("\\text", ""))
+    if powers:
+        return f"{_CARDINALS.get(powers[1], powers[1])}^k"
     date = _DATE.fullmatch(spoken)
     if date:
         return rf"\text{{{date[2] or date[3]} {date[1] or date[4]}}}"
     excluded = _EXCEPT.fullmatch(_AND.sub(", ", plain_latex(text)))
     if excluded:
         return rf"\mathbb{{R}}\setminus\{{{excluded[1] or excluded[2]}\}}"
-    return _VALUES.get(spoken.replace("-", " "), _VALUES.get(spoken)) or _spoken_number(spoken) or text
+    return _VALUES.get(spoken.replace("-", " "), _VALUES.get(spoken)) or spoken_number(spoken) or text
 
 
 def _integers_in_words(spoken: str) -> str | None:
@@ -120,9 +126,9 @@ def _integers_in_words(spoken: str) -> str | None:
     return rf"\text{{{' '.join(sorted(kinds))} integers}}"
 
 
-def _spoken_number(spoken: str) -> str | None:
+def spoken_number(spoken: str) -> str | None:
     r"""Return the LaTeX of `twenty-five`, `negative one`, `two thirds` and `ten percent`; None for other texts."""
-    share = _spoken_number(spoken.removesuffix(" percent")) if spoken.endswith(" percent") else None
+    share = spoken_number(spoken.removesuffix(" percent")) if spoken.endswith(" percent") else None
     if share:
         return rf"{share}\%"
     fraction, quotient = _FRACTION.fullmatch(spoken), _OUT_OF.fullmatch(spoken)

@@ -26,7 +26,7 @@ from .integer_families import PARAMETERS, has_modulus, is_periodic, parameter, s
 from .labels import function_values, is_alternative, labelled_value, without_labels
 from .latex import parse
 from .notations import BASE_10, COMMON_LOG, bare, with_one_parameter, with_unit_vectors, without_arguments
-from .real_sets import TURNED, equal_intervals, excluded_points, intervals, is_set
+from .real_sets import TURNED, equal_integers, equal_intervals, excluded_points, intervals, is_set
 from .shapes import (
     EQUALITIES,
     as_column,
@@ -86,6 +86,8 @@ def equal(answer: str, gold: str) -> bool:
             known, given = as_tuple(known), as_tuple(given)
         if same(given, known) or _same_parametric(given, known, all_integers=declared[1] == "Z"):
             return True
+        if declared[1] and _same_integers(given, known):
+            return True
     return False
 
 
@@ -114,6 +116,16 @@ def _same_parametric(given: Node, known: Node, *, all_integers: bool) -> bool:
         return True
     renamed = list(with_constants(given, known))
     return any(same(node, known) for node in renamed) or any(same_antiderivatives(node, known) for node in renamed)
+
+
+def _same_integers(given: Node, known: Node) -> bool:
+    r"""Return whether two sets have the same integers: `n>3` for a gold answer `n \ge 4, n\in\mathbb{Z}`."""
+    if not (is_set(given) and is_set(known)) or names(given) != names(known):
+        return False
+    try:
+        return equal_integers(intervals(given), intervals(known))
+    except Unknown:
+        return False
 
 
 def same(given: Node, known: Node) -> bool:

@@ -7,12 +7,15 @@ library only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _DERIVED = re.compile(
     r"([a-zA-Z])(?='|\s*\^\s*\{?\\prime)|\\d?dot\s*\{?\s*([a-zA-Z])|frac\s*\{\s*d(?:\s*\^\s*\{?\d\}?)?\s*([a-zA-Z])"
 )
 BASE_10 = re.compile(r"\\?log\s*_\s*\{?\s*10(?!\d)|\\lg(?![a-zA-Z])")
 COMMON_LOG = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
+_DIFFERENTIAL = re.compile(r"(\\[a-zA-Z]+)|d([a-z])(?![a-zA-Z])")
+_NO_DIFFERENTIAL = re.compile(r"\\int|frac\s*\{\s*d[^{}]*\}\s*\{\s*d[a-z]\s*\}|d[a-z]\s*/\s*d[a-z]|'")
 _LETTERS = "jklmnpqrst"
 """Letters that a text may declare as an integer parameter."""
 _INTEGERS = (
@@ -49,11 +52,30 @@ def bare(text: str) -> str:
 def without_arguments(*texts: str) -> list[str]:
     """Return the texts with `y` for `y(t)` when one of them has a derivative of y."""
     letters = {letter for text in texts for match in _DERIVED.finditer(text) for letter in match.groups() if letter}
-    result = list(texts)
+    result = _with_derivatives(texts, letters)
     for letter in letters:
+        order = re.compile(rf"(\\[a-zA-Z]+)|({letter})\s*\^\s*\{{\s*\(\s*([1-4])\s*\)\s*\}}")
+        result = [order.sub(lambda match: match[1] or match[2] + "'" * int(match[3]), text) for text in result]
         argument = re.compile(rf"(\\[a-zA-Z]+)|({letter})\s*\(\s*[a-zA-Z]\s*\)")
         result = [argument.sub(lambda match: match[1] or f"{match[2]} ", text) for text in result]
     return result
+
+
+def _with_derivatives(texts: Sequence[str], unknown: set[str]) -> list[str]:
+    """Return the texts with `yy'=x` for `y dy=x dx` when another text has a derivative of y."""
+    result = []
+    for text in texts:
+        letters = {match[2] for match in _DIFFERENTIAL.finditer(text) if match[2]}
+        derived = letters & unknown
+        if "=" in text and len(letters) == 2 and len(derived) == 1 and not _NO_DIFFERENTIAL.search(text):
+            text = _divided(text, derived.pop())
+        result.append(text)
+    return result
+
+
+def _divided(text: str, letter: str) -> str:
+    """Return an equation in differentials divided by the one of the independent variable."""
+    return _DIFFERENTIAL.sub(lambda match: match[1] or (f" {letter}' " if match[2] == letter else " {1} "), text)
 
 
 def with_one_parameter(answer: str, gold: str) -> tuple[str, str, tuple[str, str]]:

@@ -6,6 +6,7 @@ r"""Sets of real numbers as sorted intervals: intervals, unions, inequalities an
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -104,6 +105,20 @@ def equal_intervals(first: list[RealInterval], second: list[RealInterval]) -> bo
         and _same(a.high, b.high)
         for a, b in zip(first, second, strict=True)
     )
+
+
+def equal_integers(first: list[RealInterval], second: list[RealInterval]) -> bool:
+    r"""Return whether two sets of intervals have the same integers: `n>3` and `n \ge 4`."""
+    return equal_intervals(*(_merged(list(_integers(part))) for part in (first, second)))
+
+
+def _integers(parts: list[RealInterval]) -> Iterator[RealInterval]:
+    """Yield an interval for each one with integers, from half below the first one to half above the last one."""
+    for low, low_closed, high, high_closed in parts:
+        first = mp.ceil(low) if low_closed or low != mp.floor(low) else low + 1
+        last = mp.floor(high) if high_closed or high != mp.ceil(high) else high - 1
+        if first <= last:
+            yield RealInterval(first - 0.5, True, last + 0.5, True)
 
 
 def _bound(node: Node) -> Any:

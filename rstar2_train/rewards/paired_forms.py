@@ -1,0 +1,95 @@
+r"""Rewrites an answer or the gold answer where the form of the other one shows its meaning.
+
+`verify` calls `in_one_form` ahead of `normalize`: times of day (`15:30` for `3:30 p.m.`), lists of choices (`ACD` for
+`A, C, D`, `III and I` for `I and III`), counted things in words (`eighteen eggs` for `18`). The form of one text alone
+does not show the meaning: `15:30` may be a ratio, `ACD` a triangle. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rstar2_train.rewards.normalize import plain_latex
+from rstar2_train.rewards.units import FONT
+from rstar2_train.rewards.words import spoken_number
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_CHOICES = re.compile(r"(?:[A-H]|[IVX]{1,4})(?:(?:, and |, | and )(?:[A-H]|[IVX]{1,4}))+")
+_NUMERALS = frozenset("I II III IV V VI VII VIII IX X".split())  # noqa: SIM905
+_COUNTED = re.compile(r"([a-z]+(?:[ -][a-z]+)*) ([a-z]{3,})", re.IGNORECASE)
+_NO_THING = re.compile(
+    r"(?:dozen|score|gross|pair|couple|half|halve|quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh"
+    r"|twelfth|hundred|thousand|[a-z]*(?:million|billion|trillion)|[a-z]*th|time|squared|cubed|square|root|factorial|over"
+    r"|plus|minus|point|percent|and|mod|base|digit|[a-z]+teen|[a-z]+ty|one|two|three|four|five|six|seven|eight|nine|ten)s?",
+    re.IGNORECASE,
+)
+"""Words after a number that change its value."""
+
+
+def in_one_form(answer: str, gold: str) -> tuple[str, str]:
+    """Return both answers, rewritten where the form of one of them shows the meaning of the other."""
+    for rewrite in (_times, _choices, _things):
+        answer, gold = rewrite(answer, gold)
+    return answer, gold
+
+
+def _plain(text: str) -> str:
+    """Return a text without fonts and braces."""
+    return " ".join(re.sub(FONT + r"(?=\{)|[{}$*\"]", " ", plain_latex(text)).split()).strip(" .,")
+
+
+def _times(answer: str, gold: str) -> tuple[str, str]:
+    """Rewrite `15:30` as `3:30 pm` if the other text is a time with `a.m.` or `p.m.`."""
+    sides = [_CLOCK.fullmatch(_plain(text)) if ":" in text else None for text in (answer, gold)]
+    if None in sides or sum(bool(side and side[3]) for side in sides) != 1:
+        return answer, gold
+    first, second = (_twelve_hours(side) or text for side, text in zip(sides, (answer, gold), strict=True) if side)
+    return first, second
+
+
+def _twelve_hours(clock: re.Match[str]) -> str | None:
+    """Return the time with `am` or `pm` if only a clock of 24 hours has it."""
+    hour = int(clock[1])
+    if clock[3] or 1 <= hour <= 12 or hour > 23:
+        return None
+    return rf"{hour % 12 or 12}:{clock[2]}\text{{ {'pm' if hour > 12 else 'am'}}}"
+
+
+def _choices(answer: str, gold: str) -> tuple[str, str]:
+    """Return the gold answer twice if both list the same choices."""
+    theirs = _listed(gold)
+    if not theirs:
+        return answer, gold
+    run = _plain(answer)
+    ours = _listed(answer) or (list(run) if re.fullmatch("[A-H]{2,8}", run) else [])
+    joined = " and " in _plain(gold)  # without `and` the list may be an order
+    return (gold, gold) if ours == theirs or (joined and sorted(ours) == sorted(theirs)) else (answer, gold)
+
+
+def _listed(text: str) -> list[str]:
+    """Return the choices that a text lists, such as `I and III`; empty for other texts."""
+    plain = re.sub(r"\s*\\?&\s*|\s*,\s*and\s+", " and ", re.sub(r"\s*,\s*", ", ", re.sub(r"[()]", "", _plain(text))))
+    plain = re.sub(r"^(?:both|statements?|choices|options)\s|\sonly$", "", plain, flags=re.IGNORECASE)
+    if not _CHOICES.fullmatch(plain):
+        return []
+    choices = re.split(r", and |, | and ", plain)
+    letters = all(len(choice) == 1 and choice in "ABCDEFGH" for choice in choices)
+    return choices if (letters or set(choices) <= _NUMERALS) and len(set(choices)) == len(choices) else []
+
+
+def _things(answer: str, gold: str) -> tuple[str, str]:
+    """Rewrite `eighteen eggs` as `18 eggs` if the other text has digits, and no other things."""
+    first, second = _counted(answer, gold), _counted(gold, answer)
+    return first, second
+
+
+def _counted(text: str, other: str) -> str:
+    counted = _COUNTED.fullmatch(_plain(text)) if len(text) < 80 and re.search(r"\d", other) else None
+    if counted is None or _NO_THING.fullmatch(counted[2]):
+        return text
+    number = spoken_number(counted[1].lower())
+    thing = counted[2].lower().rstrip("s")
+    things = re.findall(r"[a-z]{3,}", re.sub(FONT, "", other).lower())
+    if number is None or not number.isdigit() or (things and not any(word.startswith(thing) for word in things)):
+        return text
+    return rf"{number}\text{{ {counted[2]}}}"
