@@ -8,6 +8,7 @@ with the precision, a small number does not. Uses mpmath.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -22,6 +23,8 @@ DIGITS = 120
 MAX_DIGITS = 4000
 """Digits above which a comparison is undecided."""
 _MAX_SCALE = 1e6
+_STEPS = 199
+"""Integers at which expressions with steps are compared, plus one; a prime number."""
 
 
 class Undecided(Exception):
@@ -124,7 +127,30 @@ def _equal_at_points(first: Node, second: Node) -> bool:
         compared += agree is True
     if undefined and not compared:
         return _equal_at_integers(first, second, letters)
-    return compared >= min(2, POINTS if letters else 1)
+    return compared >= min(2, POINTS if letters else 1) and _same_steps(first, second, letters)
+
+
+def _same_steps(first: Node, second: Node, letters: set[str]) -> bool:
+    r"""Return whether two expressions with `\lfloor n/2\rfloor` agree at integers: few points miss most steps."""
+    if not any(
+        node.kind == "call" and node.text in ("floor", "ceil") for side in (first, second) for node in nodes(side)
+    ):
+        return True
+    for step in range(1, _STEPS):
+        values = {name: Fraction(step * (2 * at + 1) % _STEPS) for at, name in enumerate(sorted(letters))}
+        try:
+            if exact(_with_numbers(first, values)) != exact(_with_numbers(second, values)):
+                return False
+        except (NotExact, Undefined):
+            continue
+    return True
+
+
+def _with_numbers(node: Node, values: Mapping[str, Fraction]) -> Node:
+    """Return a tree with numbers for its names."""
+    if node.kind == "name" and node.text in values:
+        return Node("number", number=values[node.text])
+    return node._replace(parts=tuple(_with_numbers(part, values) for part in node.parts))
 
 
 def _scale(first: Node, second: Node) -> float:
