@@ -48,6 +48,11 @@ REWRITES = [
         r"\1\2, \1\\in\\mathbb{Z}",
     ),
     (r"^(\s*\(.*\))\s*[,;]\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*$", r"\1"),
+    (
+        r"^\s*([a-zA-Z]_\{?([nk])\}?\s*=.*[\w})\]])\s*(?:[,(]\s*|\s)"
+        rf"(?:(?:{_TEXT}(?:for|where)(?:\sall)?\s*\}}|for(?:\sall)?\s)\s*)?\2\s*\\ge\s*[01]\s*[.)]*\s*$",
+        r"\1",
+    ),
     *[(_FUNCTION + pattern + _END, r"\1") for pattern in _DOMAINS],
 ]
 """(pattern, replacement), in this order."""

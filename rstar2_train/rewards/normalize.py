@@ -199,6 +199,7 @@ _REWRITES = [
         (r"\\oplus\s*(?=\\mathbb)", r"\\times "),
         (r"^\\(?:vec|mathbf|overrightarrow|boldsymbol)\s*(?:\{\s*r\s*\}|r)\s*(?:\(\s*[a-z]\s*\)\s*)?=", ""),
         (r"(?<=\S)\s*\(\s*=([^()=]*)\)\s*$", r"=\1"),
+        (r"(?<=[)\]])\s*U\s*(?=[(\[])", r"\\cup "),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
         (r"(\\\\)\s*\[[\d.]+\s*[a-z]{2}\]", r"\1 "),
@@ -250,7 +251,8 @@ _SYMBOL = re.compile(r"\\[a-z]+\s*\{[A-Z][a-z]?\}(?<!\{[JNWVAKT]\})(?<!\{Pa\})(?
 _SCIENTIFIC = re.compile(r"[-+]?[\d.,]+(?:\s*\\(?:times|cdot)\s*10\s*\^\s*\{?\s*-?\d+\s*\}?)?")
 _JOINS = re.compile(rf"(?:{FONT}\{{)?\s*(?:or|and|not|to|if|plus|minus|is|are|even|odd|only)\b", re.IGNORECASE)
 _LAST_NAME = re.compile(
-    rf"(.*[\d}})])\s*({_NAMED_UNIT}(?:\s*(?:/|per(?![a-z]))\s*(?:[hs]|{_NAMED_UNIT}))?)", re.DOTALL | re.IGNORECASE
+    rf"(.*(?:[\d}})]|\\pi\s))\s*({_NAMED_UNIT}(?:\s*(?:/|per(?![a-z]))\s*(?:[hs]|{_NAMED_UNIT}))?)",
+    re.DOTALL | re.IGNORECASE,
 )
 _RATE = re.compile(r"([-+]?[\d.,]*\d)\s+([a-zA-Z]{1,3}(?:\s*\^\s*\{?\d\}?)?/[a-zA-Z]{1,4}(?:\s*\^\s*\{?\d\}?)?)")
 _COUNTED = re.compile(
@@ -262,7 +264,9 @@ _NO_UNIT = re.compile(
 )
 _ANGLE = re.compile(r"(?:cis|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
-_BARE_UNIT = re.compile(r"(.*\d)\s*((?:\\frac\s*\{\s*|\\mu\s+)?[^\W\d_](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)", re.DOTALL)
+_BARE_UNIT = re.compile(
+    r"(.*[\d}])\s*((?:\\frac\s*\{\s*|\\mu\s+)?[^\W\d_](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)", re.DOTALL
+)
 _CURRENCIES = {"€": "euro", "£": "lb", "¥": "yen", "₹": "rupee"}
 
 

@@ -28,7 +28,7 @@ _NO_THING = re.compile(
 
 def in_one_form(answer: str, gold: str) -> tuple[str, str]:
     """Return both answers, rewritten where the form of one of them shows the meaning of the other."""
-    for rewrite in (_times, _choices, _things):
+    for rewrite in (_times, _choices, _nouns):
         answer, gold = rewrite(answer, gold)
     return answer, gold
 
@@ -77,7 +77,7 @@ def _listed(text: str) -> list[str]:
     return choices if (letters or set(choices) <= _NUMERALS) and len(set(choices)) == len(choices) else []
 
 
-def _things(answer: str, gold: str) -> tuple[str, str]:
+def _nouns(answer: str, gold: str) -> tuple[str, str]:
     """Rewrite `eighteen eggs` as `18 eggs` if the other text has digits, and no other things."""
     first, second = _counted(answer, gold), _counted(gold, answer)
     return first, second
@@ -88,8 +88,8 @@ def _counted(text: str, other: str) -> str:
     if counted is None or _NO_THING.fullmatch(counted[2]):
         return text
     number = spoken_number(counted[1].lower())
-    thing = counted[2].lower().rstrip("s")
-    things = re.findall(r"[a-z]{3,}", re.sub(FONT, "", other).lower())
-    if number is None or not number.isdigit() or (things and not any(word.startswith(thing) for word in things)):
+    noun = counted[2].lower().rstrip("s")
+    nouns = re.findall(r"[a-z]{3,}", re.sub(FONT, "", other).lower())
+    if number is None or not number.isdigit() or (nouns and not any(word.startswith(noun) for word in nouns)):
         return text
     return rf"{number}\text{{ {counted[2]}}}"

@@ -180,7 +180,7 @@ def _radians(side: NormalizedAnswer) -> str:
 
 def _plain_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return both answers with values for words (`none`, `seven`), without the letter of a choice and a heading."""
-    answer, gold = in_one_form(*without_heading(*without_choice(answer, gold)))
+    answer, gold = without_heading(*without_choice(*in_one_form(answer, gold)))
     return spoken_value(answer), spoken_value(gold)
 
 

@@ -39,7 +39,7 @@ _SIGN = r"(?P<sign>(?:negative|minus) )?"
 _FRACTION = re.compile(rf"{_SIGN}(?:(?P<top>[a-z]+)[ -])?(?P<part>{'|'.join(_PARTS)})s?")
 """`two thirds`, `negative one half`, `quarter`."""
 _ONE_PART = re.compile(rf"(?i)\ba (?=(?:{'|'.join(_PARTS)})\b)")
-_OUT_OF = re.compile(r"(\d+) (?:out of|in every) (\d+)")
+_OUT_OF = re.compile(r"(\d+) (?:out of|in every|in) (\d+)")
 _VALUES = {
     **dict.fromkeys(_NO_SOLUTION.split(";"), r"\emptyset"),
     **dict.fromkeys(_UNDEFINED.split(";"), r"\text{undefined}"),
@@ -57,7 +57,7 @@ _VALUES = {
     **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
 }
 _TEXT_WORDS = re.compile(
-    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or|otherwise|else(?:where)?)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:[(\[][^()=]*[)\]]\s*=|=|[a-z]\s*\\in))"
+    r"\\(?:text|mbox)\s*\{(?!\s*(?:and|or|otherwise|else(?:where)?)\s*\})([^{}]*[A-Za-z]{2}[^{}]*)\}(?!\s*(?:[(\[][^()=]*[)\]]\s*=|[)\]]\s*=|=|[a-z]\s*\\in))"
 )
 _SPACES = r"(?:[\s~:]|\\[ ,;:]|\\q?quad(?![a-zA-Z]))*"
 _MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"

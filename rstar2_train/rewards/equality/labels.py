@@ -76,8 +76,10 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
     if is_equation(given) and is_equation(known) and (has_signs(given) or has_signs(known)):
         same_label = given.parts[0] == known.parts[0] and given.parts[0].kind == "name"
         return (given.parts[-1], known.parts[-1]) if same_label else None
+    if is_equation(given) and is_equation(known) and (_is_term(given, known) or _is_term(known, given)):
+        return given.parts[1], known.parts[1]
     functions = [defined_function(side) for side in (given, known)]
-    if functions[0] is None or functions[1] is None or functions[0] == functions[1]:
+    if functions[0] is None or functions[1] is None or given.parts[0] == known.parts[0]:
         return None
     (name, argument), (other, theirs) = functions[0], functions[1]
     if name != other and "y" not in (name, other):
@@ -88,6 +90,17 @@ def function_values(given: Node, known: Node) -> tuple[Node, Node] | None:
             return None
         value = substituted(value, {argument: Node("name", text=theirs)})
     return value, known.parts[1]
+
+
+def _is_term(first: Node, second: Node) -> bool:
+    """Return whether two equations define a function as `x` and as `x(t)`."""
+    if len(first.parts) != 2 or len(second.parts) != 2:
+        return False
+    label, term = first.parts[0], second.parts[0]
+    if label.kind != "name" or term.kind != "mul" or [part.kind for part in term.parts] != ["name", "name"]:
+        return False
+    used = names(first.parts[1])
+    return label == term.parts[0] and term.parts[1].text in used and label.text not in used
 
 
 def _shortened(node: Node) -> Node:

@@ -45,8 +45,13 @@ def defined_function(node: Node) -> tuple[str, str] | None:
             return f"{base.text}^-1", left.parts[1].text
     if left.kind == "apply" and len(left.parts) == 1 and left.parts[0].kind == "name":
         return left.text, left.parts[0].text
-    if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"] and left.parts[0].text == "y":
-        return "y", left.parts[1].text
+    if left.kind == "mul" and [part.kind for part in left.parts] == ["name", "name"]:
+        function, argument = left.parts[0].text, left.parts[1].text
+        if function == "y":
+            return "y", argument
+        indices = {"n", "k"} & names(node.parts[1])
+        if re.fullmatch("[a-uA-U]", function) and argument in indices:  # `a(n)`: a term of a sequence
+            return f"{function}_", argument
     return None
 
 
