@@ -33,7 +33,14 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.forms import class_expressions, class_families, class_notations, class_numbers, class_structures
+from bench.forms import (
+    class_expressions,
+    class_families,
+    class_notations,
+    class_numbers,
+    class_paired,
+    class_structures,
+)
 from bench.forms.algebra import ALGEBRA
 from bench.forms.form import GENERIC
 from bench.forms.generated import CLASSES, generated
@@ -52,7 +59,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
 """The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
-CLASS_MODULES = (class_numbers, class_expressions, class_structures, class_notations, class_families)
+CLASS_MODULES = (class_numbers, class_expressions, class_structures, class_notations, class_families, class_paired)
 """The modules that fill CLASSES."""
 MAX_FAILURES = 40
 """Maximum failures per form or class in the results."""
