@@ -99,8 +99,9 @@ def _is_term(first: Node, second: Node) -> bool:
     label, term = first.parts[0], second.parts[0]
     if label.kind != "name" or term.kind != "mul" or [part.kind for part in term.parts] != ["name", "name"]:
         return False
-    used = names(first.parts[1])
-    return label == term.parts[0] and term.parts[1].text in used and label.text not in used
+    values = [names(side.parts[1]) for side in (first, second)]
+    argument = term.parts[1].text == "t" and all("t" in used and label.text not in used for used in values)
+    return argument and label == term.parts[0]
 
 
 def _shortened(node: Node) -> Node:
