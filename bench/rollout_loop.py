@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ async def _measure(chat_format: ChatFormat, port: int, *, seconds: float) -> dic
         rollout=RolloutSpec(),
         limits=JudgeLimits(),
     )
-    prompt = chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS]
+    prompt = array("i", chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS])
     requests = 0
     async with engine_session() as session:
         client = EngineClient(f"http://127.0.0.1:{port}", token="", session=session)

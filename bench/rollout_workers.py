@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import urllib.request
+from array import array
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,7 @@ async def _measure(chat_format: ChatFormat, url: str, count: int, *, seconds: fl
         rollout=RolloutSpec(),
         limits=JudgeLimits(),
     )
-    prompt = chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS]
+    prompt = array("i", chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS])
     numbers = itertools.count()
     admission = AdmissionSpec(max_in_flight=CONCURRENT * count)
     async with AsyncExitStack() as stack:

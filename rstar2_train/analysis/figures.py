@@ -7,6 +7,7 @@ The metrics are those that the orchestrator tracks (`tracking/metrics.py`), reco
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +74,10 @@ _COLOURS = ("#1f5fbf", "#d9730d")
 def without_tokens(trajectory: Trajectory) -> Trajectory:
     """Return the trajectory without token ids and log-probabilities: `tracking.metrics` only counts tokens."""
     segments = [
-        dataclasses.replace(segment, token_ids=[0] * len(segment.token_ids), logprobs=[])
+        dataclasses.replace(segment, token_ids=array("i", [0]) * len(segment.token_ids), logprobs=array("f"))
         for segment in trajectory.segments
     ]
-    return dataclasses.replace(trajectory, prompt_ids=[], segments=segments, text="")
+    return dataclasses.replace(trajectory, prompt_ids=array("i"), segments=segments, text="")
 
 
 def axis_positions(

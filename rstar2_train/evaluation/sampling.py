@@ -6,6 +6,7 @@ the samples and in the use of the results.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +27,7 @@ class SampleRequest:
 
     problems: Sequence[Problem]
     """Problems with distinct ids."""
-    prompts: Mapping[str, list[int]]
+    prompts: Mapping[str, array[int]]
     """Token ids of the prompt, by problem id."""
     samples: int
     """Samples per problem."""

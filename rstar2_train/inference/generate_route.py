@@ -89,7 +89,8 @@ class GenerateRoute:
 
     async def _generate(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
         """Return the parts of a sampled turn. A request that is held continues from the tokens that it has."""
-        fields, prompt_ids = decode_request(body)
+        fields, tokens = decode_request(body)
+        prompt_ids = tokens.tolist()
         part_tokens, most = fields.pop("part_tokens", PART_TOKENS), fields.pop("max_tokens")
         seed = fields.pop("seed", None)
         turn = _Turn()

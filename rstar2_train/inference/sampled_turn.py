@@ -6,6 +6,7 @@ The client of an engine (`client.py`) fills it part by part; a turn that lost it
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -18,10 +19,11 @@ from rstar2_train.inference.turn_wire import TurnPart
 class Generation:
     """One sampled turn."""
 
-    token_ids: list[int]
-    """Sampled token ids, the stop token included."""
-    logprobs: list[float]
-    """Log-probability of each token under the sampling distribution (after temperature and top-p)."""
+    token_ids: array[int]
+    """Sampled token ids (int32), the stop token included."""
+    logprobs: array[float]
+    """Log-probability of each token under the sampling distribution (after temperature and top-p),
+    in float32."""
     finish_reason: Literal["stop", "length"]
     weight_version: str
     """Weight version that sampled the first token, and all tokens if `later_versions` is empty."""
@@ -35,8 +37,8 @@ class SampledTurn:
 
     accepts: Callable[[str], bool] = lambda version: True
     """Whether the tokens of a weight version may be used."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
     versions: list[tuple[str, int]] = field(default_factory=list)
     """Each weight version, with the position of its first token."""
     finish_reason: Literal["stop", "length"] | None = None
@@ -68,8 +70,8 @@ class SampledTurn:
                     f"{url} sampled with weight version {version!r}, which this rollout does not accept: the engine "
                     "has restarted"
                 )
-        self.token_ids += part.token_ids
-        self.logprobs += part.logprobs
+        self.token_ids.extend(part.token_ids)
+        self.logprobs.extend(part.logprobs)
         known = [span for span in self.versions if span[1] < self._start]
         for version, at in part.versions:
             if self._start + at < len(self.token_ids) and (not known or known[-1][0] != version):

@@ -29,8 +29,9 @@ MOST_HEAD_BYTES = 1 << 20
 class TurnPart:
     """Consecutive tokens of one turn, as an engine streams them."""
 
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    """Both are arrays in a part that was received."""
     versions: list[tuple[str, int]]
     """Each weight version of the turn so far, with the position in the turn of its first token."""
     finish_reason: str | None = None
@@ -45,7 +46,7 @@ def encode_request(parameters: dict[str, Any], *token_ids: Sequence[int]) -> byt
     return b"".join([SIZES.pack(len(head), sum(map(len, token_ids))), head, *(_bytes("i", part) for part in token_ids)])
 
 
-def decode_request(body: bytes) -> tuple[dict[str, Any], list[int]]:
+def decode_request(body: bytes) -> tuple[dict[str, Any], array[int]]:
     """Return parameters and tokens of a request. Raises ValueError for another format."""
     if len(body) < SIZES.size:
         raise ValueError("the body is not a frame of rstar2_train/inference/turn_wire.py")
@@ -56,7 +57,7 @@ def decode_request(body: bytes) -> tuple[dict[str, Any], list[int]]:
     head = json.loads(body[SIZES.size : start])
     if not isinstance(head, dict):
         raise ValueError("the head of the body is not a JSON object")
-    return head, _list("i", body[start:])
+    return head, _numbers("i", body[start:])
 
 
 def encode_part(part: TurnPart) -> bytes:
@@ -101,8 +102,8 @@ class PartReader:
 def _part(head: bytes, tokens: bytes, logprobs: bytes) -> TurnPart:
     fields = json.loads(head)
     return TurnPart(
-        token_ids=_list("i", tokens),
-        logprobs=_list("f", logprobs),
+        token_ids=_numbers("i", tokens),
+        logprobs=_numbers("f", logprobs),
         versions=[(str(version), int(start)) for version, start in fields["versions"]],
         finish_reason=fields.get("finish_reason"),
         error=fields.get("error", ""),
@@ -120,9 +121,9 @@ def _bytes(kind: str, values: Sequence[int] | Sequence[float]) -> bytes:
     return numbers.tobytes()
 
 
-def _list(kind: str, data: bytes) -> list[Any]:
-    numbers = array(kind)
+def _numbers(kind: str, data: bytes) -> array[Any]:
+    numbers: array[Any] = array(kind)
     numbers.frombytes(data)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return numbers.tolist()
+    return numbers

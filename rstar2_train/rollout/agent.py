@@ -123,7 +123,7 @@ class Agent:
         functions that the row declares are not run either: they are the answer.
         """
         budget = self.sampling.max_response_tokens
-        ids = array("i", trajectory.prompt_ids)  # packed once; each request copies its bytes
+        ids = trajectory.prompt_ids[:]
         model_text: list[str] = []
         display_text: list[str] = []
         stop: StopReason | None = None
@@ -192,7 +192,7 @@ class Agent:
         """
         reply, reply_ids = await self._reply(responses)
         if not trajectory.turns:  # the first observation answers an empty turn
-            reply_ids = [self.chat_format.end_of_turn_id, *reply_ids]
+            reply_ids.insert(0, self.chat_format.end_of_turn_id)
         if len(ids) - len(trajectory.prompt_ids) + len(reply_ids) >= self.sampling.max_response_tokens:
             return "tool_overflow"
         trajectory.segments.append(Segment(kind="tool", token_ids=reply_ids, seconds=time.monotonic() - started))
@@ -243,11 +243,11 @@ class Agent:
 
         return cut() if len(output) <= INLINE_CHARACTERS else await asyncio.to_thread(cut)
 
-    async def _reply(self, responses: Sequence[str]) -> tuple[str, list[int]]:
+    async def _reply(self, responses: Sequence[str]) -> tuple[str, array[int]]:
         """Return the text and the tokens of the turn that answers a turn's calls."""
 
-        def encode() -> tuple[str, list[int]]:
+        def encode() -> tuple[str, array[int]]:
             text = self.chat_format.tool_turn_text(responses)
-            return text, self.chat_format.encode(text)
+            return text, array("i", self.chat_format.encode(text))
 
         return encode() if sum(map(len, responses)) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)

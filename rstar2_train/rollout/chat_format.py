@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -211,14 +212,14 @@ class ChatFormat:
         """Return the token ids up to the start of the model's first turn. Arguments as of `prompt_messages`."""
         return self.encode(self._render(self.prompt_messages(problem, as_is=as_is, tools=tools)))
 
-    def problem_ids(self, problem: Problem) -> list[int]:
+    def problem_ids(self, problem: Problem) -> array[int]:
         """Return the token ids of a row's prompt, up to the start of the model's first turn."""
         if not problem.functions:
-            return self.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools)
+            return array("i", self.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools))
         tools, own = self.tools.select(None, problem.functions), self._own_system_prompt or ""
         system = self._system_prompt(tools) if TOOLS_MARK in own else tools.section()  # the built-in one asks for a box
         messages = [{"role": "system", "content": system}, {"role": "user", "content": problem.problem}]
-        return self.encode(self._render(messages))
+        return array("i", self.encode(self._render(messages)))
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -70,7 +71,7 @@ async def collect_groups(
 
     chat_format = context.agent.chat_format
 
-    def encode() -> dict[str, list[int]]:
+    def encode() -> dict[str, array[int]]:
         return {problem.id: chat_format.problem_ids(problem) for problem in problems}
 
     await collect_trajectories(
@@ -85,7 +86,7 @@ async def collect_groups(
 async def collect_trajectories(
     pairs: Sequence[tuple[Problem, int]],
     *,
-    prompts: Mapping[str, list[int]],
+    prompts: Mapping[str, array[int]],
     context: RolloutContext,
     on_done: Callable[[Trajectory], None],
 ) -> None:
@@ -132,7 +133,7 @@ def _check_length(prompt_id: str, prompt_tokens: int, context: RolloutContext) -
         )
 
 
-async def run_rollout(context: RolloutContext, problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
+async def run_rollout(context: RolloutContext, problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:
     """Run and score one trajectory, or mark it as lost. A rollout that a server loses is run again."""
     for tries in range(1, SERVER_TRIES + 1):
         trajectory = await _try_rollout(problem, prompt_ids, sample, context)
@@ -143,7 +144,7 @@ async def run_rollout(context: RolloutContext, problem: Problem, prompt_ids: lis
     return trajectory
 
 
-async def _try_rollout(problem: Problem, prompt_ids: list[int], sample: int, context: RolloutContext) -> Trajectory:
+async def _try_rollout(problem: Problem, prompt_ids: array[int], sample: int, context: RolloutContext) -> Trajectory:
     trajectory = Trajectory(
         prompt_id=problem.id,
         sample=sample,

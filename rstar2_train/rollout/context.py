@@ -6,6 +6,7 @@ generation of each turn. A rollout worker has a context of its own, whose engine
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Engines(Protocol):
         """Take an engine out of use after a failed request, until it is checked."""
 
 
-RunRollout = Callable[[Problem, list[int], int], Awaitable[Trajectory]]
+RunRollout = Callable[[Problem, "array[int]", int], Awaitable[Trajectory]]
 """Runs and scores one rollout, or marks it as lost; called with the problem, its prompt's tokens and the sample."""
 
 

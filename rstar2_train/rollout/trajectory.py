@@ -1,11 +1,14 @@
 """The record of one rollout: the prompt's tokens, the turns, the tool calls and the verdict.
 
 Scoring, resampling, the update, tracking and analysis read it. Token ids are those that the engine sampled; they are
-never tokenised again. Imports only the standard library and names of types.
+never tokenised again. They are arrays of int32, and the log-probabilities arrays of float32, as an engine sends them
+and as Parquet stores them: Python objects would cost more than the rest of a request. Imports only the standard library
+and names of types.
 """
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -29,8 +32,8 @@ class Segment:
     """Consecutive tokens of one author. Only `model` segments are trained on."""
 
     kind: SegmentKind
-    token_ids: list[int]
-    logprobs: list[float] = field(default_factory=list)
+    token_ids: array[int]
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
     """Log-probabilities of `token_ids` under the engine's sampling policy; only for model segments."""
     weight_version: str = ""
     """Weight version that sampled it, or its first tokens; only for model segments."""
@@ -90,23 +93,22 @@ class ToolCall:
 class TokenSequence:
     """Tokens that the trainer reads as one sequence: a prompt, and the segments after it."""
 
-    prompt_ids: list[int]
+    prompt_ids: array[int]
     segments: list[Segment]
 
-    def response(self) -> tuple[list[int], list[int], list[float]]:
+    def response(self) -> tuple[array[int], list[int], array[float]]:
         """Return token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked).
 
-        The three lists have equal length.
+        The three have equal length.
         """
-        ids: list[int] = []
+        ids, logprobs = array("i"), array("f")
         mask: list[int] = []
-        logprobs: list[float] = []
         for segment in self.segments:
             count = len(segment.token_ids)
             sampled = segment.kind == "model"
-            ids += segment.token_ids
+            ids.extend(segment.token_ids)
             mask += [int(sampled)] * count
-            logprobs += segment.logprobs if sampled else [0.0] * count
+            logprobs.extend(segment.logprobs if sampled else array("f", [0.0]) * count)
         return ids, mask, logprobs
 
 
@@ -117,7 +119,7 @@ class Trajectory:
     prompt_id: str
     sample: int
     """Index in its group, 0 .. 2G-1."""
-    prompt_ids: list[int]
+    prompt_ids: array[int]
     segments: list[Segment] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     stop: StopReason = "answered"
@@ -199,7 +201,7 @@ class Trajectory:
                 sequences[-1].segments.append(segment)
         return sequences if sequences[0].segments or len(sequences) == 1 else sequences[1:]
 
-    def response(self) -> tuple[list[int], list[int], list[float]]:
+    def response(self) -> tuple[array[int], list[int], array[float]]:
         """Return `response` of the only sequence. Raises ValueError if there are several."""
         (sequence,) = self.sequences()
         return sequence.response()

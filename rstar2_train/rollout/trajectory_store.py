@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -34,9 +36,10 @@ _TYPES: dict[str, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float64(),
     "bool": pa.bool_(),
+    "array[int]": pa.list_(pa.int32()),
     "list[int]": pa.list_(pa.int32()),
     "list[str]": pa.list_(pa.string()),
-    "list[float]": pa.list_(pa.float32()),
+    "array[float]": pa.list_(pa.float32()),
     "SegmentKind": pa.string(),
     "CallStatus": pa.string(),
     "StopReason": pa.string(),
@@ -62,8 +65,8 @@ def write(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
     Takes the trajectories one batch at a time.
     """
-    rows = map(to_row, trajectories)
-    write_tables(path, itertools.takewhile(lambda table: table.num_rows, (_group(rows) for _ in itertools.count())))
+    rest = iter(trajectories)
+    write_tables(path, itertools.takewhile(lambda table: table.num_rows, (_group(rest) for _ in itertools.count())))
 
 
 def write_tables(path: Path, row_groups: Iterable[pa.Table]) -> None:
@@ -123,19 +126,28 @@ def prune(folder: Path, keep: int) -> list[Path]:
     return old
 
 
+def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
+    """Return trajectories as the rows of one table."""
+    # pyarrow copies a NumPy array; of any other sequence it reads each number as a Python object.
+    return pa.Table.from_pylist([_row(trajectory, np.asarray) for trajectory in trajectories], schema=SCHEMA)
+
+
 def to_row(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory as plain values. It shares the token lists, which `dataclasses.asdict` would copy."""
-    row = _values(trajectory)
-    row["segments"] = [_values(segment) for segment in trajectory.segments]
-    row["calls"] = [_values(call) | {"files": list(map(_values, call.files))} for call in trajectory.calls]
-    return row
+    """Return a trajectory as values for JSON."""
+    return _row(trajectory, array.tolist)
 
 
 def from_row(row: dict[str, Any]) -> Trajectory:
     """Return the trajectory of a complete row of `stream` or `to_row`. A missing column has its default."""
-    row["segments"] = [Segment(**segment) for segment in row["segments"]]
+    row["prompt_ids"] = array("i", row["prompt_ids"])
+    row["segments"] = [_segment_from_row(segment) for segment in row["segments"]]
     row["calls"] = [_call_from_row(call) for call in row["calls"]]
     return Trajectory(**row)
+
+
+def _segment_from_row(row: dict[str, Any]) -> Segment:
+    numbers = {"token_ids": array("i", row["token_ids"]), "logprobs": array("f", row["logprobs"])}
+    return Segment(**row | numbers)
 
 
 def _call_from_row(row: dict[str, Any]) -> ToolCall:
@@ -143,14 +155,22 @@ def _call_from_row(row: dict[str, Any]) -> ToolCall:
     return ToolCall(**row | {"files": files})
 
 
-def _group(rows: Iterator[dict[str, Any]]) -> pa.Table:
-    """Return the next row group, built from small tables: a row needs ten times the memory as Python objects."""
-    batches = (list(itertools.islice(rows, BATCH)) for _ in range(GROUP_BATCHES))
-    return pa.concat_tables([pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches])
+def _group(trajectories: Iterator[Trajectory]) -> pa.Table:
+    """Return the next row group, built from small tables."""
+    return pa.concat_tables([to_table(itertools.islice(trajectories, BATCH)) for _ in range(GROUP_BATCHES)])
 
 
-def _values(record: Trajectory | Segment | ToolCall | ReturnedFile) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+def _row(trajectory: Trajectory, numbers: Callable[[array[Any]], Any]) -> dict[str, Any]:
+    """Return a trajectory as plain values. `numbers`: converts an array."""
+
+    def values(record: Trajectory | Segment | ToolCall | ReturnedFile) -> dict[str, Any]:
+        fields_of = {field.name: getattr(record, field.name) for field in fields(record)}
+        return {name: numbers(value) if isinstance(value, array) else value for name, value in fields_of.items()}
+
+    row = values(trajectory)
+    row["segments"] = list(map(values, trajectory.segments))
+    row["calls"] = [values(call) | {"files": list(map(values, call.files))} for call in trajectory.calls]
+    return row
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ infrastructure failure becomes an error for the client, never an output that the
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class Completion:
             rollout=context.model.rollout,
             limits=JudgeLimits.from_spec(context.model.judge.limits),
         )
-        trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=self.prompt_ids)
+        trajectory = Trajectory(prompt_id="", sample=0, prompt_ids=array("i", self.prompt_ids))
         try:
             async with self._tool() as tool, RemoteTools(chat_format.tools.servers) as remote:
                 status, patience = context.judge.status, context.judge_patience

@@ -7,6 +7,7 @@ stream and returns log-probabilities. To cancel a request closes its connection,
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -116,14 +117,14 @@ class TurnGenerator:
             "skip_special_tokens": False,
             "return_token_ids": True,
         }
-        sampled: list[int] = []
+        sampled = array("i")
         finish_reason = stop_reason = None
         async with aclosing(self.engine.events("/v1/completions", body)) as events:
             async for event in events:
                 for choice in event["choices"]:
                     if "token_ids" not in choice:
                         raise ApiError(503, "the engine does not return token ids: vLLM 0.10.2 or newer is needed")
-                    sampled += choice["token_ids"] or ()
+                    sampled.extend(choice["token_ids"] or ())
                     if choice["text"]:
                         await self.emit(choice["text"])
                     finish_reason = choice["finish_reason"] or finish_reason
@@ -131,4 +132,4 @@ class TurnGenerator:
         if finish_reason not in ("stop", "length"):
             raise ApiError(503, f"the engine aborted its answer ({finish_reason!r}): retry later")
         self.stopped = isinstance(stop_reason, str)
-        return Generation(sampled, [], "stop" if finish_reason == "stop" and not self.stopped else "length", "")
+        return Generation(sampled, array("f"), "stop" if finish_reason == "stop" and not self.stopped else "length", "")

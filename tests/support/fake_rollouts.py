@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout.trajectory import Segment, Trajectory
 from tests.support.stage_attempt import FakeTrainerGroup
+from tests.support.token_arrays import logprob_array, token_array
 
 
 class FakeRollouts:
@@ -78,8 +80,8 @@ class FakeRollouts:
 class CharacterFormat:
     """Replaces ChatFormat: a token is a character."""
 
-    def problem_ids(self, problem: Problem) -> list[int]:
-        return [ord(letter) for letter in problem.problem]
+    def problem_ids(self, problem: Problem) -> array[int]:
+        return token_array(map(ord, problem.problem))
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
@@ -88,7 +90,7 @@ class CharacterFormat:
 def rollout(problem: Problem, sample: int) -> Trajectory:
     correct = sample % 2 == 0
     return Trajectory(
-        prompt_id=problem.id, sample=sample, prompt_ids=[65], gold=problem.answer, turns=1, answer_tags=1,
-        segments=[Segment("model", [66], logprobs=[-0.5])],
+        prompt_id=problem.id, sample=sample, prompt_ids=token_array([65]), gold=problem.answer, turns=1, answer_tags=1,
+        segments=[Segment("model", token_array([66]), logprobs=logprob_array([-0.5]))],
         verdict="correct" if correct else "wrong", reward=float(correct),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.chat_format import ChatFormat
+from tests.support.token_arrays import logprob_array, token_array
 
 NextTurn = Callable[[str, int], str]
 """Returns the text of the next turn, from the text so far and the seed of the request."""
@@ -32,7 +33,7 @@ class ScriptedPool:
         self.requests += 1
         text = self._next_turn(self._chat_format.decode(token_ids), seed)
         ids = [*self._chat_format.encode(text), self._chat_format.end_of_turn_id]
-        return Generation(ids, [-0.5] * len(ids), "stop", "v1")
+        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), "stop", "v1")
 
 
 class _Slot:

@@ -11,6 +11,7 @@ with one stage, whose engine and judge start like those of any other job.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ class SamplingPlan:
     seed: tuple[int | str, ...]
     """Prefix of the seed of every request."""
     chat_format: ChatFormat
-    prompts: dict[str, list[int]]
+    prompts: dict[str, array[int]]
     """Token ids by problem id."""
     settings: dict[str, Any]
     """The settings that determine the samples, except the prompts."""

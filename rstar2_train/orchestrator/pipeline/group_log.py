@@ -50,8 +50,7 @@ class GroupLog:
 
     def append(self, group: Sequence[Trajectory]) -> None:
         """Write one complete group; it is durable on return. Replaces an earlier group of the same prompt."""
-        rows = [trajectory_store.to_row(trajectory) for trajectory in group]
-        table = pa.Table.from_pylist(rows, schema=trajectory_store.SCHEMA)
+        table = trajectory_store.to_table(group)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as stream:
             stream.write_table(table)

@@ -80,7 +80,7 @@ class Conversations:
         try:
             if known is None:
                 return self.chat_format.conversation_prompt_ids(_with_tools(self._escaped(conversation), tools))
-            ids = self._turns[keys[known]].token_ids()
+            ids = self._turns[keys[known]].token_ids().tolist()
             if ids[-1] not in self.chat_format.stop_ids:  # a limit cut the turn
                 ids.append(self.chat_format.end_of_turn_id)
             return ids + self.chat_format.continuation_ids(self._escaped(conversation[known + 1 :]))

@@ -222,7 +222,7 @@ def _response(message: dict[str, Any], prompt_ids: list[int], turn: Generation, 
         "message": message,
         "finish_reason": "tool_calls" if message.get("tool_calls") else turn.finish_reason,
         "logprobs": {"content": content} if logprobs else None,
-        "token_ids": turn.token_ids,
+        "token_ids": turn.token_ids.tolist(),
     }
     used, sampled = len(prompt_ids), len(turn.token_ids)
     return {

@@ -9,6 +9,7 @@ Any other turn is a root: the first turn of a conversation, or the first after a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from rstar2_train.rollout.trajectory import Segment, ToolCall
 class Turn:
     """One sampled turn."""
 
-    gap_ids: list[int]
+    gap_ids: array[int]
     """Tokens between the earlier turn and this one: replies of tools and users. Of a root: the whole prompt."""
     generation: Generation
     parent: Turn | None
@@ -37,9 +38,12 @@ class Turn:
             turn = turn.parent
         return path[::-1]
 
-    def token_ids(self) -> list[int]:
+    def token_ids(self) -> array[int]:
         """Return all tokens up to the end of this turn."""
-        return [token for turn in self.path() for token in (*turn.gap_ids, *turn.generation.token_ids)]
+        ids = array("i")
+        for turn in self.path():
+            ids += turn.gap_ids + turn.generation.token_ids
+        return ids
 
 
 class TokenTree:
@@ -52,7 +56,7 @@ class TokenTree:
 
     def add(self, prompt_ids: Sequence[int], generation: Generation, *, seconds: float = 0.0) -> Turn:
         """Add a turn that was sampled after `prompt_ids`, and return it."""
-        prompt = list(prompt_ids)
+        prompt = array("i", prompt_ids)
         parent, start = None, 0
         for turn, end in _prefixes(self._roots, prompt, 0):
             if end > start:
@@ -74,7 +78,7 @@ class TokenTree:
         for leaf in self._leaves():
             path = leaf.path()
             first = next(at for at, turn in enumerate(path) if id(turn) not in done)
-            before = path[first - 1].token_ids() if first else []
+            before = path[first - 1].token_ids() if first else array("i")
             for turn in path[first:]:
                 if turn is path[first]:
                     segments.append(Segment("prompt", before + turn.gap_ids))
@@ -93,7 +97,7 @@ class TokenTree:
         return last + [turn for turn in self.turns[:-1] if not turn.children]
 
 
-def _prefixes(turns: Sequence[Turn], prompt: list[int], start: int) -> Iterator[tuple[Turn, int]]:
+def _prefixes(turns: Sequence[Turn], prompt: array[int], start: int) -> Iterator[tuple[Turn, int]]:
     """Yield each turn below `turns` whose tokens from `start` on are in the prompt, and the index of their end.
 
     The latest of turns with the same tokens is the first.

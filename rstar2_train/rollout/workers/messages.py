@@ -6,6 +6,7 @@ Rollouts, slots and sets of rollouts have numbers, which are unique per worker.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
@@ -77,7 +78,7 @@ class PromptAdded(NamedTuple):
 
     set: int
     problem: Problem
-    prompt_ids: list[int]
+    prompt_ids: array[int]
 
 
 class RolloutStarted(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from array import array
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
@@ -66,7 +67,7 @@ class RolloutWorkers:
         )
         homes: dict[str, WorkerProcess] = {}
 
-        async def run(problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
+        async def run(problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:
             if problem.id not in homes:
                 homes[problem.id] = min(self.processes, key=lambda process: process.unfinished)
             return await homes[problem.id].run(opened.number, problem, prompt_ids, sample)

@@ -11,6 +11,7 @@ import logging
 import pickle
 import socket
 import sys
+from array import array
 from dataclasses import dataclass, field
 
 from rstar2_train.data.problems import Problem
@@ -42,7 +43,7 @@ LAG_INTERVAL = 1.0
 @dataclass(slots=True)
 class _RunningSet:
     context: RolloutContext
-    prompts: dict[str, tuple[Problem, list[int]]] = field(default_factory=dict)
+    prompts: dict[str, tuple[Problem, array[int]]] = field(default_factory=dict)
     """Problem and tokens of each prompt, by id."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -109,7 +110,7 @@ class RolloutWorker:
         except Exception as error:
             self._link.send(RolloutFailed(message.number, _portable(error)))
             return
-        trajectory.prompt_ids = []  # the driver has them
+        trajectory.prompt_ids = array("i")  # the driver has them
         self._link.send(RolloutFinished(message.number, trajectory))
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -161,7 +162,7 @@ class WorkerProcess:
             self._rollouts.pop(key).future.cancel()
         self._send(SetClosed(number))
 
-    async def run(self, number: int, problem: Problem, prompt_ids: list[int], sample: int) -> Trajectory:
+    async def run(self, number: int, problem: Problem, prompt_ids: array[int], sample: int) -> Trajectory:
         """Run a rollout of a set and return it. Raises its error, and WorkerLost."""
         if self._failure is not None:
             raise self._failure

@@ -54,6 +54,6 @@ async def test_agent_program_has_the_engines_tokens(
                     before, max_tokens=32, temperature=0, stop_ids=engine_chat_format.stop_ids
                 )
                 assert (segment.token_ids, segment.weight_version) == (again.token_ids, "known/1")
-                assert segment.logprobs == pytest.approx(again.logprobs, abs=1e-4)
+                assert segment.logprobs.tolist() == pytest.approx(again.logprobs.tolist(), abs=1e-4)
             before += segment.token_ids
         assert "Wrong. Try again." in engine_chat_format.decode(before)

@@ -30,7 +30,7 @@ async def engine_and_reference(
     """Return the log-probabilities of 40 sampled tokens, from the engine and from the model in transformers."""
     generation = await client.generate(PROMPT, max_tokens=40, seed=seed, stop_ids=[])
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    ids = torch.tensor([PROMPT + generation.token_ids])
+    ids = torch.tensor([PROMPT + generation.token_ids.tolist()])
     with torch.no_grad():
         logits = reference(ids).logits[0, len(PROMPT) - 1 : -1]
     expected = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
@@ -263,6 +263,8 @@ async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client:
         for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, None))):
             reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
             with torch.no_grad():
-                logits = reference(torch.tensor([PROMPT + generation.token_ids])).logits[0, len(PROMPT) - 1 : -1]
+                logits = reference(torch.tensor([PROMPT + generation.token_ids.tolist()])).logits[
+                    0, len(PROMPT) - 1 : -1
+                ]
             expected = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
             assert float((torch.tensor(generation.logprobs) - expected)[tokens].abs().max()) < TOLERANCE

@@ -93,6 +93,8 @@ async def test_killed_engine_costs_the_last_part_only(
     for trajectory in group:
         ids, _, logprobs = trajectory.response()
         with torch.no_grad():
-            logits = model(torch.tensor([trajectory.prompt_ids + ids])).logits[0, len(trajectory.prompt_ids) - 1 : -1]
+            logits = model(torch.tensor([(trajectory.prompt_ids + ids).tolist()])).logits[
+                0, len(trajectory.prompt_ids) - 1 : -1
+            ]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
         assert float((torch.tensor(logprobs) - expected).abs().max()) < TOLERANCE

@@ -16,6 +16,7 @@ from rstar2_train.rollout.agent_program.episode import AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.tools.schema import call_text
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.token_arrays import logprob_array, token_array
 
 __all__ = ["chat_format", "model_folder"]
 
@@ -34,7 +35,7 @@ async def episode(chat_format: ChatFormat) -> AgentEpisode:
             await asyncio.Event().wait()
         text = "It is 8." if turn % 2 else f"Let me see. {call_text('double', {'a': 4})}"
         ids = [*chat_format.encode(text), chat_format.end_of_turn_id]
-        return Generation(ids, [-0.25] * len(ids), "stop", "v1")
+        return Generation(token_array(ids), logprob_array([-0.25] * len(ids)), "stop", "v1")
 
     conversations = Conversations(chat_format, max_calls=4)
     return AgentEpisode(conversations, generate, sequence_tokens=4000, max_turns=10, seconds=60)
@@ -75,7 +76,7 @@ async def test_endpoint_official_client_calls_tools(
     await client.post("/reward", body={"reward": 0.5, "tool_errors": [call.id]}, cast_to=object)
     segments, calls = episode.conversations.tree.segments()
     assert [segment.kind for segment in segments] == ["prompt", "model", "tool", "model"]
-    assert segments[0].token_ids == reply.prompt_token_ids
+    assert segments[0].token_ids.tolist() == reply.prompt_token_ids
     assert [(each.name, each.status, each.response) for each in calls] == [("double", "error", "8")]
     assert episode.reward == 0.5
 

@@ -54,7 +54,7 @@ async def test_agent_program_reward_and_tokens_are_the_trajectory(chat_format: C
         (sequence,) = trajectory.sequences()
         ids, mask, _ = sequence.response()
         prompt = chat_format.conversation_prompt_ids([{"role": "user", "content": PROBLEM.problem}])
-        assert sequence.prompt_ids == prompt and set(mask) == {1}
+        assert sequence.prompt_ids.tolist() == prompt and set(mask) == {1}
         assert (trajectory.reward == 1.0) == (chat_format.model_text(ids) == "2")
         assert (trajectory.stop, trajectory.turns, trajectory.reason) == ("done", 1, "equal")
         assert (trajectory.p_format, trajectory.lost_to) == (0.0, None)

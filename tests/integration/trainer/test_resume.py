@@ -22,6 +22,7 @@ from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from tests.support.fake_rollouts import FakeRollouts, rollout
 from tests.support.stage_attempt import create_attempt
+from tests.support.token_arrays import logprob_array, token_array
 
 STEPS, CRASH = 4, 4
 """Steps of the stage, and the update in which the first attempt dies: a GRPO stage resumes from step 2."""
@@ -49,9 +50,9 @@ class SeededRollouts(FakeRollouts):
 
 def seeded(row: Trajectory, seed: tuple[int | str, ...]) -> Trajectory:
     draw = random.Random(f"{seed} {row.prompt_id} {row.sample}")
-    tokens = [draw.randrange(600) for _ in range(draw.randint(8, 40))]
-    segment = replace(row.segments[0], token_ids=tokens, logprobs=[-6.0] * len(tokens))
-    return replace(row, prompt_ids=tokens[:4], segments=[segment])
+    ids = [draw.randrange(600) for _ in range(draw.randint(8, 40))]
+    segment = replace(row.segments[0], token_ids=token_array(ids), logprobs=logprob_array([-6.0] * len(ids)))
+    return replace(row, prompt_ids=token_array(ids[:4]), segments=[segment])
 
 
 class Crash(Exception):

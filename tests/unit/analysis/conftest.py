@@ -12,6 +12,7 @@ from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 from tests.support.model_fixtures import chat_format, model_folder
+from tests.support.token_arrays import logprob_array, token_array
 
 __all__ = ["chat_format", "model_folder"]
 
@@ -35,18 +36,21 @@ def rollout(chat_format: ChatFormat) -> Rollout:
         segments = []
         count = 0
         for kind, text in turns:
-            ids = chat_format.encode(text)
+            ids = token_array(chat_format.encode(text))
             segment = Segment("tool", ids)
             if kind == "model":
                 segment = Segment(
-                    "model", ids, [-0.1 * (count + index) for index in range(len(ids))], "rl-1-step-000000"
+                    "model",
+                    ids,
+                    logprob_array(-0.1 * (count + index) for index in range(len(ids))),
+                    "rl-1-step-000000",
                 )
                 count += len(ids)
             segments.append(segment)
         trajectory = Trajectory(
             prompt_id=prompt_id,
             sample=sample,
-            prompt_ids=chat_format.prompt_ids("What is 1?"),
+            prompt_ids=token_array(chat_format.prompt_ids("What is 1?")),
             segments=segments,
             calls=[ToolCall(0, "execute_python_code_with_standard_io", "print(1) # check", "", "ok", "1")],
             turns=2,

@@ -20,7 +20,7 @@ def test_score_equals_direct_computation(model_folder: Path, rollout: Rollout, t
     trajectory = rollout()
     values = Scorer(model_folder, cache=tmp_path, temperature=0.7).score(trajectory)
     ids, mask, _ = trajectory.response()
-    sequence = torch.tensor([trajectory.prompt_ids + ids])
+    sequence = torch.tensor([(trajectory.prompt_ids + ids).tolist()])
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     with torch.no_grad():
         log_p = torch.log_softmax(model(sequence).logits[0, :-1] / 0.7, dim=-1)

@@ -11,9 +11,10 @@ from rstar2_train.evaluation.sample_cache import SampleCache, cache_key, sample_
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.sampling import SampleRequest
 from rstar2_train.rollout.trajectory import Segment, StopReason, ToolCall, Trajectory
+from tests.support.token_arrays import logprob_array, token_array
 
 PROBLEMS = [Problem(id="b/1", problem="1+1", answer="2"), Problem(id="b/2", problem="2+2", answer="4")]
-PROMPTS = {"b/1": [1, 2, 3], "b/2": [1, 2, 4]}
+PROMPTS = {"b/1": token_array([1, 2, 3]), "b/2": token_array([1, 2, 4])}
 BOTH = SampleRequest(problems=PROBLEMS, prompts=PROMPTS, samples=2)
 
 
@@ -22,7 +23,10 @@ def sample(problem: Problem, number: int, *, stop: StopReason = "answered") -> T
         prompt_id=problem.id,
         sample=number,
         prompt_ids=PROMPTS[problem.id],
-        segments=[Segment("model", [5, 6], [-0.5, -1.25], "w", 0.25), Segment("tool", [7])],
+        segments=[
+            Segment("model", token_array([5, 6]), logprob_array([-0.5, -1.25]), "w", 0.25),
+            Segment("tool", token_array([7])),
+        ],
         calls=[ToolCall(0, "run", "print(1)", "", "ok", "1\n</tool_response>\u2028é", 0.1, 0.2)],
         stop=stop,
         gold=problem.answer,
@@ -67,7 +71,7 @@ def test_add_without_trajectories_saves_results_only(tmp_path: Path) -> None:
     for with_trajectories in (True, False):
         path = tmp_path / f"{with_trajectories}"
         row = sample(PROBLEMS[0], 0)
-        row.segments[0] = Segment("model", [9] * 5000, [-0.123456789] * 5000, "w")
+        row.segments[0] = Segment("model", token_array([9] * 5000), logprob_array([-0.123456789] * 5000), "w")
         with SampleCache(path, with_trajectories=with_trajectories) as store:
             store.add(row)
         assert load(path) == {("b/1", 0): SampleResult.from_trajectory(row)}

@@ -155,7 +155,7 @@ async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.
         generate = FailoverGenerator(context, slot, seed=(0,), backoff=Backoff(0.1))
         turn = asyncio.create_task(generate([1, 2], max_tokens=10_000, turn=0))
         await first.requested.wait()
-        assert (await turn).token_ids == [7]
+        assert list((await turn).token_ids) == [7]
         assert pool.serving == [second.url]
 
 

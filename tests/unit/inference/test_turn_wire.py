@@ -1,8 +1,6 @@
 """The binary bodies of the engine's route, and the turn that grows with each part."""
 
 import math
-import struct
-from array import array
 
 import pytest
 
@@ -16,19 +14,15 @@ from rstar2_train.inference.turn_wire import (
     encode_part,
     encode_request,
 )
-
-
-def float32(value: float) -> float:
-    [rounded] = struct.unpack("<f", struct.pack("<f", value))
-    return float(rounded)
+from tests.support.token_arrays import logprob_array, token_array
 
 
 def test_request_and_part_keep_their_values() -> None:
     """The tokens and the float32 log-probabilities of an engine arrive exactly; other bodies are refused."""
-    tokens = [0, 7, 2**31 - 1]
-    assert decode_request(encode_request({"seed": 2**62}, tokens)) == ({"seed": 2**62}, tokens)
-    assert encode_request({}, array("i", tokens), [4]) == encode_request({}, [*tokens, 4])
-    part = TurnPart([1, 2], [float32(-0.1), -9999.0], [("v", 0), ("ü", 1)], "stop")
+    ids = [0, 7, 2**31 - 1]
+    assert decode_request(encode_request({"seed": 2**62}, ids)) == ({"seed": 2**62}, token_array(ids))
+    assert encode_request({}, token_array(ids), [4]) == encode_request({}, [*ids, 4])
+    part = TurnPart(token_array([1, 2]), logprob_array([-0.1, -9999.0]), [("v", 0), ("ü", 1)], "stop")
     assert PartReader().feed(encode_part(part)) == [part]
     for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
         with pytest.raises(ValueError, match="body"):
@@ -40,7 +34,8 @@ def test_request_and_part_keep_their_values() -> None:
 @pytest.mark.parametrize("size", [1, 7, 8, 50, 1000])
 def test_parts_arrive_in_any_pieces(size: int) -> None:
     """The network may split and join frames anywhere."""
-    parts = [TurnPart([at] * at, [-1.0] * at, [("v", 0)]) for at in range(5)] + [TurnPart([], [], [], error="x")]
+    parts = [TurnPart(token_array([at] * at), logprob_array([-1.0] * at), [("v", 0)]) for at in range(5)]
+    parts.append(TurnPart(token_array([]), logprob_array([]), [], error="x"))
     data = b"".join(map(encode_part, parts))
     reader = PartReader()
     assert [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])] == parts
@@ -55,8 +50,8 @@ def test_sampled_turn_continues_with_its_versions() -> None:
     turn.resume()
     turn.add(TurnPart([4, 5], [-4.0, -5.0], [("b", 0), ("d", 1)], "stop"), url="two")
     generation = turn.generation()
-    assert generation.token_ids == [1, 2, 3, 4, 5]
-    assert generation.logprobs == [-1.0, -2.0, -3.0, -4.0, -5.0]
+    assert generation.token_ids == token_array([1, 2, 3, 4, 5])
+    assert generation.logprobs == logprob_array([-1.0, -2.0, -3.0, -4.0, -5.0])
     assert (generation.weight_version, generation.later_versions) == ("a", [("b", 2), ("d", 4)])
     assert generation.finish_reason == "stop"
 
@@ -77,7 +72,7 @@ def test_sampled_turn_invalid_part_adds_nothing(part: TurnPart, error: type[Exce
     turn.add(TurnPart([9], [-9.0], [("a", 0)]), url="url")
     with pytest.raises(error, match=message):
         turn.add(part, url="url")
-    assert (turn.token_ids, turn.logprobs, turn.versions) == ([9], [-9.0], [("a", 0)])
+    assert (turn.token_ids, turn.logprobs, turn.versions) == (token_array([9]), logprob_array([-9.0]), [("a", 0)])
 
 
 def test_sampled_turn_aborted_request_keeps_its_tokens() -> None:
@@ -85,6 +80,6 @@ def test_sampled_turn_aborted_request_keeps_its_tokens() -> None:
     turn = SampledTurn()
     with pytest.raises(EngineUnavailable, match="abort"):
         turn.add(TurnPart([1], [-1.0], [("a", 0)], "abort"), url="url")
-    assert (turn.token_ids, turn.finish_reason) == ([1], None)
+    assert (turn.token_ids, turn.finish_reason) == (token_array([1]), None)
     with pytest.raises(EngineUnavailable, match="without a token"):
         turn.generation()

@@ -7,11 +7,18 @@ import pytest
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
+from tests.support.token_arrays import logprob_array, token_array
 
 
 def group(prompt_id: str) -> list[Trajectory]:
     return [
-        Trajectory(prompt_id, sample, [1, 2], [Segment("model", [3, 4], logprobs=[-0.5, -0.25])]) for sample in range(3)
+        Trajectory(
+            prompt_id,
+            sample,
+            token_array([1, 2]),
+            [Segment("model", token_array([3, 4]), logprobs=logprob_array([-0.5, -0.25]))],
+        )
+        for sample in range(3)
     ]
 
 

@@ -6,12 +6,16 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
 from rstar2_train.rollout.trajectory import Segment, Trajectory
+from tests.support.token_arrays import logprob_array, token_array
 
 PROBLEMS = [Problem("a", "1+1", "2"), Problem("b", "1+2", "3")]
 
 
 def rollouts(*ids: str) -> list[Trajectory]:
-    return [Trajectory(prompt_id=name, sample=index, prompt_ids=[1], gold="2") for index, name in enumerate(ids)]
+    return [
+        Trajectory(prompt_id=name, sample=index, prompt_ids=token_array([1]), gold="2")
+        for index, name in enumerate(ids)
+    ]
 
 
 def test_regroup_stored_follows_the_order_of_problems() -> None:
@@ -41,7 +45,7 @@ def test_select_group_classes_follow_the_threshold() -> None:
     group = rollouts("a", "a", "a", "a")
     for trajectory, score in zip(group, (0.2, 0.4, 0.6, 1.0), strict=True):
         trajectory.reward, trajectory.correct_from = score, 0.5
-        trajectory.segments = [Segment("model", [1], [-0.5])]
+        trajectory.segments = [Segment("model", token_array([1]), logprob_array([-0.5]))]
     settings = GRPOSettings(keep_per_prompt=4)
     sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
     assert sequences is not None
@@ -60,17 +64,21 @@ def test_select_group_sequences_of_a_rollout_share_its_advantage() -> None:
     for trajectory, reward in zip(group, (0.0, 1.0), strict=True):
         trajectory.reward = reward
         trajectory.segments = [
-            Segment("prompt", [5, 6]),
-            Segment("model", [7], [-0.5], "3"),
-            Segment("tool", [8]),
-            Segment("model", [9], [-0.1], "4"),
-            Segment("prompt", [5]),
-            Segment("model", [3], [-0.2], "4"),
+            Segment("prompt", token_array([5, 6])),
+            Segment("model", token_array([7]), logprob_array([-0.5]), "3"),
+            Segment("tool", token_array([8])),
+            Segment("model", token_array([9]), logprob_array([-0.1]), "4"),
+            Segment("prompt", token_array([5])),
+            Segment("model", token_array([3]), logprob_array([-0.2]), "4"),
         ]
     sequences = select_group(
         group, settings=GRPOSettings(keep_per_prompt=2), seed=(0, "rl-1", 0), staleness=lambda version: 4 - int(version)
     )
     assert sequences is not None
-    rows = [(row.prompt_ids, row.response_ids, row.mask, row.engine_logprobs, row.staleness) for row in sequences]
-    assert rows == [([5, 6], [7, 8, 9], [1, 0, 1], [-0.5, 0.0, -0.1], [1, 0, 0]), ([5], [3], [1], [-0.2], [0])] * 2
+    rows = [
+        (list(row.prompt_ids), list(row.response_ids), row.mask, row.engine_logprobs, row.staleness)
+        for row in sequences
+    ]
+    first = ([5, 6], [7, 8, 9], [1, 0, 1], logprob_array([-0.5, 0.0, -0.1]), [1, 0, 0])
+    assert rows == [first, ([5], [3], [1], logprob_array([-0.2]), [0])] * 2
     assert [row.advantage < 0 for row in sequences] == [True, True, False, False]

@@ -25,6 +25,7 @@ from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME, call_text
 from rstar2_train.tools.toolset import load_toolset
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
+from tests.support.token_arrays import logprob_array, token_array
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Script:
         ids = self.chat_format.encode(scripted if isinstance(scripted, str) else scripted[0])
         finished = isinstance(scripted, str)
         ids = [*ids, self.chat_format.end_of_turn_id] if finished else ids[:max_tokens]
-        return Generation(ids, [-0.5] * len(ids), "stop" if finished else "length", "v1")
+        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), "stop" if finished else "length", "v1")
 
 
 @dataclass
@@ -76,7 +77,7 @@ def run(
         limits=JudgeLimits(wall_seconds=2),
     )
     script, calculator = Script(chat_format, turns), Calculator()
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=chat_format.prompt_ids(QUESTION))
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=token_array(chat_format.prompt_ids(QUESTION)))
     written = asyncio.run(agent.run(trajectory, generate=script, executor=calculator))
     return trajectory, written, script, calculator
 
@@ -88,10 +89,10 @@ def test_run_trajectory_equals_its_demonstration(chat_format: ChatFormat) -> Non
     replies = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     turns = [{"role": "assistant", "content": FIRST_TURN}, *replies, {"role": "assistant", "content": LAST_TURN}]
     whole = chat_format.encode_conversation([*chat_format.prompt_messages(QUESTION)[:-1], *question, *turns])
-    ids, mask, logprobs = trajectory.response()
-    assert trajectory.prompt_ids + ids == whole.token_ids
+    ids, mask, values = trajectory.response()
+    assert trajectory.prompt_ids + ids == token_array(whole.token_ids)
     assert [0] * len(trajectory.prompt_ids) + mask == whole.mask
-    assert logprobs == [-0.5 * bit for bit in mask]
+    assert values == logprob_array(-0.5 * bit for bit in mask)
     assert (trajectory.stop, trajectory.turns, written) == ("answered", 2, f"{FIRST_TURN}\n{LAST_TURN}")
     assert [(call.status, call.response) for call in trajectory.calls] == list(
         zip(["ok", "malformed", "ok"], FIRST_REPLY, strict=True)
@@ -102,7 +103,8 @@ def test_run_trajectory_equals_its_demonstration(chat_format: ChatFormat) -> Non
     assert [segment.kind for segment in trajectory.segments] == ["model", "tool", "model"]
     assert [segment.weight_version for segment in trajectory.segments] == ["v1", "", "v1"]
     # The next prompt is the sampled ids unchanged; each token after the prompt reduces the budget.
-    assert script.requests[1][0] == trajectory.prompt_ids + ids[: len(ids) - len(trajectory.segments[2].token_ids)]
+    kept = len(ids) - len(trajectory.segments[2].token_ids)
+    assert token_array(script.requests[1][0]) == trajectory.prompt_ids + ids[:kept]
     assert script.requests[0][1] == 500
     assert script.requests[1][1] == 500 - sum(len(segment.token_ids) for segment in trajectory.segments[:2])
     assert FIRST_TURN in trajectory.text and LAST_TURN in trajectory.text and "<tool_response>" in trajectory.text
@@ -166,7 +168,7 @@ def test_run_passes_finished_calls_to_on_calls(chat_format: ChatFormat) -> None:
     agent = Agent(
         chat_format=chat_format, sampling=Sampling(max_response_tokens=500), rollout=RolloutSpec(), limits=JudgeLimits()
     )
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=chat_format.prompt_ids(QUESTION))
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=token_array(chat_format.prompt_ids(QUESTION)))
     script, passed = Script(chat_format, [FIRST_TURN, LAST_TURN]), []
 
     async def on_calls(calls: Sequence[ToolCall]) -> None:
@@ -190,7 +192,7 @@ def test_run_row_tools_and_files_reach_the_program(chat_format: ChatFormat, tmp_
     assert '"query"' in text and TOOL_NAME not in text and TOOL_NAME in own.decode(own.prompt_ids("q"))
     turns = [call_text("query", {"sql": "x"}) + render_call("print(1)") + call_text("query", {"sql": 1}), LAST_TURN]
     recorder = Recorder()
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=prompt)
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=token_array(prompt))
     asyncio.run(row_agent(agent, problem).run(trajectory, generate=Script(own, turns), executor=recorder))
     assert [(call.name, call.status) for call in trajectory.calls] == [
         ("query", "ok"),

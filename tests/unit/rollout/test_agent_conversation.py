@@ -13,6 +13,7 @@ from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.schema import call_text
 from rstar2_train.utils.api_error import ApiError
+from tests.support.token_arrays import logprob_array, token_array
 
 TOOL = {
     "type": "function",
@@ -47,13 +48,13 @@ class Talk:
         ids = answer if isinstance(answer, list) else self.chat_format.encode(answer)
         if finish == "stop":
             ids = [*ids, self.chat_format.end_of_turn_id]
-        turn = Generation(ids, [-0.5] * len(ids), finish, "v1")
+        turn = Generation(token_array(ids), logprob_array([-0.5] * len(ids)), finish, "v1")
         return self.conversations.reply(messages, tools or [], prompt, turn, seconds=0.0)
 
     def sequences(self) -> list[str]:
         """Return the text of each sequence."""
         segments, _ = self.conversations.tree.segments()
-        parts = Trajectory("p", 0, prompt_ids=[], segments=segments).sequences()
+        parts = Trajectory("p", 0, prompt_ids=token_array([]), segments=segments).sequences()
         return [self.chat_format.decode(part.prompt_ids + part.response()[0]) for part in parts]
 
 

@@ -14,6 +14,7 @@ from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import MAX_WAITING, AgentEpisode
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.utils.api_error import ApiError
+from tests.support.token_arrays import logprob_array, token_array
 
 BODY: dict[str, Any] = {"model": "gpt", "messages": [{"role": "user", "content": "Hello."}]}
 
@@ -41,7 +42,7 @@ class Engine:
             raise self.error
         ids = [*self._chat_format.encode("2"), self._chat_format.end_of_turn_id][:max_tokens]
         finish = "stop" if len(ids) == 2 else "length"
-        return Generation(ids, [-0.5] * len(ids), finish, "v1")  # type: ignore[arg-type]
+        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), finish, "v1")  # type: ignore[arg-type]
 
 
 def episode(

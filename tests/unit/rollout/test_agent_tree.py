@@ -7,17 +7,20 @@ import random
 from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.rollout.agent_program.tree import TokenTree
 from rstar2_train.rollout.trajectory import ToolCall, Trajectory
+from tests.support.token_arrays import logprob_array, token_array
 
 
 def generation(*token_ids: int, version: str = "v1") -> Generation:
-    return Generation(list(token_ids), [-float(token) for token in token_ids], "stop", version)
+    return Generation(token_array(token_ids), logprob_array(-float(token) for token in token_ids), "stop", version)
 
 
 def sequences(tree: TokenTree) -> list[tuple[list[int], list[int], list[int]]]:
     """Return prompt, response and mask of each sequence."""
     segments, _ = tree.segments()
-    trajectory = Trajectory("p", 0, prompt_ids=[1000], segments=segments)
-    return [(part.prompt_ids, *part.response()[:2]) for part in trajectory.sequences()]
+    trajectory = Trajectory("p", 0, prompt_ids=token_array([1000]), segments=segments)
+    return [
+        (part.prompt_ids.tolist(), part.response()[0].tolist(), part.response()[1]) for part in trajectory.sequences()
+    ]
 
 
 def test_tree_extended_history_is_one_sequence() -> None:
@@ -70,7 +73,7 @@ def test_tree_keeps_logprobs_versions_and_calls() -> None:
         turn.calls.append(ToolCall(0, name, "{}", "", "ok", ""))
     segments, calls = tree.segments()
     model = [segment for segment in segments if segment.kind == "model"]
-    assert [(segment.weight_version, segment.logprobs) for segment in model] == [
+    assert [(segment.weight_version, segment.logprobs.tolist()) for segment in model] == [
         ("v1", [-2.0]),
         ("v3", [-4.0]),
         ("v2", [-6.0]),

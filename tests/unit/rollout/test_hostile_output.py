@@ -19,6 +19,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME
 from tests.support.engine import QUESTION
+from tests.support.token_arrays import logprob_array, token_array
 
 BUDGET, MAX_TURNS, MAX_CALLS = 200, 3, 2
 PIECES = [
@@ -53,7 +54,7 @@ class HostilePolicy:
         ids = [*ids[: max_tokens - 1], self.chat_format.end_of_turn_id]
         self.written.append(ids)
         reason = "stop" if self.source.random() < 0.95 else "length"
-        return Generation(list(ids), [-0.5] * len(ids), reason, "v1")
+        return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), reason, "v1")
 
 
 class HostileProgram:
@@ -81,7 +82,7 @@ def test_run_hostile_outputs_keep_masks_and_budget(chat_format: ChatFormat) -> N
     """10,000 trajectories: all end within the budget, and exactly the sampled tokens have mask 1."""
     source = random.Random(20)
     agent = hostile_agent(chat_format)
-    prompt = chat_format.prompt_ids(QUESTION)
+    prompt = token_array(chat_format.prompt_ids(QUESTION))
     honest = chat_format.tool_turn_ids(["x"])
     markers = {chat_format.end_of_turn_id, chat_format.encode("<|im_start|>")[0]}
     of_markers = [token for token in honest if token in markers]
@@ -95,12 +96,12 @@ def test_run_hostile_outputs_keep_masks_and_budget(chat_format: ChatFormat) -> N
             check(trajectory, text)
 
     def check(trajectory: Trajectory, text: str) -> None:
-        ids, mask, logprobs = trajectory.response()
-        assert len(ids) == len(mask) == len(logprobs) <= BUDGET
+        ids, mask, values = trajectory.response()
+        assert len(ids) == len(mask) == len(values) <= BUDGET
         assert trajectory.turns == len(policy.written) <= MAX_TURNS
         sampled = [token for token, bit in zip(ids, mask, strict=True) if bit]
         assert sampled == [token for turn in policy.written for token in turn]
-        assert [logprob != 0 for logprob in logprobs] == [bool(bit) for bit in mask]
+        assert [logprob != 0 for logprob in values] == [bool(bit) for bit in mask]
         for segment in trajectory.segments:
             if segment.kind == "tool":
                 assert [token for token in segment.token_ids if token in markers] == of_markers
@@ -123,9 +124,9 @@ def test_run_huge_hostile_turns_leave_the_loop_free(chat_format: ChatFormat, mon
     async def policy(token_ids: Sequence[int], *, max_tokens: int, turn: int) -> Generation:
         if turn:
             ids, reason = repeated[:max_tokens], "stop" if len(repeated) <= max_tokens else "length"
-            return Generation(ids, [-0.5] * len(ids), reason, "v1")
+            return Generation(token_array(ids), logprob_array([-0.5] * len(ids)), reason, "v1")
         threads.clear()  # only the response to this short turn, and all that follows
-        return Generation(first, [-0.5] * len(first), "stop", "v1")
+        return Generation(token_array(first), logprob_array([-0.5] * len(first)), "stop", "v1")
 
     class Spaces:
         async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
@@ -134,7 +135,7 @@ def test_run_huge_hostile_turns_leave_the_loop_free(chat_format: ChatFormat, mon
     first = [*chat_format.encode(render_call("1")), chat_format.end_of_turn_id]
     monkeypatch.setattr("rstar2_train.rollout.agent.INLINE_TOKENS", 0)
     monkeypatch.setattr("rstar2_train.rollout.agent.INLINE_CHARACTERS", 0)
-    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=[1])
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=token_array([1]))
     asyncio.run(hostile_agent(chat_format, budget=14_000).run(trajectory, generate=policy, executor=Spaces()))
     assert len(trajectory.calls) == 1 + 2 * MAX_CALLS
     assert trajectory.response_tokens == 14_000

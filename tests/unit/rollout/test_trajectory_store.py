@@ -9,6 +9,7 @@ import pytest
 
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
+from tests.support.token_arrays import logprob_array, token_array
 
 
 def full() -> Trajectory:
@@ -17,24 +18,25 @@ def full() -> Trajectory:
         turn=0, name="t", code="é", stdin="1", status="error", response="r", queue_seconds=0.5, run_seconds=1
     )
     segments = [
-        Segment("model", [5, 6], logprobs=[-0.5, -0.25], weight_version="rl/1", seconds=2.0),
-        Segment("tool", [7], seconds=0.5),
+        Segment(
+            "model", token_array([5, 6]), logprobs=logprob_array([-0.5, -0.25]), weight_version="rl/1", seconds=2.0
+        ),
+        Segment("tool", token_array([7]), seconds=0.5),
     ]
     return Trajectory(
-        prompt_id="p", sample=3, prompt_ids=[1, 2], segments=segments, calls=[call], stop="length", turns=2,
-        answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0, p_err=0.5,
-        p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0, error="e",
-        lost_to="judge",
-        correct_from=0.5, reason="r",
+        prompt_id="p", sample=3, prompt_ids=token_array([1, 2]), segments=segments, calls=[call], stop="length",
+        turns=2, answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0,
+        p_err=0.5, p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0,
+        error="e", lost_to="judge", correct_from=0.5, reason="r",
     )  # fmt: skip
 
 
 def test_write_and_read_keep_every_field(tmp_path: Path) -> None:
     """Every field of a trajectory is stored and read back; a second write replaces the file."""
-    blank = Trajectory(prompt_id="q", sample=0, prompt_ids=[1])
+    blank = Trajectory(prompt_id="q", sample=0, prompt_ids=token_array([1]))
     for field in fields(Trajectory):
         assert getattr(full(), field.name) != getattr(blank, field.name), f"{field.name} is not covered by this test"
-    rows = [full(), blank, Trajectory(prompt_id="r", sample=1, prompt_ids=[], stop="infrastructure")]
+    rows = [full(), blank, Trajectory(prompt_id="r", sample=1, prompt_ids=token_array([]), stop="infrastructure")]
     path = trajectory_store.step_path(tmp_path / "trajectories", 40)
     assert path.name == "step-000040.parquet"
     trajectory_store.write(path, rows)
@@ -47,7 +49,7 @@ def test_write_and_read_keep_every_field(tmp_path: Path) -> None:
 def test_stream_yields_rows_or_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file can be read row by row, completely or by column."""
     monkeypatch.setattr(trajectory_store, "BATCH", 2)
-    rows = [Trajectory(prompt_id="p", sample=sample, prompt_ids=[sample]) for sample in range(5)]
+    rows = [Trajectory(prompt_id="p", sample=sample, prompt_ids=token_array([sample])) for sample in range(5)]
     trajectory_store.write(tmp_path / "x.parquet", iter(rows))
     assert [trajectory_store.from_row(row) for row in trajectory_store.stream(tmp_path / "x.parquet")] == rows
     assert list(trajectory_store.stream(tmp_path / "x.parquet", ["sample"])) == [

@@ -92,7 +92,7 @@ async def test_scripted_client_cuts_turns_and_ends() -> None:
     async with aiohttp.ClientSession() as session:
         client = ScriptedClient("script", token="", session=session, turns=[[1, 2, 3], [4]])
         cut = await client.generate([], max_tokens=2)
-        assert (cut.token_ids, cut.finish_reason) == ([1, 2], "length")
+        assert (list(cut.token_ids), cut.finish_reason) == ([1, 2], "length")
         assert (await client.generate([], max_tokens=2)).finish_reason == "stop"
         with pytest.raises(EngineRejected, match="the script has 2 turns"):
             await client.generate([], max_tokens=2)
