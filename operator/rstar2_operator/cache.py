@@ -19,7 +19,7 @@ from typing import Any
 from rstar2_operator import names
 from rstar2_operator.node_health import NodeTrouble, trouble
 from rstar2_operator.observed import Object, ObservedJob, belongs, is_true, labels
-from rstar2_operator.records import Record, record, thin_event, uid_of, version_of
+from rstar2_operator.records import Record, bodies, record, thin_event, uid_of, version_of
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -198,12 +198,15 @@ class WatchCache:
 
     def observed(self, key: Key) -> ObservedJob | None:
         """Return the snapshot of one job; None if the job is deleted."""
-        job = self.job(key)
-        if job is None:
+        cached = self._jobs.get(key)
+        if cached is None:
             return None
-        pods = tuple(pod.body() for _, pod in sorted(self._pods.get(key, {}).items()))
+        pod_records = [pod for _, pod in sorted(self._pods.get(key, {}).items())]
+        child_records = self._children.get(key, {})
+        job, *rest = bodies([cached, *pod_records, *child_records.values()])
+        pods = tuple(rest[: len(pod_records)])
+        children = dict(zip(child_records, rest[len(pod_records) :], strict=True))
         nodes = {pod["spec"].get("nodeName", "") for pod in pods}
-        children = {entry: child.body() for entry, child in self._children.get(key, {}).items()}
         return ObservedJob(
             job=job,
             children={entry: child for entry, child in children.items() if belongs(child, job)},

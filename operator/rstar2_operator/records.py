@@ -11,9 +11,11 @@ objects, and one of them changes at a time, so the cache keeps JSON and decodes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic_core import from_json
 
 Object = Mapping[str, Any]
 
@@ -51,8 +53,13 @@ class Record:
 
     def body(self) -> Object:
         """Return the object. Each call returns a new one."""
-        body: Object = json.loads(self.data)
-        return body
+        return bodies([self])[0]
+
+
+def bodies(records: Iterable[Record]) -> list[Object]:
+    """Return the objects of records. One text of all of them is decoded faster than one text per object."""
+    result: list[Object] = from_json(b"[" + b",".join(each.data for each in records) + b"]")
+    return result
 
 
 def record(kind: str, body: Object) -> Record:
