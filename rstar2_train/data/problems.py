@@ -52,7 +52,8 @@ class Problem:
     data: str = ""
     """Further data of the row for its checker, as JSON; empty: none."""
     functions: str = ""
-    """Functions that the row declares instead of the job's tools, as a JSON list; empty: none."""
+    """Functions that the row declares instead of the job's tools, as a JSON list; empty: the row declares nothing. With
+    `[]` the row offers no tool."""
 
     @property
     def has_own_tools(self) -> bool:
@@ -64,15 +65,17 @@ class Problem:
         return {name: Path(path).read_bytes() for name, path in self.files}
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row of a data file; unset fields of tools and reward are left out."""
+        """Return the row of a data file; unset fields of tools and reward are left out. An empty list is set."""
         row = asdict(self)
-        extras = {"tools": self.tools and list(self.tools), "reward": self.reward, "files": dict(self.files)}
-        extras |= {name: json.loads(text) if text else None for name, text in self._json_fields().items()}
-        kept = {name: value for name, value in extras.items() if value or (name == "tools" and value is not None)}
+        extras: dict[str, Any] = {
+            "tools": None if self.tools is None else list(self.tools),
+            "reward": self.reward or None,
+            "files": dict(self.files) or None,
+            "data": json.loads(self.data) if self.data else None,
+            "functions": json.loads(self.functions) if self.functions else None,
+        }
+        kept = {name: value for name, value in extras.items() if value is not None}
         return {name: value for name, value in row.items() if name not in extras} | kept
-
-    def _json_fields(self) -> dict[str, str]:
-        return {"data": self.data, "functions": self.functions}
 
     @property
     def as_is(self) -> bool:
@@ -160,16 +163,20 @@ def _tools(row: dict[str, Any], where: str) -> tuple[str, ...] | None:
 
 
 def _functions(row: dict[str, Any], where: str) -> str:
-    """Return the functions of a row as JSON; empty: none."""
+    """Return the functions of a row as JSON; empty: the row has no such field."""
     functions = row.get("functions")
     if functions is None:
         return ""
+    if not isinstance(functions, list):
+        raise DataError(
+            f"{where}: functions must be a list of {{name, description, parameters}}, got {brief(functions)}"
+        )
     try:
         names = [declared_signature(function)["function"]["name"] for function in functions]
-    except (SourceError, TypeError) as error:
+    except SourceError as error:
         raise DataError(f"{where}: functions must be a list of {{name, description, parameters}}: {error}") from error
-    if not names or len(set(names)) < len(names):
-        raise DataError(f"{where}: functions must have different names, and at least one function: {names}")
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: functions must have different names, got {', '.join(names)}")
     return json.dumps(functions, ensure_ascii=False)
 
 

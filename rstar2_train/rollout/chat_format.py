@@ -218,8 +218,8 @@ class ChatFormat:
             return array("i", self.prompt_ids(problem.problem, as_is=problem.as_is, tools=problem.tools))
         tools, own = self.tools.select(None, problem.functions), self._own_system_prompt or ""
         system = self._system_prompt(tools) if TOOLS_MARK in own else tools.section()  # the built-in one asks for a box
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": problem.problem}]
-        return array("i", self.encode(self._render(messages)))
+        opening = [{"role": "system", "content": system}] if system else []
+        return array("i", self.encode(self._render([*opening, {"role": "user", "content": problem.problem}])))
 
     def conversation_prompt_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the token ids of an unfinished conversation, up to the start of the model's next turn.

@@ -105,11 +105,12 @@ class Toolset:
     def select(self, names: Iterable[str] | None, functions: str = "") -> Toolset:
         """Return the tools with these names, in the job's order; None: all. Raises ValueError for an unknown name.
 
-        The tools of the environment are always selected. `functions`: those that the row declares instead (JSON).
+        The tools of the environment are always selected. `functions`: those that the row declares instead (JSON). With
+        an empty list there is no tool: a call is an error, to which the model may reply.
         """
         if functions:
-            signatures = map(declared_signature, json.loads(functions))
-            return Toolset(tuple(Tool(signature, _any_arguments) for signature in signatures), is_declared=True)
+            declared = tuple(Tool(declared_signature(each), _any_arguments) for each in json.loads(functions))
+            return Toolset(declared, is_declared=bool(declared))
         if names is None:
             return self
         allowed = set(names)

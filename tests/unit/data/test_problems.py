@@ -24,6 +24,7 @@ DEMO = {
     ],
     "level": 1,
 }
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 
 
 def _jsonl(folder: Path, *rows: object) -> Path:
@@ -149,7 +150,7 @@ def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
     """Tools, reward, files and data of a row are read; a Filter stage writes them for another folder."""
     (tmp_path / "shop.db").write_bytes(b"x")
     row = {"id": "a", "problem": "?", "answer": "1", "tools": [], "reward": "sql", "data": {"hidden": [1]}}
-    row["functions"] = [{"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}]
+    row["functions"] = [ADD]
     (problem,) = read_problems(_jsonl(tmp_path, row | {"files": {"shop.sqlite": "shop.db"}}))
     assert (problem.tools, problem.reward, problem.data) == ((), "sql", '{"hidden": [1]}')
     assert problem.files == (("shop.sqlite", str(tmp_path / "shop.db")),) and problem.has_own_tools
@@ -157,6 +158,15 @@ def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
     assert json.loads(problem.functions) == row["functions"]
     (tmp_path / "other").mkdir()
     assert list(read_problems(_jsonl(tmp_path / "other", problem.to_row()))) == [problem]
+
+
+def test_read_problems_of_no_functions_round_trips(tmp_path: Path) -> None:
+    """An empty list of functions is no absent one: the row offers no tool. It stays in a file of a Filter stage."""
+    rows = [{"id": "a", "problem": "?", "answer": "1", "functions": []}, {"id": "b", "problem": "?", "answer": "1"}]
+    problems = list(read_problems(_jsonl(tmp_path, *rows)))
+    assert [(problem.functions, problem.has_own_tools) for problem in problems] == [("[]", True), ("", False)]
+    (tmp_path / "other").mkdir()
+    assert list(read_problems(_jsonl(tmp_path / "other", *(problem.to_row() for problem in problems)))) == problems
 
 
 @pytest.mark.parametrize(
@@ -167,7 +177,8 @@ def test_read_problems_of_task_fields_round_trips(tmp_path: Path) -> None:
             {"functions": [{"name": "add"}]},
             "functions must be a list of {name, description, parameters}: not a function",
         ),
-        ({"functions": []}, "at least one function"),
+        ({"functions": "add"}, "functions must be a list of {name, description, parameters}, got 'add'"),
+        ({"functions": [ADD, ADD]}, "functions must have different names, got add, add"),
         ({"files": ["a"]}, "files must be an object"),
         ({"files": {"../a": "a"}}, "must be a file name without a folder"),
         ({"files": {"a": "missing"}}, "files: a: no such file: "),

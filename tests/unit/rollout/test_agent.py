@@ -228,6 +228,26 @@ def test_run_declared_functions_are_the_answer(chat_format: ChatFormat) -> None:
     ]
 
 
+def test_run_empty_functions_offer_no_tool(chat_format: ChatFormat) -> None:
+    """A row with an empty list of functions has no tools in its prompt; a call is an error, and the model replies."""
+    problem = Problem("p", "Add.", "[]", functions="[]")
+    own = ChatFormat(
+        chat_format.tokenizer, system_prompt="Act.\n{tools}", tools=load_toolset([ToolSpec(name=TOOL_NAME)])
+    )
+    for form, system in ((own, "Act."), (chat_format, "")):
+        text = form.decode(form.problem_ids(problem))
+        assert "tools>" not in text and "Add." in text and ("system\n" in text, system in text) == (bool(system), True)
+    agent = Agent(chat_format=own, sampling=Sampling(), rollout=RolloutSpec(), limits=JudgeLimits())
+    trajectory = Trajectory(prompt_id="p", sample=0, prompt_ids=own.problem_ids(problem))
+    recorder = Recorder()
+    script = Script(own, [call_text(TOOL_NAME, {"code": "1", "input": ""}), "No function helps."])
+    asyncio.run(row_agent(agent, problem).run(trajectory, generate=script, executor=recorder))
+    assert (trajectory.stop, trajectory.turns, recorder.seen) == ("answered", 2, [])
+    assert [(call.status, call.response) for call in trajectory.calls] == [
+        ("unknown_tool", f"error: unknown tool {TOOL_NAME!r}")
+    ]
+
+
 @dataclass
 class Recorder:
     """Records standard input and limits of each call."""
