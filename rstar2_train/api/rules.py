@@ -101,8 +101,13 @@ def _grpo(job: AgenticRLJob) -> Iterator[Issue]:
             yield Issue(_source_field(stage, at, "keep_per_prompt"), message, settings.keep_per_prompt, warning=True)
         if 2 * settings.resample.min_per_class > settings.keep_per_prompt:
             message = f"must be at most half of keepPerPrompt, which is {settings.keep_per_prompt}"
-            field = _source_field(stage, at, "resample") + ".minPerClass"
+            field = _source_field(stage, at, "resample", ".minPerClass")
             yield Issue(field, message, settings.resample.min_per_class)
+        correction = settings.importance_correction
+        if correction.sequence_gap_action == "Drop" and correction.max_sequence_gap is None:
+            message = "has no effect without maxSequenceGap, so no rollout is dropped; set maxSequenceGap, or use Mask"
+            field = _source_field(stage, at, "importance_correction", ".sequenceGapAction")
+            yield Issue(field, message, correction.sequence_gap_action)
         if settings.updates_per_step > settings.prompts_per_step:
             message = f"must be at most promptsPerStep, which is {settings.prompts_per_step}: an update needs a group"
             yield Issue(_source_field(stage, at, "updates_per_step"), message, settings.updates_per_step)
@@ -298,11 +303,11 @@ def _stages(job: AgenticRLJob, kind: str) -> Iterator[tuple[int, Stage]]:
             yield index, stage
 
 
-def _source_field(stage: Stage, at: str, name: str) -> str:
-    """The path of the field that set a GRPO value: the stage's own, or that of spec.grpo."""
+def _source_field(stage: Stage, at: str, name: str, member: str = "") -> str:
+    """The path of the field, or of its member, that set a GRPO value: the stage's own, or that of spec.grpo."""
     assert stage.grpo is not None
-    alias = type(stage.grpo).model_fields[name].alias
-    return f"{at}.{alias}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{alias} (for stage {stage.name})"
+    path = f"{type(stage.grpo).model_fields[name].alias}{member}"
+    return f"{at}.{path}" if getattr(stage.grpo, name) is not None else f"spec.grpo.{path} (for stage {stage.name})"
 
 
 RULES: tuple[Callable[[AgenticRLJob], Iterator[Issue]], ...] = (

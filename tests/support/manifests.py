@@ -41,6 +41,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 FINE: list[tuple[str, object]] = [
+    ("spec.grpo.importanceCorrection", {"maxSequenceGap": 2, "sequenceGapAction": "Drop"}),
     ("spec.accelerator", {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}),
     ("spec.accelerator", {"vendor": "AMD", "resource": "amd.com/xcd", "rdma": {"resource": "rdma/hca", "count": 8}}),
     ("spec.judge", {"limits": {"wallSeconds": 600, "memory": "1Ti", "output": 256}}),
@@ -244,6 +245,18 @@ FAULTS: list[tuple[str, object, str, str | None]] = [
         {"minPerClass": 9},
         "at most half of keepPerPrompt",
         "at most half of keepPerPrompt (default 16)",
+    ),
+    (
+        "spec.grpo.importanceCorrection",
+        {"sequenceGapAction": "Drop"},
+        "spec.grpo.importanceCorrection.sequenceGapAction (for stage rl) is 'Drop': has no effect without",
+        None,
+    ),
+    (
+        "spec.stages.1.grpo.importanceCorrection",
+        {"sequenceGapAction": "Drop"},
+        "spec.stages[1].grpo.importanceCorrection.sequenceGapAction is 'Drop': has no effect without maxSequenceGap",
+        None,
     ),
     (
         "spec.accelerator.vendor",
