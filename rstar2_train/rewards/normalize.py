@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from rstar2_train.rewards.declarations import REWRITES as DECLARATIONS
 from rstar2_train.rewards.functions import REWRITES as FUNCTIONS
-from rstar2_train.rewards.units import FONT, NAME, canonical_unit, mixed_amount
+from rstar2_train.rewards.phrases import REWRITES as PHRASES
+from rstar2_train.rewards.units import FONT, NAME, canonical_unit, in_one_unit, is_same_unit, mixed_amount
 
 
 class NormalizedAnswer(NamedTuple):
@@ -119,7 +120,15 @@ _REWRITES = [
         (r"(?<=\d)\s*\\text\s*\{\s*(thousand|million|billion|trillion)\s+([a-z ]+)\}", r"\\text{\1}\\text{ \2}"),
         *[
             (rf"(?<=\d)\s*(?:{FONT}\{{\s*{name}\s*\}}|{name}(?![a-z]))", rf"\\cdot 10^{{{power}}} ")
-            for name, power in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+            for name, power in (
+                ("hundred", 2),
+                ("lakh", 5),
+                ("crore", 7),
+                ("thousand", 3),
+                ("million", 6),
+                ("billion", 9),
+                ("trillion", 12),
+            )
         ],
         (FONT + r"\{\s*(\d[\d.,:]*)\s+([a-zA-Z][a-zA-Z ./]*)\}", r"\1\\text{ \2}"),
         (r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*(?:and\s+)?[A-Za-z]|\s+and\s+[A-Za-z])+)\s*\}", r"\1"),
@@ -173,10 +182,7 @@ _REWRITES = [
         (r"^\s*([A-J])\)\s*$", r"\1"),
         (r"^\s*(?:\{\s*\})?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"(?<!\\)\\\s*$", ""),
-        (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s*\}", ""),
-        (r"^\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s+(?=\S)", ""),
-        (r"^\s*" + FONT + r"\{\s*(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s*\}", ""),
-        (r"^\s*" + FONT + r"\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)\s+([^{}]+)\}", r"\\text{\1}"),
+        *PHRASES,
         (
             r"^\s*\\text\s*\{\s*[Aa]ll(?: real| positive)?(?: numbers| integers)?\s*\}\s*"
             r"(?=[a-z]\s*(?:[<>]|\\[lg]e(?![a-zA-Z])))",
@@ -239,7 +245,8 @@ _BASE_NAMES |= {"bin": "2", "oct": "8", "dec": "10", "hex": "16"}
 _BASE = re.compile(rf"(?:[a-zA-Z]=)?(\d[0-9A-Z]*)(?:_(?:base)?|(?:in)?base|in(?=[bdhot]))(\d+|{'|'.join(_BASE_NAMES)})")
 _LAST_TEXT = re.compile(rf"(.*\S)\s*({_UNIT_TEXT})", re.DOTALL)
 _COMPOUND = re.compile(
-    rf"(.*[\d}})\]])((?:{_BETWEEN}{_UNIT_TEXT}){{2,9}}|\s*\\frac\{{\s*{_UNIT_TEXT}\s*\}}\s*\{{\s*{_UNIT_TEXT}\s*\}})",
+    rf"(.*[\d}})\]])((?:{_BETWEEN}{_UNIT_TEXT}){{2,9}}"
+    rf"|\s*\\frac\{{\s*{_UNIT_TEXT}\s*\}}\s*\{{\s*{_UNIT_TEXT}(?:{_BETWEEN}{_UNIT_TEXT})*\s*\}})",
     re.DOTALL,
 )
 """A value with a product or a quotient of units."""
@@ -265,7 +272,7 @@ _NO_UNIT = re.compile(
 _ANGLE = re.compile(r"(?:cis|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _MONEY = re.compile(r"(?:\\?\$|USD|" + FONT + r"\{\s*USD\s*\})\s*(.*\d)|(.*\d)\s*\\?\$", re.DOTALL)
 _BARE_UNIT = re.compile(
-    r"(.*[\d}])\s*((?:\\frac\s*\{\s*|\\mu\s+)?[^\W\d_](?:[a-zA-Z/*\s^{}-]|(?<=[\^{-])\d)*)", re.DOTALL
+    r"(.*[\d}])\s*((?:\\frac\s*\{\s*|\\mu\s+|/\s*)?[^\W\d_](?:[a-zA-Z/*\s^{}()-]|\\cdot\s|(?<=[\^{-])\d)*)", re.DOTALL
 )
 _CURRENCIES = {"€": "euro", "£": "lb", "¥": "yen", "₹": "rupee"}
 
@@ -285,13 +292,20 @@ def normalize(text: str) -> NormalizedAnswer:
 def normalized_pair(answer: str, gold: str) -> tuple[NormalizedAnswer, NormalizedAnswer]:
     r"""Return both answers without their formatting; `5 m` has a unit if the other one is `5\text{ m}`."""
     first, second = normalize(answer), normalize(gold)
-    return _with_bare_unit(first, second.unit), _with_bare_unit(second, first.unit)
+    first, second = _with_bare_unit(first, second.unit), _with_bare_unit(second, first.unit)
+    return _in_unit_of(first, second), _in_unit_of(second, first)
+
+
+def _in_unit_of(side: NormalizedAnswer, other: NormalizedAnswer) -> NormalizedAnswer:
+    """Return `3 h 20 min` in hours or in minutes if the other side is."""
+    value = in_one_unit(side.value, side.unit, other.unit) if "+" in side.unit else None
+    return NormalizedAnswer(value, other.unit) if value else side
 
 
 def _with_bare_unit(side: NormalizedAnswer, unit: str) -> NormalizedAnswer:
     """Return the side with the unit of the other one, if its last letters are that unit."""
     match = _BARE_UNIT.fullmatch(side.value)
-    if side.unit or side.base or not unit or match is None or canonical_unit(match[2]) != unit:
+    if side.unit or side.base or not unit or match is None or not is_same_unit(canonical_unit(match[2]), unit):
         return side
     return NormalizedAnswer(match[1], unit)
 

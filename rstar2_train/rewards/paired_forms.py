@@ -1,8 +1,8 @@
 r"""Rewrites an answer or the gold answer where the form of the other one shows its meaning.
 
 `verify` calls `in_one_form` ahead of `normalize`: times of day (`15:30` for `3:30 p.m.`), lists of choices (`ACD` for
-`A, C, D`, `III and I` for `I and III`), counted things in words (`eighteen eggs` for `18`). The form of one text alone
-does not show the meaning: `15:30` may be a ratio, `ACD` a triangle. Pure.
+`A, C, D`, `III and I` for `I and III`), counted things in words (`eighteen eggs` for `18`), indices (`\sum_k k` for
+`\sum_i i`). The form of one text alone does not show the meaning: `15:30` may be a ratio, `ACD` a triangle. Pure.
 """
 
 from __future__ import annotations
@@ -24,11 +24,22 @@ _NO_THING = re.compile(
     re.IGNORECASE,
 )
 """Words after a number that change its value."""
+_BOUND = re.compile(
+    r"\\(?:sum|prod)(?:\\limits)?\s*_\s*\{\s*([a-zA-Z])\s*="
+    r"|\\int(?![a-zA-Z])(?:\\limits)?\s*_(?:(?!\\int).)*?(?<![a-zA-Z\\])(?:\\mathrm\s*\{\s*d\s*\}|d)\s*([a-zA-Z])(?![a-zA-Z])",
+    re.DOTALL,
+)
+"""The index of a sum or a product, or the variable of a definite integral."""
+_LETTERS = re.compile(
+    r"\\(?:text|mbox|mathrm|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+|d(?=[a-zA-Z](?![a-zA-Z]))|[a-zA-Z]"
+)
+_BOUND_NAMES = "kjpqruvwz"
+"""Names for the variables that a sum or an integral binds, in this order."""
 
 
 def in_one_form(answer: str, gold: str) -> tuple[str, str]:
     """Return both answers, rewritten where the form of one of them shows the meaning of the other."""
-    for rewrite in (_times, _choices, _nouns):
+    for rewrite in (_times, _choices, _nouns, _indices):
         answer, gold = rewrite(answer, gold)
     return answer, gold
 
@@ -93,3 +104,24 @@ def _counted(text: str, other: str) -> str:
     if number is None or not number.isdigit() or (nouns and not any(word.startswith(noun) for word in nouns)):
         return text
     return rf"{number}\text{{ {counted[2]}}}"
+
+
+def _indices(answer: str, gold: str) -> tuple[str, str]:
+    """Give the variables that sums and integrals bind names that neither text has, so that `i` is not a constant."""
+    texts = answer, gold
+    bound = [list(dict.fromkeys(match[1] or match[2] for match in _BOUND.finditer(text))) for text in texts]
+    same = not all(bound) or bound[0] == bound[1]
+    if same and "i" not in bound[0] + bound[1]:
+        return answer, gold
+    used = {match[0] for text in texts for match in _LETTERS.finditer(text)}
+    unused = [name for name in _BOUND_NAMES if name not in used]
+    if len(unused) < max(map(len, bound)):
+        return answer, gold
+    first, second = (
+        _renamed(text, dict(zip(names, unused, strict=False))) for text, names in zip(texts, bound, strict=True)
+    )
+    return first, second
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    return _LETTERS.sub(lambda match: names.get(match[0], match[0]), text)

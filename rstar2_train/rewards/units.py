@@ -1,13 +1,14 @@
 r"""Units at the end of an answer: their names, their products and powers, and amounts of two units (`3 h 20 min`).
 
 `normalize` removes a unit and keeps its canonical name, such as `cm2`, `m/s` or `%`. Two answers with known units must
-have the same one; amounts are not converted. A word that no table has (`apples`) is not a unit. Pure; standard library
-only. Each pattern takes linear time on a unit, which `verify.compare` keeps short.
+have the same one. Amounts are not converted, except one in two units. A word that no table has (`apples`) is not a
+unit. Pure; standard library only. Each pattern takes linear time on a unit, which `verify.compare` keeps short.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 UNITS = {
     "nm": "nm nanometer nanometre",
@@ -75,6 +76,34 @@ UNITS = {
     "Mohm": "megaohm",
     "um": "um micrometer micrometre micron",
     "us": "microsecond",
+    "ns": "ns nanosecond",
+    "F": "farad",
+    "H": "henry henrie",
+    "C": "coulomb",
+    "Wb": "weber",
+    "mW": "milliwatt",
+    "kWh": "kilowatthour",
+    "mT": "millitesla",
+    "mF": "millifarad",
+    "uF": "microfarad",
+    "nF": "nanofarad",
+    "pF": "picofarad",
+    "uC": "microcoulomb",
+    "mH": "millihenry millihenrie",
+    "mmol": "mmol millimole",
+    "dB": "db decibel",
+    "bit": "bit",
+    "byte": "byte",
+    "kB": "kb kilobyte",
+    "MB": "mb megabyte",
+    "GB": "gb gigabyte",
+    "TB": "tb terabyte",
+    "rev": "rev revolution",
+    "decade": "decade",
+    "century": "century centurie",
+    "au": "astronomicalunit",
+    "ly": "lightyear",
+    "parsec": "parsec",
     "MHz": "mhz megahertz",
     "GHz": "ghz gigahertz",
     "MPa": "megapascal",
@@ -91,11 +120,14 @@ UNITS = {
     "fahrenheit": "fahrenheit",
 }
 """Unit -> its names in lower case, without plurals in s."""
-_SYMBOLS = "J kJ MJ N kN W kW MW V mV kV A mA K Pa kPa MPa GPa T eV keV MeV GeV Mohm"
-SYMBOLS = {symbol: symbol for symbol in _SYMBOLS.split()}
+_PREFIXES = {"J": "mkMG", "N": "munkM", "W": "munkMG", "V": "munkM", "A": "munkM", "Pa": "hkMG", "T": "mun", "K": "mk"}
+_PREFIXES |= {"eV": "mkMGT", "F": "munp", "H": "mun", "C": "munp", "Wb": "m", "Wh": "kMG", "mol": "mun", "s": "mnp"}
+SYMBOLS = {prefix + base: prefix + base for base, prefixes in _PREFIXES.items() for prefix in ("", *prefixes)}
+SYMBOLS |= {"Mohm": "Mohm", "AU": "au", "dB": "dB", "kB": "kB", "M": "mol/l"}
 """Symbols whose case matters."""
-_NAMES = {name + end: unit for unit, names in UNITS.items() for name in names.split() for end in ("", "s")}
-_SPEED = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "rpm": "", "fps": "ft/s"}
+_NAMES = {name: unit for unit, names in UNITS.items() for name in names.split()}
+_NAMES |= {f"{name}s": unit for name, unit in _NAMES.items() if len(name) > 1}
+_SPEED = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "rpm": "rev/min", "fps": "ft/s"}
 _PRODUCTS = frozenset(
     [
         "nm",
@@ -121,6 +153,14 @@ _PRODUCTS = frozenset(
         "yrs",
         "usd",
         "eur",
+        "ns",
+        "db",
+        "kb",
+        "mb",
+        "gb",
+        "tb",
+        "mmol",
+        "mmols",
     ]
 )
 """Names that are also products of letters: a unit only inside a font command or after a blank."""
@@ -139,6 +179,9 @@ _MIXED = (
     "dollar cent",
 )
 """Units of one quantity, from large to small, that an amount may combine."""
+_SIZES = {"week": 604800, "day": 86400, "h": 3600, "min": 60, "s": 1} | {"mi": 63360, "yd": 36, "ft": 12, "in": 1}
+_SIZES |= {"lb": 16, "oz": 1, "km": 10**6, "m": 1000, "cm": 10, "mm": 1, "kg": 1000, "g": 1}
+"""Size of a unit, relative to the smallest one of its quantity."""
 _AMOUNT = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([a-zA-Z]+)\.?(?:\s*,)?(?:\s*and(?![a-zA-Z]))?\s*")
 _FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _FACTOR = re.compile(
@@ -146,8 +189,36 @@ _FACTOR = re.compile(
     r"(?:\s*\^?\s*(?P<power>-?[1-9])|\s+(?P<word>squared|cubed)\b)?|(?P<other>\S)"
 )
 _MICRO = re.compile(r"(?:\\mu(?![a-zA-Z])|[\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}])\s*")
-_NO_UNIT = re.compile(r"\b(?:old|ago|later|earlier|each|apart|away|long|high|tall|wide|deep|in total|total|of\s.*)\b")
-"""Words next to a unit: `years old`, `liters of water`."""
+_NO_UNIT = re.compile(
+    r",|\b(?:old|ago|later|earlier|each|apart|away|long|high|tall|wide|deep|in total|total"
+    r"|(?:due )?(?:north|south|east|west)"
+    r"|(?:up|down|for|back)wards?|to the (?:left|right)|absorbed|released|of\s.*)\b"
+)
+"""Words next to a unit: `years old`, `liters of water`, `km/h north`."""
+_OPPOSITES = [
+    re.compile(rf"(?<![\\a-z])(?:({first})|({second}))(?![a-z])", re.IGNORECASE)
+    for first, second in (
+        ("north", "south"),
+        ("east", "west"),
+        ("up(?:wards?)?", "down(?:wards?)?"),
+        ("left(?:wards?)?", "right(?:wards?)?"),
+        ("forwards?", "backwards?"),
+        ("clockwise", "(?:counter|anti)-?clockwise"),
+        ("increas(?:e|ed|ing)", "decreas(?:e|ed|ing)"),
+        ("gain(?:ed)?|profit", "loss|lost"),
+        ("absorbed", "released"),
+        ("AD|CE", "BCE?"),
+        ("above", "below"),
+        ("before", "after"),
+        ("earlier", "later"),
+        ("more|greater", "less|fewer"),
+        ("into the page", "out of the page"),
+        ("inwards?", "outwards?"),
+    )
+]
+"""Words of which one contradicts the other."""
+_SAME = ({"C", "celsius"}, {"F", "fahrenheit"}, {"degree", "celsius"}, {"degree", "fahrenheit"}, {"Hz", "/s"})
+"""Two canonical names of one unit. A temperature is also written with `C`, or with degrees alone."""
 _POWERS = {"s": 2, "c": 3}
 
 
@@ -156,9 +227,11 @@ def canonical_unit(written: str) -> str:
 
     Return an empty text if a part of it is no known unit.
     """
-    plain = re.sub(FONT, " ", re.sub(r"(?i)\b([ap])\.\s*m\b", r"\1m", written))
+    plain = re.sub(r"/\s*\(([^()]*)\)([\s}]*)$", r"/\1\2", re.sub(r"(?i)\b([ap])\.\s*m\b", r"\1m", written))
+    plain = re.sub(FONT, " ", re.sub(FONT + r"\{([^{}]*)\}", r" \1 ", plain))
+    plain = re.sub(r"(?i)\b(kilowatt|light|astronomical)[- ](?=hour|year|unit)", r"\1", plain)
     plain = _NO_UNIT.sub(" ", _MICRO.sub("u", plain))
-    plain = re.sub(r"(?i)\bdegrees?\s+(?=celsius|fahrenheit)", "", plain)
+    plain = re.sub(r"(?i)\bdegrees?\s+(?=celsius|fahrenheit|[CF]\b)", "", plain)
     plain = re.sub(r"\{\s*\{([^{}]*)\}\s*\}", r"{\1}", plain.replace("^\\circ", ""))
     plain = _FRACTION.sub(r"\1/\2", plain)
     plain = re.sub(r"\\cdot(?![a-zA-Z])|\\[,;: ]|[*~$]", " ", plain)
@@ -184,6 +257,32 @@ def canonical_unit(written: str) -> str:
         if bottom:
             powers[bottom] = powers.get(bottom, 0) - sign * power
     return _canonical(powers)
+
+
+def in_one_unit(value: str, units: str, unit: str) -> str | None:
+    r"""Return an amount in one of its units: `\frac{3}{2}` for `(1,30)` in `h+min` and `h`; None for other units."""
+    names = units.split("+")
+    if len(names) == 1 or unit not in _SIZES or not {unit, *names} <= {*_SIZES}:
+        return None
+    if not any({unit, *names} <= set(quantity.split()) for quantity in _MIXED):
+        return None
+    amounts = zip(map(Fraction, value.strip("()").split(",")), names, strict=True)
+    total = sum((number * _SIZES[name] for number, name in amounts), Fraction(0)) / _SIZES[unit]
+    return rf"\frac{{{total.numerator}}}{{{total.denominator}}}" if total.denominator > 1 else str(total)
+
+
+def is_same_unit(first: str, second: str) -> bool:
+    r"""Return whether two canonical units are one unit: `/s` and `Hz`, `98.6 F` and `98.6^\circ F`."""
+    return first == second or {first, second} in _SAME
+
+
+def are_opposed(answer: str, gold: str) -> bool:
+    """Return whether one text has a word and the other one only its opposite: `20% increase`, `20% decrease`."""
+    for opposites in _OPPOSITES:
+        ours, theirs = ({bool(first) for first, _ in opposites.findall(text)} for text in (answer, gold))
+        if len(ours) == len(theirs) == 1 and ours != theirs:
+            return True
+    return False
 
 
 def _unit_of_name(name: str) -> str:

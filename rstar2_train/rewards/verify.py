@@ -17,6 +17,7 @@ from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
 from rstar2_train.rewards.paired_forms import in_one_form
+from rstar2_train.rewards.units import FONT, are_opposed, is_same_unit
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.rewards.words import (
     has_other_words,
@@ -32,7 +33,10 @@ _ANGLE = re.compile(r"\\pi|\\arc|\\(?:sin|cos|tan)\s*\^\s*\{\s*-")
 """A value in radians."""
 _SHARE = re.compile(r"\\frac\{\d+\}\{\d+\}|\d+/\d+")
 """A gold answer that is a fraction, not a number of percent."""
-_SPACING = re.compile(r"\\[,;:! ]|~|\{,\}")
+_FONTED = re.compile(FONT + r"\{([^{}]*)\}")
+_SPACE = r"(?:\\[,;:! ]|~|\{,\})"
+_SPACING = re.compile(rf"(?<!\d){_SPACE}|{_SPACE}(?=\D|$|\d{{3}}(?!\d))")
+"""A mark for spacing; between digits only ahead of three of them."""
 _MAX_EXTRA_CHARACTERS = 1024
 """An answer with this many more characters than the gold answer is wrong, without a call of the parser."""
 PARSER_LIMITS = JudgeLimits(wall_seconds=120)
@@ -102,8 +106,10 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "wrong"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
+    if are_opposed(answer, gold):
+        return "wrong"
     answer, gold = _plain_pair(answer, gold)
-    if answer == gold:
+    if answer == gold or (_text(answer) or answer) == (_text(gold) or gold):
         return "correct"
     ours, theirs = normalized_pair(answer, gold)
     if is_word_answer(gold):
@@ -111,7 +117,7 @@ def compare(answer: str, gold: str) -> Verdict | None:
     if ours.base or theirs.base:
         same = ours.base in (theirs.base or "10", "") and (canonical_number(ours.value) or ours.value) == theirs.value
         return "correct" if same else "wrong"
-    if ours.unit and theirs.unit and ours.unit != theirs.unit:
+    if ours.unit and theirs.unit and not is_same_unit(ours.unit, theirs.unit):
         return None if {ours.unit, theirs.unit} == {"degree", "radian"} else "wrong"
     if ours.value == theirs.value:
         return "correct"
@@ -123,6 +129,12 @@ def compare(answer: str, gold: str) -> Verdict | None:
     if first is None or second is None or "%" in (ours.unit, theirs.unit):
         return None
     return "wrong"
+
+
+def _text(text: str) -> str | None:
+    r"""Return `4 boys and 5 girls` for `4\text{ boys and }5\text{ girls}`; None for a text with other commands."""
+    plain = _FONTED.sub(r"\1", text)
+    return None if re.search(r"[\\{}^_$]", plain) else " ".join(plain.split())
 
 
 def canonical_integer(text: str) -> str | None:

@@ -348,7 +348,12 @@ class Parser(CommandParser):
         return None
 
     def _primes(self, take: bool = False) -> int:
-        """Return the number of primes in the exponent that follows."""
+        """Return the number of primes in the exponent that follows; `^{(4)}` stands for four of them."""
+        order = self.tokens[self.at + 1 : self.at + 6]
+        if [token.text for token in (*order[:2], *order[3:])] == ["{", "(", ")", "}"] and order[2].text in "3456789":
+            if take:
+                self.at += 6
+            return int(order[2].text)
         at, braced = self.at + 1, self.tokens[self.at + 1] == Token("sign", "{")
         at += braced
         count = 0

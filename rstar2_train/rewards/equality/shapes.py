@@ -103,7 +103,7 @@ def _number(value: int) -> Node:
 def as_matrix(node: Node) -> Node:
     r"""Return the matrix that is written as a number times a matrix, or as a transposed one."""
     if node.kind == "pow" and node.parts[1] == Node("name", text="T"):
-        return _transposed(node.parts[0])
+        return _transposed(node.parts[0]) or node
     operands = [part for part in node.parts if part.kind == "matrix" and part.text == "matrix"]
     if (
         node.kind not in ("mul", "neg", "div")
@@ -119,11 +119,12 @@ def as_matrix(node: Node) -> Node:
     return operands[0]._replace(parts=tuple(rows))
 
 
-def _transposed(node: Node) -> Node:
+def _transposed(node: Node) -> Node | None:
+    """Return the transpose of a matrix or of a row of numbers; None for other bases, whose power is a power."""
     if node.kind == "tuple":
         return Node("matrix", tuple(Node("row", (part,)) for part in node.parts), "matrix")
     if node.kind != "matrix" or node.text != "matrix" or len({len(row.parts) for row in node.parts}) != 1:
-        return node
+        return None
     columns = zip(*(row.parts for row in node.parts), strict=True)
     return node._replace(parts=tuple(Node("row", column) for column in columns))
 

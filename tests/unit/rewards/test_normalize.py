@@ -231,5 +231,6 @@ def test_normalize_removes_nested_formatting(number: int, font: str, around: lis
 
 @pytest.mark.parametrize(("unit", "name"), NAMES)
 def test_normalize_knows_every_unit_name(unit: str, name: str) -> None:
-    """Each name of a unit is known, also in the plural."""
-    assert normalize(rf"7\text{{ {name}}}") == normalize(rf"7\mbox{{{name}s}}") == NormalizedAnswer("7", unit)
+    """Each name of a unit is known, also in the plural. A single letter has none: `ms` is a millisecond."""
+    for written in (name, f"{name}s") if len(name) > 1 else (name,):
+        assert normalize(rf"7\text{{ {written}}}") == NormalizedAnswer("7", unit)
