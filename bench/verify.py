@@ -36,6 +36,7 @@ from rich.table import Table
 from bench.forms import (
     class_expressions,
     class_families,
+    class_meanings,
     class_notations,
     class_numbers,
     class_paired,
@@ -59,7 +60,15 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "verify.json"
 FORMS = (*NUMBERS, *TEXTS, *ROOTS, *SHAPES, *ALGEBRA)
 """The form of a gold answer is the first one with a matching pattern; GENERIC has none."""
-CLASS_MODULES = (class_numbers, class_expressions, class_structures, class_notations, class_families, class_paired)
+CLASS_MODULES = (
+    class_numbers,
+    class_expressions,
+    class_structures,
+    class_notations,
+    class_families,
+    class_meanings,
+    class_paired,
+)
 """The modules that fill CLASSES."""
 MAX_FAILURES = 40
 """Maximum failures per form or class in the results."""

@@ -16,7 +16,8 @@ def _text(phrase: str) -> str:
 
 _ANSWER = r"(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)"
 _CHANGE = r"(?:[Aa]n? )?(?:(?:in|de)creas(?:e|es|ed|ing)|gain|profit|loss|discount|reduction)(?: of| by)"
-_LIMIT = r"(?:[Tt]he (?:series|sequence|integral|limit) |[Ii]t )?(?:diverges|tends|goes|approaches) to"
+_LIMIT = r"(?:[Tt]he (?:series|sequence|integral|limit) |[Ii]t )?(?:(?:diverges|tends|goes) to|approaches)"
+_CHANGED = r"(?:in|de)crease|gain|profit|loss|discount|reduction|more|less|higher|lower"
 _REMAINDER = r"(?:with )?(?:a )?(?:R|r|[Rr]em(?:ainder)?\.?)(?: of)?"
 
 REWRITES = [
@@ -28,7 +29,8 @@ REWRITES = [
     (rf"^{_text('[Oo]nly')}(?=\S)", ""),
     (rf"^{_text('(?:[Nn]egative|[Mm]inus)')}(?=[\d.]|\\(?:frac|sqrt|pi|infty)(?![a-zA-Z]))", "-"),
     (rf"^{_text(_CHANGE)}(?=[\d\\$])", ""),
-    (rf"^{_text(_LIMIT)}(?=[-+]?\s*(?:\\infty|infinity|[\d\\]))", ""),
+    (rf"(?<=%){_text(_CHANGED)}$", ""),
+    (rf"^{_text(_LIMIT)}(?=[-+\d\\]|infinity)", ""),
     (rf"^\s*(\d+){_text(_REMAINDER)}(\d+)\s*$", r"(\1,\2)"),
     (r"^\s*(\d+)\s*'\s*(\d+)\s*(?:''|\")\s*$", r"\1\\text{ ft }\2\\text{ in}"),
     (r"\\vec\s*(?:\{\s*0\s*\}|0(?!\d))", "0"),
