@@ -50,7 +50,7 @@ from bench.forms.roots import ROOTS
 from bench.forms.shapes import SHAPES
 from bench.forms.texts import TEXTS
 from bench.provenance import describe_commit
-from bench.verify_baseline import BaselineCache, accepted_by_math_verify
+from bench.verify_baseline import BaselineCache, accepted_by_math_verify, limit_memory
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.verdict import Verdict
@@ -199,7 +199,7 @@ def measure_all(all_cases: Sequence[Case], cache: BaselineCache, *, step: int, w
     ]
     chunks = [flagged[at : at + CHUNK] for at in range(0, len(flagged), CHUNK)]
     outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=limit_memory) as pool:
         for chunk, part in zip(chunks, pool.map(measure, chunks), strict=True):
             outcomes += part
             cache.add(

@@ -8,10 +8,19 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import resource
 from collections.abc import Iterable
 from typing import Any
 
 from rstar2_train.judge.sandbox.rootfs import cache_folder
+
+MAX_MEMORY_BYTES = 8 << 30
+"""Address space of a worker. math-verify may compute a power of a power."""
+
+
+def limit_memory() -> None:
+    """Give this process a MemoryError above MAX_MEMORY_BYTES, which counts as refused, in place of a kill signal."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 
 
 def accepted_by_math_verify(answer: str, gold: str) -> bool:
