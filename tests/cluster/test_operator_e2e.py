@@ -1,7 +1,8 @@
 """The smoke job on a real cluster by helm and kubectl: every stage runs in pods, and every part is killed once.
 
 The operator is killed in every phase, without an effect on pods. A pod of each role is deleted while it is needed, and
-a trainer pod is evicted. Each time the job loses at most one step, and every trajectory keeps its score.
+a trainer pod is evicted. Each time the job loses at most one step, and every trajectory keeps its score. An eviction of
+an engine, as `kubectl drain` does, and a scale-down lose nothing: the other engine continues their trajectories.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from tests.kube_node.cluster import Cluster
 from tests.support.state_assertions import assert_complete, steps_done_twice
 
 SECONDS = 2400
-STEPS = {"rl-1": 8, "rl-2": 4, "rl-3": 5}
+STEPS = {"rl-1": 12, "rl-2": 4, "rl-3": 5}
 """Stage -> number of steps, enough for all disturbances of the stage."""
+ENGINES = 2
+"""Engines at the start, so that one can be evicted and removed while the other serves."""
 FINAL = ("Succeeded", "Failed")
 COLUMNS = (
     "{.metadata.uid} {.metadata.labels.rstar2\\.dev/role} {.metadata.name}"
@@ -58,8 +61,8 @@ class JobRun:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        self.deleted: Counter[str] = Counter()
-        """Role -> number of deleted pods."""
+        self.removed: Counter[str] = Counter()
+        """Role -> number of deleted and evicted pods."""
         self._deadline = time.monotonic() + SECONDS
 
     def status(self) -> dict[str, Any]:
@@ -90,6 +93,14 @@ class JobRun:
 
         self.until(f"step {step} of {stage}", reached)
 
+    def assert_before_end(self, stage: str) -> None:
+        """Check that a stage still has steps to do, so that it had to survive the last disturbance."""
+        progress = self.state().progress()
+        assert progress is not None and (progress.stage, progress.step < STEPS[stage]) == (stage, True), (
+            f"{stage} finished before: increase its steps"
+        )
+        print(f"disturbed at step {progress.step} of {stage}")
+
     def state(self) -> JobState:
         return JobState(jobs.state_folder(self.cluster, self.namespace, "smoke"))
 
@@ -102,7 +113,16 @@ class JobRun:
         self.until(f"a pod of {role}", lambda _: bool(self.pods(role)))
         name = self.pods(role)[index]["metadata"]["name"]
         self.cluster.kubectl("delete", "pod", name, "-n", self.namespace, "--grace-period=0", "--force")
-        self.deleted[role] += 1
+        self.removed[role] += 1
+
+    def until_ready(self, role: str, count: int) -> None:
+        """Wait until a role has exactly `count` pods, and all of them are ready."""
+
+        def reached(_: dict[str, Any]) -> bool:
+            pods = self.cluster.get("pods", "-n", self.namespace, "-l", f"rstar2.dev/role={role}")["items"]
+            return len(pods) == count and all(is_true(pod["status"], "Ready") for pod in pods)
+
+        self.until(f"{count} ready pods of {role}", reached)
 
     def evict(self, role: str, index: int = 0) -> None:
         """Evict a pod of a role, as `kubectl drain` does."""
@@ -110,6 +130,7 @@ class JobRun:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": self.namespace}}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
         self.cluster.run("kubectl", "create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+        self.removed[role] += 1
 
     def kill_operator(self) -> None:
         operator_release.kill_operator(self.cluster)
@@ -150,6 +171,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         operated, namespace, "smoke.yaml", trainer={"replicas": 2, "gpusPerReplica": 0, "tokensPerMicroBatch": 4096},
         tracking={"mlflow": {"uri": uri}},
     )  # fmt: skip
+    manifest["spec"]["rollout"]["replicas"] = ENGINES
     for stage in manifest["spec"]["stages"]:
         if stage["name"] in STEPS:
             stage["grpo"]["steps"] = STEPS[stage["name"]]
@@ -169,12 +191,17 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         run.delete("judge")
         run.delete("executor")
         run.kill_operator()
+        run.until_ready("rollout", ENGINES)
+        run.evict("rollout")
+        run.assert_before_end("rl-1")
         run.at("rl-2", step=1)
+        operated.kubectl("scale", "arl/smoke", "--replicas=1", "-n", namespace)
         run.delete("redis")
         run.at("rl-2", step=2)
         # Before the kill of the operator: without a leader the eviction is not recorded, and its restart is counted.
         run.evict("trainer", index=-1)
         run.until("the attempt after the eviction", lambda status: status.get("restarts") == 1)
+        run.until_ready("rollout", 1)  # the removed engine has drained
         run.kill_operator()
         run.at("hard")
         run.kill_operator()
@@ -201,7 +228,9 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
     )
     state = run.state()
     assert_complete(state)
-    assert len(steps_done_twice(state)) <= 2
+    twice_done = steps_done_twice(state)
+    assert len(twice_done) <= 2
+    assert "rl-1" not in {stage for stage, _ in twice_done}, "an eviction of an engine repeated a step"
     assert_mlflow(operated, namespace, list(stages))
 
 
@@ -244,7 +273,7 @@ def assert_no_pod_twice(run: JobRun, pods: dict[str, list[str]]) -> None:
     assert indexes and set(indexes.values()) == {1}, indexes
     roles = Counter(row[0] for row in pods.values() if len(row) == 2)
     for role in ("judge", "executor", "rollout", "redis"):
-        assert roles[role] == 1 + run.deleted[role], roles
+        assert roles[role] == (ENGINES if role == "rollout" else 1) + run.removed[role], roles
 
 
 def assert_mlflow(cluster: Cluster, namespace: str, stages: list[str]) -> None:
