@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,9 +223,7 @@ class EnginePool:
         for url, engine in self._engines.items():
             if engine.confirmed != number:
                 self.admission.remove_engine(url)
-                log.warning(
-                    "engine %s does not serve version %s yet: %s", engine.client.url, update.version, engine.last_error
-                )
+                log.warning("engine %s does not serve version %s yet: %s", url, update.version, engine.last_error)
         return self.serving
 
     def mark_failed(self, url: str, error: Exception) -> None:
@@ -395,8 +394,6 @@ class EnginePool:
 
 async def _wait(event: asyncio.Event, *, seconds: float) -> None:
     """Wait for an event, at most `seconds`."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        return
