@@ -19,6 +19,7 @@ from rich.table import Table
 from rstar2_train.cli.common import Subparsers, add_command, fail
 from rstar2_train.judge.types import DRAIN_SECONDS, MAX_PENDING, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
 from rstar2_train.utils.auth import JUDGE_TOKEN, check_bind, read_secret
+from rstar2_train.utils.listening import bind
 from rstar2_train.utils.options import count, port, seconds
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _serve(args: argparse.Namespace) -> int:
         await asyncio.Event().wait()
 
     check_bind(args.host, token=read_secret(JUDGE_TOKEN), insecure=args.insecure)
+    _check_port(args.host, args.port)
     settings = {
         "max_restarts": MAX_RESTARTS,
         "host": args.host,
@@ -147,6 +149,15 @@ def _serve(args: argparse.Namespace) -> int:
     except StopRequested:
         return 0
     return 0
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise OSError if the API cannot listen: another judge there would answer the readiness probes of this one."""
+    try:
+        bind(host, port).close()
+    except OSError as error:
+        message = f"{error}. Stop the process that listens there, or choose another --port (0: a free one)."
+        raise OSError(message) from error
 
 
 def _run(args: argparse.Namespace) -> int:

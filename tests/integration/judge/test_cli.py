@@ -136,6 +136,16 @@ def test_serve_restarts_a_killed_part(served: tuple[psutil.Process, str], part: 
     assert find_part(serve, part).pid != killed.pid
 
 
+def test_serve_port_in_use_fails_before_any_start(served: tuple[psutil.Process, str], tmp_path: Path) -> None:
+    """Another judge on the port would answer the readiness probes, while the own API restarts again and again."""
+    port = served[1].rpartition(":")[2]
+    command = [*RSTAR2, "serve", "--executors", "1", "--port", port]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
+    assert f":{port}: Address already in use. Stop the process" in done.stderr and "--port" in done.stderr
+
+
 def test_run_stops_its_judge_after_sigterm() -> None:
     """`rstar2 judge run` exits with the code of the signal, and leaves no process behind."""
     require_sandbox()
