@@ -34,6 +34,12 @@ MAX_RESTARTS = 100
 """Restarts of a process of `serve` within ten minutes before it gives up. A service must survive many kills."""
 PATIENCE_SECONDS = 10.0
 """How long `run` waits for a judge that does not answer: a person is waiting."""
+MIN_FREE_BYTES = 64 << 20
+"""Free disk space in bytes below which no judge starts: queue, logs and bundles of its sandboxes."""
+LOW_BYTES = 16 << 20
+"""Free disk space in bytes below which `serve` prints a warning."""
+DISK_SECONDS = 2.0
+"""Interval of the checks of free disk space."""
 DESCRIPTION = "Run code in gVisor sandboxes: start a judge, run a program in one, or measure one."
 EPILOG = f"""examples:
   rstar2 judge serve                          start a judge on a free port of this machine, until Ctrl-C
@@ -130,7 +136,7 @@ def _serve(args: argparse.Namespace) -> int:
     async def wait(judge: LocalJudge) -> None:
         print(f"The judge listens on {judge.url} (API page: {judge.url}/docs). Press Ctrl-C to stop it.", flush=True)
         print(f"Its logs are in {judge.folder / 'logs'}.", flush=True)
-        await asyncio.Event().wait()
+        await _report_disk(judge.folder)
 
     check_bind(args.host, token=read_secret(JUDGE_TOKEN), insecure=args.insecure)
     _check_port(args.host, args.port)
@@ -149,6 +155,24 @@ def _serve(args: argparse.Namespace) -> int:
     except StopRequested:
         return 0
     return 0
+
+
+async def _report_disk(folder: Path) -> None:
+    """Print when the disk of the judge's state is nearly full, and when it has space again. Does not return.
+
+    Redis refuses calls on a full disk, and no process of the judge can log the reason.
+    """
+    from rstar2_train.launch.local.preflight import disk_shortage
+
+    low = False
+    while True:
+        shortage = disk_shortage(folder, needed=LOW_BYTES)
+        if shortage and not low:
+            print(f"rstar2 judge serve: {shortage}. On a full disk all calls wait.", file=sys.stderr, flush=True)
+        elif low and not shortage:
+            print(f"rstar2 judge serve: {folder} has space again; calls continue.", file=sys.stderr, flush=True)
+        low = bool(shortage)
+        await asyncio.sleep(DISK_SECONDS)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -218,7 +242,8 @@ def _with_local_judge(
 ) -> T:
     """Start a judge, run `work`, stop the judge. Raises PreflightError, ChildFailed and StopRequested."""
     from rstar2_train.judge.local import LocalJudge
-    from rstar2_train.launch.local.preflight import PreflightError, missing_tools
+    from rstar2_train.judge.sandbox.rootfs import name_full_disk
+    from rstar2_train.launch.local.preflight import PreflightError, disk_shortage, missing_tools
     from rstar2_train.utils.ports import free_ports
     from rstar2_train.utils.supervisor import Supervisor, temporary_state
 
@@ -249,5 +274,7 @@ def _with_local_judge(
 
             return await supervisor.run_until_stopped(start_and_work())
 
-    with temporary_state("rstar2-judge-") as folder:
+    with temporary_state("rstar2-judge-") as folder, name_full_disk(folder):
+        if shortage := disk_shortage(folder, needed=MIN_FREE_BYTES):
+            raise PreflightError(f"{shortage}, or set TMPDIR to a folder of another disk")
         return asyncio.run(start(folder))

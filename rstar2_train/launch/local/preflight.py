@@ -122,7 +122,7 @@ def engine_devices(vendor: Vendor, *, tensor_parallel: int) -> DeviceAssignment:
 def check_machine(executor: ExecutorSpec, state: JobState) -> None:
     """Check the tools of a local judge and the free disk space. Raises PreflightError with everything missing."""
     missing = missing_tools(executor.isolation_option)
-    if shortage := disk_shortage(state, needed=MIN_FREE_BYTES):
+    if shortage := disk_shortage(state.root, needed=MIN_FREE_BYTES):
         missing.append(shortage)
     _raise_all(missing)
 
@@ -153,12 +153,12 @@ def missing_tools(isolation: Isolation) -> list[str]:
     return missing
 
 
-def disk_shortage(state: JobState, *, needed: int) -> str:
-    """Return a message if fewer than `needed` bytes are free under the state folder; else an empty string."""
-    free = shutil.disk_usage(state.root).free
+def disk_shortage(folder: Path, *, needed: int) -> str:
+    """Return a message if fewer than `needed` bytes are free under the folder; else an empty string."""
+    free = shutil.disk_usage(folder).free
     if free >= needed:
         return ""
-    return f"only {free // 2**20} MiB are free under {state.root}, {needed // 2**20} MiB are needed: free some space"
+    return f"only {free // 2**20} MiB are free under {folder}, {needed // 2**20} MiB are needed: free some space"
 
 
 def _raise_all(errors: list[str]) -> None:

@@ -161,7 +161,7 @@ class _LocalRun:
     async def _watch_disk(self) -> None:
         """Fail the run before the disk is full: Redis would reject every call, and the run would hang."""
         while True:
-            if shortage := preflight.disk_shortage(self._state, needed=preflight.LOW_BYTES):
+            if shortage := preflight.disk_shortage(self._state.root, needed=preflight.LOW_BYTES):
                 self._supervisor.fail(ChildFailed(f"{shortage}, then run the same command again to resume"))
                 return
             await asyncio.sleep(DISK_SECONDS)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,19 +20,20 @@ import pytest
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client.client import JudgeClient
 from tests.integration.judge.conftest import require_sandbox
+from tests.support.full_disk import small_disk
 from tests.support.waiting import until
 
 RSTAR2 = [sys.executable, "-m", "rstar2_train.cli", "judge"]
 
 
 @contextmanager
-def judge_serve(*options: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `rstar2 judge serve` with one sandbox; yield its process and URL."""
+def judge_serve(*options: str, errors: Path | None = None, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `rstar2 judge serve` with one sandbox; yield its process and URL. `errors`: file of its stderr."""
     require_sandbox()
     command = [*RSTAR2, "serve", "--executors", "1", *options]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | env, start_new_session=True
-    ) as serve:
+    with errors.open("a") if errors else contextlib.nullcontext() as stderr, subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | env, start_new_session=True
+    ) as serve:  # fmt: skip
         try:
             assert serve.stdout is not None
             yield serve, serve.stdout.readline().split("listens on ")[1].split()[0]
@@ -144,6 +146,27 @@ def test_serve_port_in_use_fails_before_any_start(served: tuple[psutil.Process, 
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
     assert f":{port}: Address already in use. Stop the process" in done.stderr and "--port" in done.stderr
+
+
+def test_serve_full_disk_names_the_folder(tmp_path: Path) -> None:
+    """Without space it starts nothing; if the disk fills up later, it prints that, and calls continue afterwards."""
+    with small_disk(tmp_path / "disk", mebibytes=96) as disk:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(40 << 20))
+        command = [*RSTAR2, "serve", "--executors", "1"]
+        environment = os.environ | {"TMPDIR": str(disk)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+        assert (done.returncode, done.stdout, list(disk.iterdir())) == (1, "", [filler])
+        assert f"MiB are free under {disk}" in done.stderr and "TMPDIR" in done.stderr
+        filler.unlink()
+        errors = tmp_path / "errors"
+        with judge_serve(errors=errors, TMPDIR=str(disk)) as (_, url):
+            filler.write_bytes(bytes(shutil.disk_usage(disk).free))
+            until(lambda: f"only 0 MiB are free under {disk}" in errors.read_text(), "the full disk is printed")
+            filler.unlink()
+            until(lambda: "has space again; calls continue" in errors.read_text(), "the free disk is printed")
+            done = subprocess.run([*RSTAR2, "run", "-", "--url", url], input="1", capture_output=True, text=True)
+            assert done.stdout == "1\n", done.stderr
 
 
 def test_run_stops_its_judge_after_sigterm() -> None:
