@@ -23,9 +23,9 @@ from redis.exceptions import RedisError
 
 from rstar2_train.judge.api import code_judge_compat
 from rstar2_train.judge.api.admission import BatchTooLarge, CallAdmission, QueueFull, SessionBusy
+from rstar2_train.judge.api.body_limit import BodyLimit
 from rstar2_train.judge.api.schema import (
     BAD_BODY,
-    BATCH_TOO_LARGE,
     SESSION_BUSY,
     UNAVAILABLE,
     BatchRequest,
@@ -139,7 +139,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         admission().admit(1)
         return JSONResponse((await admission().run(call.code, call.stdin, call.limits)).to_dict())
 
-    @app.post("/v1/batch", response_model=BatchResponse, responses=BAD_BODY | BATCH_TOO_LARGE)
+    @app.post("/v1/batch", response_model=BatchResponse, responses=BAD_BODY)
     async def run_batch(batch: BatchRequest, request: Request) -> Response:
         """Run up to 64 calls. With `Accept: application/x-ndjson` each result is a line with its index.
 
@@ -172,6 +172,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         return Response(status_code=204)
 
     app.include_router(code_judge_compat.create_router(admission, wall_seconds=settings.script_seconds))
+    app.add_middleware(BodyLimit)
     if token:
         app.add_middleware(BearerAuth, token=token, is_open=is_open)
     return app

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.api.admission import CallAdmission
-from rstar2_train.judge.api.schema import BAD_BODY, BATCH_TOO_LARGE, UNAVAILABLE, ApiMessage
+from rstar2_train.judge.api.schema import BAD_BODY, UNAVAILABLE, ApiMessage
 from rstar2_train.judge.process_exit import signal_note
 from rstar2_train.judge.types import MAX_OUTPUT_BYTES, CallResult
 
@@ -195,8 +195,8 @@ def create_router(admission: Callable[[], CallAdmission], *, wall_seconds: float
         return ServerStatus(queue=current["queued"], num_workers=current["executors"]["ready"])
 
     def add(path: str, route: Callable[..., Awaitable[Any]], response: type[ApiMessage], summary: str) -> None:
-        errors = BAD_BODY if route is run else BAD_BODY | BATCH_TOO_LARGE
-        router.add_api_route(path, route, methods=["POST"], response_model=response, summary=summary, responses=errors)
+        options: Any = {"response_model": response, "summary": summary, "responses": BAD_BODY}
+        router.add_api_route(path, route, methods=["POST"], **options)
 
     add("/run", run, SubmissionResult, "Run a program")
     add("/judge", run, JudgeResult, "Run a program and return only the verdict")

@@ -170,9 +170,9 @@ UNAVAILABLE: dict[int | str, dict[str, Any]] = {
     503: _error("The queue is full, or Redis is unreachable or refuses. Nothing was run; retry.")
     | {"headers": RETRY_AFTER}
 }
-BAD_BODY: dict[int | str, dict[str, Any]] = UNAVAILABLE | {400: _error("The body is not valid UTF-8.")}
-BATCH_TOO_LARGE: dict[int | str, dict[str, Any]] = {
-    413: _error("The request contains more calls than the limit of pending calls.")
+BAD_BODY: dict[int | str, dict[str, Any]] = UNAVAILABLE | {
+    400: _error("The body is not valid UTF-8."),
+    413: _error("The body is larger than its limit, or contains more calls than the limit of pending calls."),
 }
 SESSION_BUSY: dict[int | str, dict[str, Any]] = {409: _error("The session is running a cell.")}
 

@@ -27,6 +27,8 @@ from rstar2_train.judge.types import MAX_BATCH, SILENT_SECONDS, CallResult, Judg
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
+MAX_CHARACTERS = 8 << 20
+"""Characters of code and stdin above which a request takes no further call: the API limits its body."""
 MAX_CELLS = 1024
 """Cells of sessions in flight."""
 STATUS_SECONDS = 10.0
@@ -136,7 +138,8 @@ class JudgeClient:
         """Send the waiting calls, in at most MAX_REQUESTS requests."""
         self._scheduled = False
         while self._waiting and len(self._requests) < MAX_REQUESTS:
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            count = _count_of_next(self._waiting)
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
             request = asyncio.get_running_loop().create_task(self._send(batch))
             self._requests.add(request)
             request.add_done_callback(self._sent)
@@ -216,6 +219,16 @@ class JudgeClient:
         if call.internal_results >= MAX_INTERNAL and not call.future.done():
             message = f"the judge answered `internal` {call.internal_results} times: {result.stderr.strip()}"
             call.future.set_exception(JudgeUnavailable(message))
+
+
+def _count_of_next(waiting: list[_ClientCall]) -> int:
+    """Return how many of the waiting calls the next request takes: at least one."""
+    characters = 0
+    for count, call in enumerate(waiting[:MAX_BATCH], 1):
+        characters += len(call.body["code"]) + len(call.body["stdin"])
+        if characters > MAX_CHARACTERS:
+            return max(1, count - 1)
+    return min(len(waiting), MAX_BATCH)
 
 
 async def read_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
 import httpx
@@ -68,11 +69,57 @@ async def test_schema_lists_errors_limits_and_descriptions() -> None:
     documented = operations(schema)
     assert {"200", "400", "413", "422", "503"} == set(documented["/v1/batch", "post"]["responses"])
     assert {"200", "400", "413", "422", "503"} == set(documented["/run/long-batch", "post"]["responses"])
-    assert {"200", "400", "409", "422", "503"} == set(documented["/v1/sessions/{session}/cells", "post"]["responses"])
+    assert {"200", "400", "413", "422", "503"} == set(documented["/v1/run", "post"]["responses"])
+    assert {"200", "400", "409", "413", "422", "503"} == set(
+        documented["/v1/sessions/{session}/cells", "post"]["responses"]
+    )
     assert "Retry-After" in documented["/v1/run", "post"]["responses"]["503"]["headers"]
     models = schema["components"]["schemas"]
     assert models["JudgeLimits"]["properties"]["outputBytes"]["maximum"] == 8388608
     assert "huge pages" in models["WorkerReport"]["properties"]["hugePages"]["description"]
+
+
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    """Yield `size` spaces, in chunks of a MiB: a body without a declared length."""
+    for _ in range(size >> 20):
+        yield b" " * (1 << 20)
+
+
+@pytest.mark.parametrize("path", ["/v1/run", "/run", "/v1/sessions/s/cells"])
+async def test_chunked_body_above_its_limit_is_rejected(path: str) -> None:
+    """The answer 413 has the limits; a body at the limit is parsed."""
+    async with api_client(None) as http:
+        statuses = []
+        for size in (32 << 20, 33 << 20):
+            response = await http.post(path, content=chunks(size), headers={"Content-Type": "application/json"})
+            statuses.append(response.status_code)
+    assert statuses == [422, 413]
+    for limit in ("larger than 32 MiB", "1 MiB and its stdin 4 MiB"):
+        assert limit in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/v1/run", 32 << 20), ("/v1/batch", 320 << 20), ("/run/batch", 320 << 20)]
+)
+async def test_body_with_large_declared_length_is_not_read(path: str, limit: int) -> None:
+    """A body above the limit is rejected before its first byte is in memory."""
+    sent: list[MutableMapping[str, Any]] = []
+    reads: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        reads.append(length)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    app = create_app(ApiSettings(redis="redis://127.0.0.1:1/0"), token=None)
+    for length in (limit, limit + 1):
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+    assert [message["status"] for message in sent if "status" in message] == [422, 413]
+    assert reads == [limit]
 
 
 @pytest.mark.parametrize(

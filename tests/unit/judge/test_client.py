@@ -58,6 +58,19 @@ async def test_client_joins_concurrent_calls() -> None:
     assert sorted(sizes) == [1, MAX_BATCH, MAX_BATCH]
 
 
+async def test_client_large_calls_use_several_requests() -> None:
+    """The API limits the body of a request."""
+    sizes: list[int] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        sizes.append(len((await request.json())["calls"]))
+        return await echo(request)
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        await asyncio.gather(*(client.run("1", "x" * size) for size in (3 << 20, 4 << 20, 2 << 20, 1, 2)))
+    assert sorted(sizes) == [2, 3]
+
+
 async def test_client_sends_token_limits_and_accept() -> None:
     """A request has the token, the limits and the accepted type."""
     seen: list[tuple[str, str, Any]] = []
