@@ -218,6 +218,7 @@ def warm_up(lane: str, folder: str = "") -> None:
             os._exit(70)
     for source in FAILURES:
         run_call(source, to_the_end=False)
+    del builtins._  # type: ignore[attr-defined]  # the last value that sys.displayhook printed
     sys.stdout, sys.stderr, sys.modules["__main__"] = saved
 
 

@@ -59,6 +59,8 @@ def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
             "AttributeError: module 'math' has no attribute 'sqroot'. Did you mean: 'sqrt'?",
         ),
         ("print(undefined_name)", 1, "NameError: name 'undefined_name' is not defined"),
+        ("print(_)", 1, "NameError: name '_' is not defined"),
+        ("import re\nprint(_)", 1, "NameError: name '_' is not defined"),
         ("x = (", 1, "SyntaxError: '(' was never closed"),
         ("def f(n):\n    return f(n)\nf(1)", 1, "RecursionError: maximum recursion depth exceeded"),
         ("import sys\nsys.exit(3)", 3, ""),
