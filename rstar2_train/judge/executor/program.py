@@ -10,12 +10,12 @@ It imports as little as possible: each page of its memory costs time in every ca
 from __future__ import annotations
 
 import _ast
-import _sitebuiltins
 import atexit
 import builtins
 import gc
 import io
 import os
+import site
 import sys
 
 TYPE_CHECKING = False
@@ -255,6 +255,13 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     os._exit(status)
 
 
+def add_builtins() -> None:
+    """Add `exit`, `help`, `license` and the others that the module `site` adds to a fresh interpreter."""
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+
+
 def arguments() -> tuple[str, list[str], list[int], dict[str, tuple[int, int]]]:
     """Parse the command line: folder of forkserver.so, import paths, the integers for serve(), pipes per lane."""
     folder, paths, numbers, *lanes = sys.argv[1:]
@@ -270,7 +277,7 @@ def main() -> None:
     folder, paths, numbers, lanes = arguments()
     sys.path[:] = [folder, *sys.path, *paths]
     sys.argv = [""]
-    builtins.exit = builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D")
+    add_builtins()
     *settings, first_user = numbers
     for index, (lane, pipes) in enumerate(lanes.items()):
         if os.fork() == 0:

@@ -41,11 +41,11 @@ MODULES_FILE = "package_modules.txt"
 forkserver.so."""
 PACKAGES_FOLDER = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 SKIPPED = {"test", "tests", "idlelib", "ensurepip", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
-SKIPPED |= {"lib2to3", "tkinter", "pydoc_data", "config"}
+SKIPPED |= {"lib2to3", "tkinter", "config"}
 MOUNT_POINTS = ("proc", "tmp", "dev", "dev/shm", "sys", "etc")
 UNUSED_DAYS = 14
 """A root that was not used for this many days is removed when another one is built."""
-LAYOUT = "6"
+LAYOUT = "7"
 """Part of the hash. Change it when this file changes the layout of the root."""
 
 

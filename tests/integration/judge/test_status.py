@@ -28,6 +28,14 @@ Run = Callable[..., CallResult]
         ("import threading\nthreading.Timer(0.05, lambda: print('thread')).start()", "", "thread\n"),
         ("raise SystemExit(0)", "", ""),
         ("print(1)\nexit()", "", "1\n"),
+        ("print([n for n in ('copyright', 'credits', 'help', 'license') if n not in dir(__builtins__)])", "", "[]\n"),
+        ("help", "", "Type help() for interactive help, or help(object) for help about object.\n"),
+        (
+            "help(ord)",
+            "",
+            "Help on built-in function ord in module builtins:\n\nord(c, /)\n"
+            "    Return the Unicode code point for a one-character string.\n\n",
+        ),
         ("from fractions import Fraction\nFraction(1, 3) + 1", "", "Fraction(4, 3)\n"),
         ("import os\nos._exit(0)", "", ""),
         ("import numpy as np\nprint(np.linalg.inv(np.eye(2) * 2).tolist())", "", "[[0.5, 0.0], [0.0, 0.5]]\n"),
