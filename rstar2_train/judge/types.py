@@ -22,7 +22,7 @@ the session."""
 
 SESSION_VERBS: tuple[Verb, ...] = ("open", "cell", "close")
 
-NO_FREE_SLOT = "no sandbox has room for another session\n"
+NO_FREE_SLOT = "no sandbox has a free slot for another session: close a session, or retry later\n"
 """stderr of an `internal` result: no slot was free for a new session, and nothing was run."""
 
 MAX_CODE_BYTES = 1 << 20

@@ -82,12 +82,15 @@ class CallAdmission:
         """Admit `count` calls. Raises QueueFull if that is too many now, BatchTooLarge if it is always too many."""
         submitter = self.submitter
         if count > self.max_pending:
-            raise BatchTooLarge(f"The request contains {count} calls; at most {self.max_pending} are allowed.")
+            raise BatchTooLarge(
+                f"The request contains {count} calls; at most {self.max_pending} are allowed. Send fewer."
+            )
         if submitter.pending + count <= self.max_pending:
             return
         self._refused.inc(count)
         seconds = min(30, max(1, round(0.25 * submitter.pending / max(submitter.rate, 1.0))))
-        message = f"The queue is full: {submitter.pending} calls are pending; at most {self.max_pending} are allowed."
+        message = f"The queue is full: {submitter.pending} calls are pending; at most {self.max_pending} are allowed. "
+        message += f"Retry after {seconds} s."
         raise QueueFull(message, retry_after=seconds)
 
     async def run(self, code: str, stdin: str, limits: JudgeLimits, *, verb: Verb = "call") -> CallResult:
@@ -141,7 +144,9 @@ class CallAdmission:
             await asyncio.sleep(2 * HEARTBEAT_SECONDS)
             worker = await self._find_worker(session)
         if worker is None:
-            return CallResult("session_lost", stderr=f"there is no session {session}, or none any more\n")
+            return CallResult(
+                "session_lost", stderr=f"there is no session {session}, or it has ended: open another one\n"
+            )
         if not worker and verb == "close":
             return CallResult("ok")
         verb = verb if worker else "open"

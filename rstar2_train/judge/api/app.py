@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from redis.exceptions import RedisError
@@ -24,6 +23,7 @@ from redis.exceptions import RedisError
 from rstar2_train.judge.api import code_judge_compat
 from rstar2_train.judge.api.admission import BatchTooLarge, CallAdmission, QueueFull, SessionBusy
 from rstar2_train.judge.api.body_limit import BodyLimit
+from rstar2_train.judge.api.errors import UNAUTHORIZED, add_error_handlers
 from rstar2_train.judge.api.schema import (
     BAD_BODY,
     SESSION_BUSY,
@@ -89,6 +89,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
         await redis.aclose()
 
     app = create_documented_app(lifespan, token=bool(token))
+    add_error_handlers(app)
 
     def admission() -> CallAdmission:
         current: CallAdmission = app.state.admission
@@ -107,12 +108,6 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     async def redis_unavailable(request: Request, error: Exception) -> JSONResponse:
         detail = {"ready": False, "detail": describe(error)}
         return JSONResponse(detail, status_code=503, headers={"Retry-After": "1"})
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may contain text that cannot be encoded as JSON.
-        errors = [{"loc": item["loc"], "msg": item["msg"], "type": item["type"]} for item in error.errors()]
-        return JSONResponse({"detail": errors}, status_code=422)
 
     @app.exception_handler(SessionBusy)
     async def session_busy(request: Request, error: SessionBusy) -> JSONResponse:
@@ -174,7 +169,7 @@ def create_app(settings: ApiSettings, *, token: str | None) -> FastAPI:
     app.include_router(code_judge_compat.create_router(admission, wall_seconds=settings.script_seconds))
     app.add_middleware(BodyLimit)
     if token:
-        app.add_middleware(BearerAuth, token=token, is_open=is_open)
+        app.add_middleware(BearerAuth, token=token, is_open=is_open, body=UNAUTHORIZED)
     return app
 
 

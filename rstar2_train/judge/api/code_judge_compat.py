@@ -41,7 +41,10 @@ REASONS: dict[str, Reason] = {
 
 
 def _check_encodable(value: str) -> str:
-    value.encode()  # a lone surrogate cannot be sent in a response
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"A response cannot contain this text: {error.reason}. Send Unicode text.") from None
     return value
 
 

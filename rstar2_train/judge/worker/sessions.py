@@ -110,4 +110,4 @@ class SessionTable:
 
 def session_lost(call: QueuedCall) -> CallResult:
     """Return the result of a cell whose session has ended."""
-    return CallResult("session_lost", stderr=f"the session {call.session} is no more\n")
+    return CallResult("session_lost", stderr=f"the session {call.session} has ended: open another one\n")

@@ -134,4 +134,44 @@ async def test_code_judge_id_with_surrogate_is_rejected(path: str, body: dict[st
     """The id is part of the response, which must be valid UTF-8."""
     async with api_client(None) as http:
         response = await http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
-    assert response.status_code == 422 and response.json()["detail"][0]["loc"][-1] == "sub_id"
+    (error,) = response.json()["detail"]
+    assert response.status_code == 422 and error["loc"][-1] == "sub_id" and "Send Unicode text" in error["msg"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "message"),
+    [
+        ("/v1/run", b"", 422, "The body is empty or null. Send a JSON object"),
+        ("/v1/run", b"{", 422, "not valid JSON at character 1: Expecting property name"),
+        ("/v1/run", b"[]", 422, "This must be a JSON object. The body needs the header Content-Type"),
+        ("/v1/run", b"\xff{}", 400, "not JSON in UTF-8 that this server can parse: 'utf-8' codec can't decode"),
+        ("/v1/run", b"[" * 100_000, 400, "can parse: maximum recursion depth exceeded"),
+        ("/v1/run", b"9" * 5000, 400, '(4300 digits) for integer string conversion: value has 5000 digits."}'),
+        ("/v1/run", b"{}", 422, "This field is required."),
+        ("/v1/run", b'{"code": "", "colour": 1}', 422, "This field is unknown. The page /docs lists the fields"),
+        ("/v1/run", b'{"code": "", "limits": {"wallSeconds": 1e999}}', 422, "finite number"),
+        ("/v1/batch", b'{"calls": []}', 422, "at least one item"),
+        (
+            "/v1/batch",
+            b'{"calls": [%s{"code": ""}]}' % (b'{"code": ""},' * 64),
+            422,
+            "65 items; at most 64 are allowed.",
+        ),
+        ("/run", b'{"type": "ruby", "solution": ""}', 422, "'python', 'cpp' or 'math'"),
+        ("/v1/runs", b"{}", 404, "There is no route /v1/runs. The page /docs lists all routes."),
+        ("/ping", b"", 405, "The route /ping does not accept POST; use GET."),
+    ],
+)
+async def test_invalid_request_gets_cause_and_remedy(path: str, content: bytes, status: int, message: str) -> None:
+    """The text of an error names the part of the request that is wrong, and the valid form."""
+    async with api_client(None) as http:
+        response = await http.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == status and message in response.text
+
+
+async def test_missing_token_gets_the_header_to_send() -> None:
+    """The answer 401 names the header and the variable of the token."""
+    async with api_client("t0ken") as http:
+        response = await http.post("/v1/run", json={"code": ""})
+    assert response.status_code == 401
+    assert "Authorization: Bearer TOKEN" in response.text and "RSTAR2_JUDGE_TOKEN" in response.text
