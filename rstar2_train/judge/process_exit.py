@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from rstar2_train.judge.returned_files import read_files
 from rstar2_train.judge.types import CallResult, Status
 
-MEMORY_EXIT = 85
-"""Exit status with which the executor's child reports an uncaught MemoryError (same value in executor/program.py)."""
+MEMORY_SIGNAL = 64
+"""Signal with which the executor's child reports an uncaught MemoryError (same value in executor/program.py)."""
+MEMORY_EXIT = 1
+"""Exit status of a fresh interpreter after an uncaught MemoryError."""
 
 
 @dataclass(slots=True)
@@ -48,8 +50,8 @@ def to_result(process_exit: ProcessExit) -> CallResult:
         status = "internal"
     elif code == 0:
         status = "ok"
-    elif code == MEMORY_EXIT:
-        status = "memory"
+    elif code == -MEMORY_SIGNAL:
+        status, code = "memory", MEMORY_EXIT
     else:
         status = "error"
         if code < 0:

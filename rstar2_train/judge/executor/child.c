@@ -165,7 +165,8 @@ Object *receive_call(rlim_t zygote_bytes, int others) {
     return Py_BuildValue("(Niii)", code, request.verb == OPEN, script_ms, (int)request.file_bytes);
 }
 
-/* next_cell(status): in a session, reports the exit status of its cell and waits for the next one. Returns its code. */
+/* next_cell(status): in a session, reports the exit status of its cell, or minus the number of a signal, and waits for the
+ * next one. Returns its code. */
 Object *next_cell(Object *self, Object *arguments) {
     (void)self;
     int status;

@@ -264,13 +264,13 @@ static void feed(struct child *child) {
 }
 
 /* Returns 1 if the session reported the end of its cell; the wait status of the response is then that of a process with
- * the same exit status. Returns 0 if it has not, -1 if its socket is closed, so that it never will. */
+ * the same exit status or signal. Returns 0 if it has not, -1 if its socket is closed, so that it never will. */
 static int cell_ended(struct child *child) {
     int32_t status;
     ssize_t got = recv(child->socket, &status, sizeof status, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (got != sizeof status) return -1;
-    state->response.wait_status = (status & 0xff) << 8;
+    state->response.wait_status = status < 0 ? -status & 0x7f : (status & 0xff) << 8;
     return 1;
 }
 

@@ -10,6 +10,7 @@ It imports as little as possible: each page of its memory costs time in every ca
 from __future__ import annotations
 
 import _ast
+import _signal  # type: ignore[import-not-found]
 import atexit
 import builtins
 import gc
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILENAME = "<snippet>"
-MEMORY_EXIT = 85
-"""Exit status of a call that ended with an uncaught MemoryError. A snippet that forges it harms only itself."""
+MEMORY_SIGNAL = 64
+"""The signal, the last real-time one, with which a call ends itself after an uncaught MemoryError: programs use
+all exit statuses, but not this signal. A snippet that forges it harms only itself."""
 FILES_FOLDER = "/tmp/out"
 """Folder whose files a call returns, if it asks for them."""
 MAX_FILES, MAX_NAME, FILE_HEADS = 16, 100, 8192
@@ -85,7 +87,6 @@ def exit_at(milliseconds: int) -> None:
 
     The parent decides by its own clock that this is a timeout, and kills a process that stops this timer.
     """
-    import _signal  # type: ignore[import-not-found]
 
     def end(*_: object) -> None:
         try:
@@ -98,7 +99,10 @@ def exit_at(milliseconds: int) -> None:
 
 
 def report_exception() -> int:
-    """Print the current exception like an interpreter, without the executor's frames; return the exit status."""
+    """Print the current exception like an interpreter, without the executor's frames.
+
+    Return the exit status, or minus MEMORY_SIGNAL.
+    """
     kind, error, trace = sys.exc_info()
     assert kind is not None and error is not None
     if isinstance(error, SystemExit):
@@ -110,7 +114,17 @@ def report_exception() -> int:
     while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
         trace = trace.tb_next
     sys.excepthook(kind, error.with_traceback(trace), trace)
-    return MEMORY_EXIT if isinstance(error, MemoryError) else 1
+    return -MEMORY_SIGNAL if isinstance(error, MemoryError) else 1
+
+
+def end_by_memory_signal() -> None:
+    """End this process with MEMORY_SIGNAL. Returns if no memory is left for that."""
+    try:
+        _signal.signal(MEMORY_SIGNAL, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [MEMORY_SIGNAL])
+        _signal.raise_signal(MEMORY_SIGNAL)
+    except BaseException:  # the exit status then is that of an error
+        pass
 
 
 def fresh_main() -> dict[str, object]:
@@ -162,7 +176,7 @@ def run_session(source: str, next_cell: Callable[[int], bytes]) -> None:
         except BaseException:
             status = status or report_exception()
         if os.getpid() != own:  # a child that the cell forked: it must not report the end of the cell
-            os._exit(status)
+            os._exit(1 if status < 0 else status)
         source = next_cell(status).decode()
 
 
@@ -250,9 +264,12 @@ def zygote_main(lane: str, pipes: tuple[int, int], settings: list[int]) -> None:
     if file_bytes:
         os.mkdir(FILES_FOLDER)  # noqa: PTH102
     status = run_call(code.decode(), to_the_end=True, run=run_script if script_ms else run_source)
-    if file_bytes and os.getpid() == own:  # not a child that the program forked
-        send_files(file_bytes)
-    os._exit(status)
+    if os.getpid() == own:  # not a child that the program forked
+        if file_bytes:
+            send_files(file_bytes)
+        if status == -MEMORY_SIGNAL:
+            end_by_memory_signal()
+    os._exit(1 if status < 0 else status)
 
 
 def add_builtins() -> None:

@@ -85,6 +85,8 @@ async def test_session_memory_is_limited(client: JudgeClient) -> None:
         grown = [await session.run("kept.append(bytearray(20 << 20))", limits=limits) for _ in range(5)]
         assert "memory" in [result.status for result in grown]
         assert (await session.run("print(len(kept) < 5)", limits=limits)).stdout == "True\n"
+        exited = await session.run("import sys\nsys.exit(85)", limits=limits)
+        assert (exited.status, exited.exit_code, exited.session_lives) == ("error", 85, True)
 
 
 async def test_cell_printing_a_judge_message_is_not_retried(client: JudgeClient) -> None:

@@ -72,6 +72,8 @@ def test_call_status_ok(run: Run, code: str, stdin: str, stdout: str) -> None:
         ("x = (", 1, "SyntaxError: '(' was never closed"),
         ("def f(n):\n    return f(n)\nf(1)", 1, "RecursionError: maximum recursion depth exceeded"),
         ("import sys\nsys.exit(3)", 3, ""),
+        ("import sys\nsys.exit(85)", 85, ""),
+        ("import os\nos._exit(85)", 85, ""),
         ("import sys\nsys.exit('bad end')", 1, "bad end"),
         ("import ctypes\nctypes.string_at(0)", -11, "ended by signal 11 (SIGSEGV)"),
         ("import os\nos.abort()", -6, "ended by signal 6 (SIGABRT)"),
@@ -117,6 +119,15 @@ def test_call_status_memory_of_one_process(run: Run) -> None:
     assert run("x = bytearray(10**10)").status == "memory"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=96, wall_seconds=60).status == "ok"
     assert run("print(len(bytearray(60 << 20)))", memory_mib=48).status == "memory"
+    small = run("x = []\nwhile True: x.append(str(len(x)))", memory_mib=48, wall_seconds=60)
+    assert (small.status, small.exit_code, small.stderr.splitlines()[-1]) == ("memory", 1, "MemoryError")
+
+
+def test_call_forked_child_without_memory_exits_with_1(run: Run) -> None:
+    """A child that the program forked ends like one of a fresh interpreter."""
+    code = "import os\nif os.fork() == 0: bytearray(10**10)\nprint(os.wait()[1] >> 8)"
+    result = run(code, wall_seconds=60)
+    assert (result.status, result.stdout) == ("ok", "1\n")
 
 
 def test_call_caught_memory_error_is_ok(run: Run) -> None:

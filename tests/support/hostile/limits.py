@@ -30,7 +30,7 @@ FORGERIES = [
         stdout="",
     ),
     hostile("exit-wraps", "exits with status 256, which wraps to 0", "sys.exit(256)", "ok", "error", stdout=""),
-    hostile("fake-memory", "exits with the status of a MemoryError", "os._exit(85)", "memory", stdout=""),
+    hostile("fake-memory", "ends with the signal of a MemoryError", "os.kill(os.getpid(), 64)", "memory", stdout=""),
     hostile("fake-setup-failure", "exits with the status of a failed setup", "os._exit(70)", "error", stdout=""),
     hostile(
         "fake-signal",

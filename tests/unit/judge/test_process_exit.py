@@ -3,7 +3,7 @@
 import pytest
 
 from rstar2_train.judge.executor import program
-from rstar2_train.judge.process_exit import MEMORY_EXIT, ProcessExit, to_result
+from rstar2_train.judge.process_exit import MEMORY_SIGNAL, ProcessExit, to_result
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,9 @@ from rstar2_train.judge.process_exit import MEMORY_EXIT, ProcessExit, to_result
         ("exited", 3 << 8, "error", 3),
         ("exited", 11, "error", -11),
         ("exited", 9, "error", -9),
-        ("exited", 64, "error", -64),
-        ("exited", MEMORY_EXIT << 8, "memory", MEMORY_EXIT),
+        ("exited", 63, "error", -63),
+        ("exited", 85 << 8, "error", 85),
+        ("exited", MEMORY_SIGNAL, "memory", 1),
         ("timeout", 9, "timeout", None),
         ("output_limit", 9, "output_limit", None),
         ("setup_failed", 70 << 8, "internal", None),
@@ -34,6 +35,6 @@ def test_to_result_names_the_signal() -> None:
     assert to_result(ProcessExit("exited", 11, 0.0, b"", b"")).stderr == "ended by signal 11 (SIGSEGV)\n"
 
 
-def test_memory_exit_is_the_executors() -> None:
-    """The executor and the worker use the same exit status for a MemoryError."""
-    assert program.MEMORY_EXIT == MEMORY_EXIT
+def test_memory_signal_is_the_executors() -> None:
+    """The executor and the worker use the same signal for a MemoryError."""
+    assert program.MEMORY_SIGNAL == MEMORY_SIGNAL
