@@ -1,4 +1,4 @@
-"""The project's backend of vLLM's weight-transfer API: receives a version over gloo into the worker's host copy.
+"""The project's backend of vLLM's weight-transfer API: receives a version into the worker's host copy.
 
 vLLM's routes drive it: `/init_weight_transfer_engine` joins the group, `/update_weights` receives and verifies, and
 `/finish_weight_update` loads the host copy into the model. A transfer that breaks off leaves the model untouched. The
@@ -56,12 +56,18 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         """Join the group of this engine and this version."""
+        self.shutdown()
         members = 1 + init_info.workers
         store = client_store(init_info.host, init_info.port, members=members, seconds=init_info.seconds)
         parallel = self.parallel_config
         rank = 1 + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._group = TensorGroup(
-            store, rank=rank, members=members, address=own_address(init_info.host), seconds=init_info.seconds
+            store,
+            rank=rank,
+            members=members,
+            address=own_address(init_info.host),
+            seconds=init_info.seconds,
+            device=self.device,
         )
 
     def start_weight_update(self) -> None:
@@ -83,10 +89,12 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
             raise ValueError("the worker has not joined a transfer")
         self._group = None
         if is_reading():
+            group.abort()
             raise ValueError("the worker still reads an earlier version from files")
         manifest = VersionManifest.from_json(update_info.manifest)
         # One file at a time, in the order of the broadcasts: the files of a snapshot are large.
-        host_copy().apply(manifest, [partial(_receive, group, file) for file in manifest.files], threads=1)
+        with group:
+            host_copy().apply(manifest, [partial(_receive, group, file) for file in manifest.files], threads=1)
 
     def finish_weight_update(self) -> None:
         """Load all tensors of the host copy into the model."""
@@ -95,7 +103,9 @@ class HostCopyTransfer(WeightTransferEngine[JoinInfo, ReceiveInfo]):
 
     def shutdown(self) -> None:
         """Leave the group."""
-        self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
 
 
 def _receive(group: TensorGroup, file: FileSummary) -> ShardFile:

@@ -30,10 +30,14 @@ class CollectiveSender:
 
     host: str
     """Address of this machine for the engines."""
+    device: torch.device | None = None
+    """GPU of rank 0, for NCCL or RCCL; None or a CPU: gloo."""
     folder: Path | None = None
     """Folder of the version in memory."""
     files: list[Tensor] = field(default_factory=list)
     """Bytes of its files, in the order of the manifest."""
+    libraries: set[str] = field(default_factory=set)
+    """Libraries of the transfers since the last release, with the reasons."""
 
     def serve(self) -> ChannelAddress:
         """Answer requests for transfers in a thread; return the address."""
@@ -43,7 +47,8 @@ class CollectiveSender:
         """Answer a request of the orchestrator."""
         if "release" in message:
             self.release(Path(message["release"]))
-            return {}
+            libraries, self.libraries = self.libraries, set()
+            return {"libraries": sorted(libraries)}
         try:
             return {"port": self.offer(Path(message["folder"]), message["workers"], message["seconds"])}
         except (ShardFileInvalid, OSError) as error:
@@ -72,9 +77,13 @@ class CollectiveSender:
         def send() -> None:
             try:
                 store = server_store(listener, members=1 + workers, seconds=seconds)
-                group = TensorGroup(store, rank=0, members=1 + workers, address=self.host, seconds=seconds)
-                for file in files:
-                    group.broadcast(file)
+                group = TensorGroup(
+                    store, rank=0, members=1 + workers, address=self.host, seconds=seconds, device=self.device
+                )
+                self.libraries.add(f"{group.library.name}: {group.library.reason}")
+                with group:
+                    for file in files:
+                        group.broadcast(file)
             except RuntimeError as error:
                 log.warning("the transfer at port %d failed: %s", port, error)
 

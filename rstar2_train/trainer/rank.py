@@ -208,7 +208,7 @@ class TrainerRank:
 
     def serve_offers(self) -> ChannelAddress:
         """Answer requests for transfers at rank 0, also during an update; return the address."""
-        return CollectiveSender(self.host()).serve()
+        return CollectiveSender(self.host(), self.compute.device).serve()
 
     def score(self, model_dir: Path, rows: list[list[int]]) -> tuple[list[list[float]], list[int]]:
         """Return the log-probability of each token of `rows` after its first, and the fingerprint of the shards."""

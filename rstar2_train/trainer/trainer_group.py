@@ -6,6 +6,7 @@ processes of Ray (`actors`, `rank`); this side needs no torch.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ from rstar2_train.weights import offer_channel, version_store
 from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
+
+log = logging.getLogger(__name__)
 
 Metrics = dict[str, float]
 
@@ -66,6 +69,7 @@ class TrainerGroup:
         self._ranks = start_ranks(ranks=ranks, config=config, ray_address=ray_address, gpus_per_rank=gpus_per_rank)
         self._model_dir: Path | None = None
         self._offers: ChannelAddress | None = None
+        self._libraries: set[str] = set()
         """Where rank 0 answers requests for collective transfers; None before the first staged version."""
         self._layout: Layout | None = None
 
@@ -252,8 +256,14 @@ class TrainerGroup:
         return Offer(self._offers.host, reply["port"], workers, seconds)
 
     def release_weights(self, folder: Path) -> None:
-        """Let rank 0 drop the files of a version, unless it holds another one. Raises RanksLost."""
-        self._request({"release": str(folder)})
+        """Let rank 0 drop the files of a version, unless it holds another one. Raises RanksLost.
+
+        Logs the library of the transfers, gloo, NCCL or RCCL, when it or its reason is new.
+        """
+        for library in self._request({"release": str(folder)})["libraries"]:
+            if library not in self._libraries:
+                self._libraries.add(library)
+                log.info("weights travel over %s", library)
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._offers is None:

@@ -1,4 +1,4 @@
-"""Weight versions between trainer and engines: their files, the engine's host copy, the gloo group, and the probe.
+"""Weight versions between trainer and engines: files, the engine's host copy, the group for broadcasts, and the probe.
 
     trainer.shard_writer                              inference.worker_extension (in each vLLM worker)
       |  each rank: its shards, or their changes        |  swap: host copy -> vLLM's parameters
@@ -7,12 +7,13 @@
       ^                a folder per version,            ^
     gap_codec          its manifest, the chain          |
                                                         |
-    trainer.collective_sender ---- tensor_group (gloo) ----> inference.transfer_backend
+    trainer.collective_sender ---- tensor_group ----> inference.transfer_backend
 
+    tensor_group: NCCL or RCCL (nccl_group, with the bindings in nccl), else gloo; group_library chooses
     probe: the fixed tokens that every engine scores after an update, and the verdict on its log-probabilities
     offer_channel: the orchestrator's requests to rank 0 for transfers, also during an update
     model_config: the stored dtype of a model folder
 
-Modules without torch: all except `tensor_group`. No module needs more than NumPy and the standard library, because the
-engines' image has neither Arrow nor a zstd codec.
+Modules without torch: all except `tensor_group` and `nccl_group`. No module needs more than NumPy and the standard
+library, because the engines' image has neither Arrow nor a zstd codec.
 """

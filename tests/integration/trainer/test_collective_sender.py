@@ -32,7 +32,7 @@ def version(folder: Path, *contents: bytes) -> Path:
 def receive(port: int, *sizes: int, rank: int = 1, members: int = 2) -> list[bytes]:
     """Return the files as a worker of an engine receives them."""
     store = client_store(HOST, port, members=members, seconds=20)
-    group = TensorGroup(store, rank=rank, members=members, address=HOST, seconds=20)
+    group = TensorGroup(store, rank=rank, members=members, address=HOST, seconds=20, device=None)
     files = [torch.empty(size, dtype=torch.uint8) for size in sizes]
     for file in files:
         group.broadcast(file)
@@ -85,7 +85,9 @@ def test_sender_answers_only_requests_with_the_key(tmp_path: Path) -> None:
     offer_channel.request(address, {"release": str(tmp_path / "other")})
     assert sender.folder == folder
     assert receive(port, 7) == [b"content"]
-    offer_channel.request(address, {"release": str(folder)})
+    reason = "gloo: the trainer cannot use NCCL or RCCL: it has no GPU"
+    assert offer_channel.request(address, {"release": str(folder)}) == {"libraries": [reason]}
     assert sender.files == []
+    assert offer_channel.request(address, {"release": str(folder)}) == {"libraries": []}
     reply = offer_channel.request(address, message | {"folder": str(tmp_path / "other")})
     assert "manifest.json is missing" in reply["error"]
