@@ -7,8 +7,8 @@ data. Then `rstar2 eval --manifest OUT/job.yaml --benchmark OUT/simple_python.js
 benchmark's own, and writes bench/results/bfcl.json. The package is in a venv of its own, because its pins exclude those
 of this project; only its checker of calls is used, which needs none of its 150 dependencies.
 
-Not covered: the categories of Java and JavaScript, whose arguments are source texts, and those of several turns, whose
-checker executes the calls. The package has the data of v3 under the names of v4.
+Not covered: the categories of several turns, whose checker executes the calls. The package has the data of v3 under the
+names of v4.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.bfcl_sources import draw_source
 from bench.learning import ROOT
 from bench.provenance import describe_commit
 from rstar2_train.data import task_templates
+from rstar2_train.data.prepare.bfcl import KINDS, LANGUAGES, to_row
 
 PACKAGE = "bfcl-eval==2026.3.23"
 NEEDED = ("filelock==3.20.0", "tenacity==9.1.2", "mpmath==1.3.0", "python-dotenv==1.1.1", "pydantic==2.11.7")
@@ -34,22 +36,6 @@ NEEDED = ("filelock==3.20.0", "tenacity==9.1.2", "mpmath==1.3.0", "python-dotenv
 VENV = ROOT / ".rstar2" / "bfcl-venv"
 SCRIPT = Path(__file__).with_name("bfcl_package.py")
 RESULTS = ROOT / "bench" / "results" / "bfcl.json"
-KINDS = {
-    "simple_python": "simple",
-    "multiple": "multiple",
-    "parallel": "parallel",
-    "parallel_multiple": "parallel",
-    "irrelevance": "irrelevance",
-    "live_simple": "simple",
-    "live_multiple": "multiple",
-    "live_parallel": "parallel",
-    "live_parallel_multiple": "parallel",
-    "live_irrelevance": "irrelevance",
-    "live_relevance": "relevance",
-}
-"""Category -> `data.kind` of its rows."""
-TYPES = {"dict": "object", "float": "number", "tuple": "array"}
-"""Type of BFCL -> JSON schema; `any` has none, the others are equal."""
 Calls = list[tuple[str, dict[str, Any]]]
 """Names and arguments of the calls of a turn."""
 
@@ -74,57 +60,18 @@ def run_package(*arguments: str, stdin: str = "") -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def to_row(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a row of a benchmark file."""
-    (messages,) = item["question"]
-    functions = [
-        {
-            "name": function["name"].replace(".", "_"),
-            "description": function["description"],
-            "parameters": to_schema(function["parameters"]),
-        }
-        for function in item["functions"]
-    ]
-    names = [name for call in item["truth"] or () for name in call]
-    return {
-        "id": item["id"],
-        "problem": "\n\n".join(message["content"] for message in messages),
-        "answer": ", ".join(names) or "no call",
-        "slice": item["category"],
-        "functions": functions,
-        "data": {"kind": KINDS[item["category"]], "functions": item["functions"], "calls": item["truth"]},
-    }
-
-
-def to_schema(schema: Any) -> Any:
-    """Return a description of arguments as a JSON schema: the names of types differ."""
-    if isinstance(schema, list):
-        return [to_schema(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kind = schema.get("type")
-    own = {
-        key: value if key in ("enum", "default", "description") else to_schema(value) for key, value in schema.items()
-    }
-    if isinstance(kind, str):
-        own["type"] = TYPES.get(kind, kind)
-        if kind == "any":
-            del own["type"]
-    return own
-
-
 def write_folder(folder: Path, items: list[dict[str, Any]]) -> None:
     """Write the template and the benchmark files into a new folder."""
     task_templates.write_template("calls", folder)
     for category in KINDS:
-        rows = (to_row(item) for item in items if item["category"] == category)
+        rows = (to_row(category, item, item["truth"]) for item in items if item["category"] == category)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (folder / f"{category}.jsonl").write_text(text, encoding="utf-8")
 
 
 def draw_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[Calls]:
     """Yield calls for an item: wanted ones in several forms, and calls with one fault each."""
-    functions = [function["name"].replace(".", "_") for function in item["functions"]]
+    functions = [function["name"].replace(".", "_") for function in item["function"]]
     if item["truth"] is None:
         yield from ([], [(functions[0] if functions else "f", {})])
         return
@@ -143,6 +90,22 @@ def draw_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[Calls]:
             yield [*right[:at], (name, {k: v for k, v in arguments.items() if k != key}), *right[at + 1 :]]
         yield [*right[:at], (name, {**arguments, "unknown": 1}), *right[at + 1 :]]
     yield [(rng.choice([*functions, "no_such_function"]), right[0][1]), *right[1:]]
+
+
+def draw_language_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[Calls]:
+    """Yield calls for an item. Those of Java and JavaScript have source texts as arguments, in three drawn forms."""
+    language = LANGUAGES.get(item["category"])
+    if language is None:
+        yield from draw_outputs(item, rng)
+        return
+    (function,) = item["function"]
+    properties = function["parameters"]["properties"]
+    for calls in draw_outputs(item, rng):
+        for _ in range(3):
+            yield [
+                (name, {k: draw_source(v, properties.get(k, {"type": "any"}), language, rng) for k, v in given.items()})
+                for name, given in calls
+            ]
 
 
 CHANGES = (
@@ -198,14 +161,14 @@ def load_checker() -> Any:
 def compare(items: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how many verdicts on drawn calls are equal, per category and in total."""
     rng, checker = random.Random("bfcl"), load_checker()
-    outputs = [(item, calls) for item in items for calls in draw_outputs(item, rng)]
+    outputs = [(item, calls) for item in items for calls in draw_language_outputs(item, rng)]
     lines = [
         {"category": item["category"], "id": item["id"], "calls": [{name: arguments} for name, arguments in calls]}
         for item, calls in outputs
     ]
     theirs = run_package("score", stdin="".join(json.dumps(line) + "\n" for line in lines))
-    rows = {item["id"]: to_row(item) for item in items}
-    categories = {name: {"items": 0, "outputs": 0, "valid": 0, "equal": 0} for name in KINDS}
+    rows = {item["id"]: to_row(item["category"], item, item["truth"]) for item in items}
+    categories = {name: {"items": 0, "outputs": 0, "valid": 0, "equal": 0, "errors": 0} for name in KINDS}
     for item in items:
         categories[item["category"]]["items"] += 1
     different = []
@@ -214,11 +177,15 @@ def compare(items: list[dict[str, Any]]) -> dict[str, Any]:
         score, reason = checker.score(rows[item["id"]], None, {"calls": made})
         counts = categories[item["category"]]
         counts["outputs"] += 1
+        if verdict is None:  # the benchmark's checker raised an error
+            counts["errors"] += 1
+            continue
         counts["valid"] += verdict
         counts["equal"] += (score == 1.0) == verdict
         if (score == 1.0) != verdict:
             different.append({"id": item["id"], "calls": calls, "ours": reason, "theirs": verdict})
-    totals = {key: sum(counts[key] for counts in categories.values()) for key in ("items", "outputs", "valid", "equal")}
+    keys = ("items", "outputs", "valid", "equal", "errors")
+    totals = {key: sum(counts[key] for counts in categories.values()) for key in keys}
     return {
         "package": PACKAGE,
         "commit": describe_commit(),
@@ -241,7 +208,7 @@ def main() -> None:
     result = compare(items)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in result.items() if key != "categories"}, indent=1))
-    if result["equal"] != result["outputs"]:
+    if result["equal"] + result["errors"] != result["outputs"]:
         sys.exit(1)
 
 
