@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-"""Supported file types. `.json` holds one array of objects. `.csv` has a header, and all its fields are text. `.arrow`
-is the format of `datasets.save_to_disk`."""
+"""Supported file types. `.json` holds one array of objects, or an object per line as `.jsonl`. `.csv` has a header, and
+all its fields are text. `.arrow` is the format of `datasets.save_to_disk`."""
 CHUNK = 1 << 16
 """Characters per read of a JSON array."""
 LARGEST_ROW = 1 << 24
@@ -111,15 +111,15 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the elements of one JSON array."""
+    """Yield the elements of one JSON array, or the lines of a file that starts with an object."""
     decoder = json.JSONDecoder(parse_int=_parse_int)
     with path.open(encoding="utf-8-sig") as file:
         text = _skip_to_value(path, file, "", skip="")
+        if text.startswith("{"):
+            yield from _jsonl_rows(path)
+            return
         if not text.startswith("["):
-            raise DataError(
-                f"{path}: a .json file must contain an array of objects; "
-                "rename a file with one object per line to .jsonl"
-            )
+            raise DataError(f"{path}: a .json file must contain an array of objects, or one object per line")
         text = _skip_to_value(path, file, text[1:], skip="")
         for number in itertools.count(1):
             if text.startswith("]"):

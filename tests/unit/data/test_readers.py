@@ -98,10 +98,20 @@ def test_read_rows_of_json_ignores_chunk_borders(
     assert [row for _, row in read_rows(path)] == ROWS
 
 
+def test_read_rows_of_json_with_object_per_line(tmp_path: Path) -> None:
+    """A .json file that starts with an object has the rows of a .jsonl file."""
+    path = tmp_path / "data.json"
+    path.write_text("\ufeff" + "\n\n".join(map(json.dumps, ROWS)) + "\n", encoding="utf-8")
+    assert list(read_rows(path)) == [(2 * index + 1, row) for index, row in enumerate(ROWS)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}', "must contain an array of objects"),
+        ('"a"', "must contain an array of objects, or one object per line"),
+        ('{"a": 1}\n{"a": }', ":2: not valid JSON"),
+        ('{"a": 1}\n3', ":2: a row must be a JSON object, got 3"),
+        ('{\n"a": 1\n}', ":1: not valid JSON"),
         ('[{"a": 1}, {"a": }]', ":2: not valid JSON"),
         ('[{"a": 1}, {"a": 2', ":2: not valid JSON"),
         ('[{"a": 1},', "the array is not closed"),
