@@ -1,11 +1,8 @@
-"""BFCL v3 as benchmark files of `rstar2 eval`, and the agreement of our scores with those of the package bfcl-eval.
+"""The agreement of our scores of BFCL v3 with those of the package bfcl-eval.
 
-`python -m bench.bfcl OUT` writes a folder: the template `calls` of `rstar2 init`, and a file per category of the v3
-data. Then `rstar2 eval --manifest OUT/job.yaml --benchmark OUT/simple_python.jsonl,...` measures a model.
-
-`python -m bench.bfcl` draws right and wrong calls for every item, scores them with the template's checker and with the
-benchmark's own, and writes bench/results/bfcl.json. The package is in a venv of its own, because its pins exclude those
-of this project; only its checker of calls is used, which needs none of its 150 dependencies.
+`python -m bench.bfcl` draws right and wrong calls for every item, scores them with the checker of the template `calls`
+and with the benchmark's own, and writes bench/results/bfcl.json. The package is in a venv of its own, because its pins
+exclude those of this project; only its checker of calls is used, which needs none of its 150 dependencies.
 
 Not covered: the categories of several turns, whose checker executes the calls. The package has the data of v3 under the
 names of v4.
@@ -58,15 +55,6 @@ def run_package(*arguments: str, stdin: str = "") -> list[Any]:
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv[2:4])} failed: {done.stderr[-2000:]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def write_folder(folder: Path, items: list[dict[str, Any]]) -> None:
-    """Write the template and the benchmark files into a new folder."""
-    task_templates.write_template("calls", folder)
-    for category in KINDS:
-        rows = (to_row(category, item, item["truth"]) for item in items if item["category"] == category)
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / f"{category}.jsonl").write_text(text, encoding="utf-8")
 
 
 def draw_outputs(item: dict[str, Any], rng: random.Random) -> Iterator[Calls]:
@@ -196,15 +184,9 @@ def compare(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the benchmark files, or compare the scores."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path, help="new folder for the benchmark files")
-    options = parser.parse_args()
+    """Compare the scores."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     items = run_package("rows", *KINDS)
-    if options.out is not None:
-        write_folder(options.out, items)
-        print(f"{options.out}: {len(items)} rows of {len(KINDS)} categories")
-        return
     result = compare(items)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in result.items() if key != "categories"}, indent=1))

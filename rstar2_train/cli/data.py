@@ -56,6 +56,7 @@ examples:
   a benchmark, for `evaluate.benchmarks` of a manifest:
     rstar2 data prepare math500=math500.jsonl --out data/benchmarks
     rstar2 data prepare gpqa=gpqa_diamond.csv --out data/benchmarks
+    rstar2 data prepare bfcl=bfcl_eval/data --out data/benchmarks
 """
 _DECONTAMINATE = """At least one --against is required. Kept rows are not changed.
 
@@ -184,7 +185,10 @@ def _layout_and_files(source: str) -> tuple[DatasetLayout, tuple[Path, ...]]:
     name, equals, location = source.partition("=")
     if not equals or name not in LAYOUTS:
         raise DataError(f"{source}: a source is LAYOUT=PATH; the layouts are {', '.join(LAYOUTS)}")
-    return LAYOUTS[name], tuple(find_data_files(location))
+    files = tuple(filter(LAYOUTS[name].has_rows, find_data_files(location)))
+    if not files:
+        raise DataError(f"{location}: no file has rows of the layout {name}, by the names of the files")
+    return LAYOUTS[name], files
 
 
 def _print(prepared: PreparedDataset) -> None:

@@ -5,6 +5,7 @@
        ├──> inspect ──────┐
        │                  v
        └──> pipeline ──> layouts ──> conversations ──> call_syntax
+       │       │            ├──────> bfcl
        │       │            └──────> records (rows, rules)
        │       ├──> answer_rules
        │       ├──> decontaminate ────┐
@@ -18,6 +19,7 @@ Modules:
 - `inspect`: columns and statistics of a data file.
 - `files`: finds the data files of a name on the command line.
 - `layouts`, `conversations`: convert a row of a known dataset to a row of this project.
+- `bfcl`: converts the rows of the Berkeley Function Calling Leaderboard.
 - `call_syntax`: parses the tool calls and tool signatures of those datasets.
 - `answer_rules`, `decontaminate`, `near_duplicates`: the rules that remove rows.
 - `normalize`: the words of a text, for comparisons.

@@ -7,7 +7,9 @@ description, and arguments of Java and JavaScript are texts whose description na
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rstar2_train.data.prepare.records import Row
@@ -30,6 +32,9 @@ KINDS: Mapping[str, str] = {
 """Category -> `data.kind` of its rows."""
 LANGUAGES: Mapping[str, str] = {"simple_java": "java", "simple_javascript": "javascript"}
 """Category -> `data.language` of its rows; absent: Python."""
+_FILE = re.compile(r"BFCL_v\d+_(\w+)\.json")
+_ANSWERS = "possible_answer"
+"""Folder with the files of answers, next to the files of questions."""
 _NOTES = {
     "python": " Note that the provided function is in Python 3 syntax.",
     "java": " Note that the provided function is in Java 8 SDK syntax.",
@@ -38,6 +43,23 @@ _NOTES = {
 _NAMES = {"java": "Java", "javascript": "JavaScript"}
 _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 """Type of BFCL -> JSON schema; `any` has none, the others are equal."""
+
+
+def has_rows(path: Path) -> bool:
+    """Whether a file has questions of a category in `KINDS`, by its name and folder."""
+    name = _FILE.fullmatch(path.name)
+    return name is not None and name[1] in KINDS and path.parent.name != _ANSWERS
+
+
+def answers_file(path: Path) -> Path | None:
+    """Return the file with the wanted calls for a file of questions; None if no call is compared."""
+    name = _FILE.fullmatch(path.name)
+    return path.parent / _ANSWERS / path.name if name and has_truth(name[1]) else None
+
+
+def has_truth(category: str) -> bool:
+    """Whether the calls of a category are compared with wanted ones."""
+    return KINDS.get(category) in ("simple", "multiple", "parallel")
 
 
 def to_row(category: str, item: dict[str, Any], truth: list[dict[str, Any]] | None) -> Row:

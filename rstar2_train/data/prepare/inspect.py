@@ -59,7 +59,8 @@ def inspect_rows(
 ) -> InspectionReport:
     """Return the statistics of all rows, or of the first `limit`. Raises DataError for a row of another layout."""
     report = InspectionReport()
-    rows = ((f"{path}:{line}", row) for path in files for line, row in read_rows(path))
+    read = layout.read if layout else read_rows
+    rows = ((f"{path}:{line}", row) for path in files for line, row in read(path))
     for where, row in itertools.islice(rows, limit):
         _count_columns(report, row)
         result, _ = identify_row(

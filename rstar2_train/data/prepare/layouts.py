@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from rstar2_train.data.prepare import bfcl
 from rstar2_train.data.prepare.conversations import DEMONSTRATIONS
 from rstar2_train.data.prepare.records import DatasetLayout, RemovedRow, Row
 from rstar2_train.data.readers import DataError, brief, first_text, text_field
@@ -128,6 +129,19 @@ def _ifeval(row: dict[str, Any], where: str) -> Row | RemovedRow:
     return _with_id_and_slice({"problem": prompt, "instructions": converted}, row, ("key",))
 
 
+def _bfcl(row: dict[str, Any], where: str) -> Row | RemovedRow:
+    """Convert a row whose `question` is a list of turns, and whose id starts with its category."""
+    category = first_text(row, where, "id").rpartition("_")[0]
+    if category not in bfcl.KINDS:
+        raise DataError(f"{where}: unknown category {category!r}; the categories are {', '.join(bfcl.KINDS)}")
+    if bfcl.has_truth(category) and row.get("ground_truth") is None:
+        raise DataError(f"{where}: {row['id']} has no ground_truth in the file of answers")
+    try:
+        return bfcl.to_row(category, row, row.get("ground_truth"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{where}: not a question in one turn with functions: {error!r}") from error
+
+
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -186,6 +200,11 @@ LAYOUTS: dict[str, DatasetLayout] = {
         ),
         DatasetLayout(
             "ifeval", "google/IFEval", "benchmark", ("key", "prompt", "instruction_id_list", "kwargs"), _ifeval
+        ),
+        DatasetLayout(
+            "bfcl", "BFCL, as in the package bfcl-eval: calls in one turn", "benchmark",
+            ("id", "question", "function", "ground_truth"), _bfcl,
+            has_rows=bfcl.has_rows, answers=bfcl.answers_file,
         ),
         DatasetLayout(
             "benchmark", "any other: {problem, answer, id?, level?}", "benchmark", _BENCHMARK_COLUMNS, _benchmark

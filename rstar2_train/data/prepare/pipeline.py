@@ -218,13 +218,15 @@ def _write_part(
 ) -> Path:
     """Return the part of one input file, and write it if it does not exist. Its removal report is written last."""
     key = {"layout": layout.name, "file": _sha256(file, on_progress), "name": file.name, "maxDigits": max_digits}
+    if answers := layout.answers(file):
+        key["answers"] = _sha256(answers, on_progress)
     path = out / "parts" / f"{_hash(key)}.jsonl"
     if path.is_file() and path.with_suffix(".json").is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     removals, seen = RemovalReport(), set[str]()
-    rows = read_rows(file, columns=layout.columns)
+    rows = layout.read(file)
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as part:
             for line, raw in _with_progress(rows, f"reading {layout.name}: {file.name}", None, on_progress):

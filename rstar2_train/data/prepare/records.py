@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from rstar2_train.data.readers import DataError
+from rstar2_train.data.readers import DataError, read_rows
 
 RULES: Mapping[str, str] = {
     "no-problem": "The problem text is empty.",
@@ -92,3 +93,17 @@ class DatasetLayout:
     """`convert(row, where)`. Raises DataError, which names `where`, for a row without the columns of this layout."""
     sampled: bool = False
     """Whether `--sampled` verifies its labels (paper §4.2: OpenMathReasoning)."""
+    has_rows: Callable[[Path], bool] = lambda _: True
+    """Whether a file has rows of this layout; others are skipped."""
+    answers: Callable[[Path], Path | None] = lambda _: None
+    """The file with the answers to the rows of a file; None: the rows have them."""
+
+    def read(self, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (number, row) of a file, with the columns of the row with the same `id` in the file of answers.
+
+        The file of answers is in memory. Raises DataError, as `read_rows`.
+        """
+        source = self.answers(path)
+        answers = {row.get("id"): row for _, row in read_rows(source)} if source else {}
+        for line, row in read_rows(path, columns=self.columns):
+            yield line, answers.get(row.get("id"), {}) | row if answers else row
