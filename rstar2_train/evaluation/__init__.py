@@ -9,8 +9,8 @@
                  sample_cache ──> sample_result (one per sample)
                     ^                   │
           model_fingerprint             ├──> difficulty ──> the problems that a filter keeps
-          (part of the cache key)       └──> statistics, ifeval ──> records ──┬──> result ──> html_report
-                                                                              └──> job_report (all stages of a job)
+          (part of the cache key)       └──> statistics, ifeval, bfcl ──> records ──┬──> result ──> html_report
+                                                                                    └──> job_report (stages of a job)
 
 Modules:
 
@@ -19,7 +19,7 @@ Modules:
 - `sample_cache`: the file of finished samples.
 - `sample_result`: the result of one sample, without its tokens.
 - `model_fingerprint`: hash of a model's config and weights.
-- `statistics`, `ifeval`: figures of a set of samples.
+- `statistics`, `ifeval`, `bfcl`: figures of a set of samples.
 - `records`: the JSON records, `evaluation.json` and `report.json`.
 - `difficulty`: the figures of a filter, and the problems that it keeps.
 - `result`, `html_report`: the report of `rstar2 eval`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rstar2_train.evaluation.bfcl import leaderboard_rows
 from rstar2_train.evaluation.result import EvaluationResult, benchmark_rows, format_number
 from rstar2_train.rewards.instructions import describe_instructions, holds_instructions
 from rstar2_train.utils.html import render_template
@@ -21,6 +22,7 @@ def render_page(result: EvaluationResult) -> str:
         TEMPLATE,
         result=result,
         rows=benchmark_rows(result),
+        leaderboard=leaderboard_rows(result.overall.bfcl) if result.overall.bfcl else [],
         powers=sorted(result.overall.pass_at_k),
         number=format_number,
         expected=_expected,

@@ -52,6 +52,21 @@ class InstructionMetrics(RecordModel):
     """Kind of instruction -> instruction_strict."""
 
 
+class LeaderboardMetrics(RecordModel):
+    """Accuracy on BFCL, with the means of its leaderboard. A mean is null if one of its categories is missing."""
+
+    categories: dict[str, SliceMetrics]
+    """Category -> metrics."""
+    simple: float | None
+    """Mean of simple_python, simple_java and simple_javascript."""
+    non_live: float | None
+    """Mean of simple, multiple, parallel and parallel_multiple."""
+    live: float | None
+    """Mean of the live categories with calls, weighted by their number of problems."""
+    irrelevance: float | None
+    """Mean of irrelevance and live_irrelevance."""
+
+
 class Evaluation(RecordModel):
     """One measurement of one model on one set of problems."""
 
@@ -109,6 +124,8 @@ class Evaluation(RecordModel):
     """Benchmark -> metrics, in an Evaluate stage."""
     instructions: InstructionMetrics | None = None
     """Metrics of the problems with instructions; null without such problems."""
+    bfcl: LeaderboardMetrics | None = None
+    """Metrics of BFCL's problems; null without such problems."""
 
 
 StageType = Literal["SFT", "GRPO", "Filter", "Evaluate"]

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rstar2_train.api.stages import Sampling
-from rstar2_train.evaluation.records import Evaluation, RecordModel
+from rstar2_train.evaluation.bfcl import leaderboard_rows
+from rstar2_train.evaluation.records import Evaluation, LeaderboardMetrics, RecordModel
 from rstar2_train.evaluation.sample_result import SampleResult
 from rstar2_train.evaluation.statistics import group_by, measure, tool_error_ratio
 
@@ -144,7 +145,7 @@ def _number_column(
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """The tables of the terminal: one row per benchmark, one for all of them, and a table of instructions.
+    """The tables of the terminal: one row per benchmark, one for all of them, and tables of instructions and BFCL.
 
     A terminal of fewer than `WIDE` columns shows the most important columns only.
     """
@@ -156,6 +157,8 @@ class ResultTable:
         yield _benchmark_table(self.result, wide=options.max_width >= WIDE)
         if self.result.overall.instructions is not None:
             yield _instruction_table(self.result)
+        if self.result.overall.bfcl is not None:
+            yield _leaderboard_table(self.result.overall.bfcl)
 
 
 def _benchmark_table(result: EvaluationResult, *, wide: bool) -> Table:
@@ -216,6 +219,18 @@ def _instruction_table(result: EvaluationResult) -> Table:
             prompt_shares = (f"{share:.3f}" for share in (metrics.prompt_strict, metrics.prompt_loose))
             shares = (f"{share:.3f}" for share in (metrics.instruction_strict, metrics.instruction_loose))
             table.add_row(name, str(metrics.prompts), *prompt_shares, str(metrics.instructions), *shares)
+    return table
+
+
+def _leaderboard_table(metrics: LeaderboardMetrics) -> Table:
+    """Return the table of BFCL's leaderboard."""
+    table = _table(Text("BFCL: calls in one turn"))
+    table.add_column("category", no_wrap=True)
+    for heading in ("problems", "accuracy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in leaderboard_rows(metrics):
+        name = Text(f"{row.name} (mean)" if row.is_mean else row.name, style="bold" if row.is_mean else "")
+        table.add_row(name, str(row.problems), format_number(row.accuracy, "{:.3f}"))
     return table
 
 

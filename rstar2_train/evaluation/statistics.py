@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from rstar2_train.api.stages import Sampling
+from rstar2_train.evaluation.bfcl import is_bfcl, leaderboard_metrics
 from rstar2_train.evaluation.ifeval import instruction_metrics
 from rstar2_train.evaluation.records import Evaluation, SliceMetrics
 from rstar2_train.evaluation.sample_result import SampleResult
@@ -76,6 +77,7 @@ def measure(
         slices=_by(valid, lambda row: row.slice),
         benchmarks=_by(valid, lambda row: names.get(row.prompt_id, "")),
         instructions=instruction_metrics(valid),
+        bfcl=leaderboard_metrics(_by([row for row in valid if is_bfcl(row)], lambda row: row.slice)),
     )
 
 
@@ -95,6 +97,9 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     if evaluation.instructions is not None:
         for name in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose"):
             values[f"evaluation/{name}"] = getattr(evaluation.instructions, name)
+    if evaluation.bfcl is not None:
+        for name in ("simple", "non_live", "live", "irrelevance"):
+            values[f"evaluation/bfcl_{name}"] = getattr(evaluation.bfcl, name)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

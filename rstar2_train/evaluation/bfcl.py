@@ -1,0 +1,91 @@
+"""The figures of BFCL's leaderboard: accuracy per category, and its means for calls in one turn. Pure.
+
+`statistics.py` adds them to an evaluation record. The means are those of bfcl-eval's `generate_leaderboard_csv`: the
+non-live mean weights its four kinds equally, and the live mean weights its categories by their number of problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple, Protocol
+
+from rstar2_train.data.prepare.bfcl import KINDS
+from rstar2_train.evaluation.records import LeaderboardMetrics, SliceMetrics
+
+SIMPLE = ("simple_python", "simple_java", "simple_javascript")
+NON_LIVE = ("multiple", "parallel", "parallel_multiple")
+"""Categories of the non-live mean, next to the mean of `SIMPLE`."""
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+IRRELEVANCE = ("irrelevance", "live_irrelevance")
+
+
+class CategorySample(Protocol):
+    """The fields of a sample that name its category."""
+
+    @property
+    def prompt_id(self) -> str: ...
+    @property
+    def slice(self) -> str: ...
+
+
+class LeaderboardRow(NamedTuple):
+    """A row of the leaderboard's table."""
+
+    name: str
+    problems: int
+    accuracy: float | None
+    is_mean: bool
+    """Whether the row is a mean of categories."""
+
+
+def is_bfcl(sample: CategorySample) -> bool:
+    """Whether `rstar2 data prepare bfcl=...` wrote the problem of a sample: its id has its category."""
+    return sample.slice in KINDS and f"/bfcl-{sample.slice}_" in f"/{sample.prompt_id}"
+
+
+def leaderboard_metrics(categories: Mapping[str, SliceMetrics]) -> LeaderboardMetrics | None:
+    """Return the figures of the categories; None without categories. A mean without one of its categories is None."""
+    if not categories:
+        return None
+    simple = _mean(categories, SIMPLE)
+    kinds = _mean(categories, NON_LIVE)
+    live = [categories[name] for name in LIVE if name in categories]
+    problems = sum(category.problems for category in live)
+    return LeaderboardMetrics(
+        categories={name: categories[name] for name in KINDS if name in categories},
+        simple=simple,
+        non_live=None if simple is None or kinds is None else (simple + len(NON_LIVE) * kinds) / (1 + len(NON_LIVE)),
+        live=sum(each.pass_at_1 * each.problems for each in live) / problems if len(live) == len(LIVE) else None,
+        irrelevance=_mean(categories, IRRELEVANCE),
+    )
+
+
+def leaderboard_rows(metrics: LeaderboardMetrics) -> list[LeaderboardRow]:
+    """Return the rows of the table, each mean before its categories. A group without problems is omitted."""
+    groups = (
+        ("non-live", metrics.non_live, (*SIMPLE, *NON_LIVE)),
+        ("simple", metrics.simple, SIMPLE),
+        ("", None, SIMPLE),
+        ("", None, NON_LIVE),
+        ("live", metrics.live, LIVE),
+        ("", None, LIVE),
+        ("irrelevance, both", metrics.irrelevance, IRRELEVANCE),
+        ("", None, (*IRRELEVANCE, "live_relevance")),
+    )
+    rows: list[LeaderboardRow] = []
+    for mean, value, names in groups:
+        present = {name: metrics.categories[name] for name in names if name in metrics.categories}
+        if mean and present:
+            problems = sum(category.problems for category in present.values())
+            rows.append(LeaderboardRow(mean, problems, value, is_mean=True))
+        elif not mean:
+            rows += [
+                LeaderboardRow(name, each.problems, each.pass_at_1, is_mean=False) for name, each in present.items()
+            ]
+    return rows
+
+
+def _mean(categories: Mapping[str, SliceMetrics], names: Sequence[str]) -> float | None:
+    """Return the mean with equal weights; None if a category is missing."""
+    return fmean(categories[name].pass_at_1 for name in names) if all(name in categories for name in names) else None
