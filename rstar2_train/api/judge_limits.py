@@ -23,8 +23,8 @@ class JudgeLimits(ApiModel):
     """Address space in MiB."""
     output_bytes: Annotated[int, Field(ge=256, le=8 << 20)] = 65536
     """Bytes of stdout, and of stderr, that are kept; a call that writes more ends with output_limit."""
-    processes: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Processes and threads."""
+    processes: Annotated[int, Field(ge=1, le=1024)] = 48
+    """Processes and threads, in addition to the main thread."""
     file_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = 0
     """Bytes of files in /tmp/out that are returned; 0: none. Not for cells of a session."""
 

@@ -247,8 +247,8 @@ class JudgeLimitsSpec(ApiModel):
     """Address space, 32Mi to 1Ti; rounded down to whole MiB."""
     output: Quantity = "64Ki"
     """Kept bytes of stdout and of stderr, 256 to 8Mi; a call that writes more gets status output_limit."""
-    processes: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Processes and threads."""
+    processes: Annotated[int, Field(ge=1, le=1024)] = 48
+    """Processes and threads, in addition to the main thread."""
 
 
 class JudgeSpec(ApiModel):

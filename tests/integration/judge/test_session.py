@@ -72,7 +72,8 @@ async def test_session_with_all_its_processes_harms_no_other(client: JudgeClient
     threads = "import threading, time\nt = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(16)]\n"
     threads += "for one in t: one.start()\nprint(len(t))"
     async with client.session() as session, client.session() as other:
-        assert (await session.run(bomb)).stdout == "16\n"
+        limits = JudgeLimits(processes=16, wall_seconds=60)
+        assert (await session.run(bomb, limits=limits)).stdout == "16\n"
         assert (await other.run(threads)).stdout == "16\n"
         assert (await client.run(threads)).stdout == "16\n"
 

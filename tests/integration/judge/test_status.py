@@ -42,6 +42,13 @@ Run = Callable[..., CallResult]
         ("from sympy import symbols, factor\nx = symbols('x')\nfactor(x**2 - 1)", "", "(x - 1)*(x + 1)\n"),
         ("def f():\n    import sympy\n    return sympy.Rational(1, 3)\nprint(f())", "", "1/3\n"),
         ("import multiprocessing as m\nwith m.Pool(4) as p: print(p.map(abs, range(-3, 0)))", "", "[3, 2, 1]\n"),
+        ("import multiprocessing as m\nwith m.Pool(16) as p: print(p.map(abs, range(-1, 0)))", "", "[1]\n"),
+        (
+            "import concurrent.futures as f, time\nwith f.ThreadPoolExecutor(32) as p:\n"
+            "    print(len(list(p.map(time.sleep, [0.2] * 32))))",
+            "",
+            "32\n",
+        ),
         (
             "import threading, time\nt = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(16)]\n"
             "for one in t: one.start()\nprint(len(t))",

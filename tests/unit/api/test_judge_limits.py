@@ -14,7 +14,7 @@ def test_judge_limits_defaults_equal_the_wire_defaults() -> None:
         "wallSeconds": 4.0,
         "memoryMiB": 512,
         "outputBytes": 65536,
-        "processes": 16,
+        "processes": 48,
         "fileBytes": 0,
     }
 
