@@ -95,7 +95,7 @@ def installed_packages() -> dict[str, importlib.metadata.Distribution]:
     if missing:
         raise SetupError(
             f"RSTAR2_SANDBOX_PACKAGES: {', '.join(missing)} is neither an installed distribution nor the folder of a "
-            "package. Install it where the judge runs, or correct the name."
+            "package. Install it in the environment of the judge (uv pip install NAME), or correct the name."
         )
     return installed
 

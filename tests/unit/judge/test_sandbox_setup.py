@@ -8,7 +8,13 @@ import pytest
 
 from rstar2_train.judge.sandbox.local import LocalSandbox
 from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings, bundle_config
-from rstar2_train.judge.sandbox.rootfs import SetupError, name_full_disk, prepare_library, prepare_root
+from rstar2_train.judge.sandbox.rootfs import (
+    SetupError,
+    installed_packages,
+    name_full_disk,
+    prepare_library,
+    prepare_root,
+)
 from rstar2_train.judge.worker.provider import LocalSandboxProvider
 
 
@@ -40,6 +46,13 @@ def test_prepare_root_uses_the_root_of_the_image(tmp_path: Path, monkeypatch: py
     library.parent.mkdir(parents=True)
     library.touch()
     assert (prepare_root(), prepare_library()) == (tmp_path, library)
+
+
+def test_requested_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """RSTAR2_SANDBOX_PACKAGES installs nothing; the error has the command that does."""
+    monkeypatch.setenv("RSTAR2_SANDBOX_PACKAGES", f"no-such-package {tmp_path}")
+    with pytest.raises(SetupError, match=rf"no-such-package, {tmp_path} is neither .* \(uv pip install NAME\)"):
+        installed_packages()
 
 
 def test_local_provider_spreads_sandboxes_over_cores(tmp_path: Path) -> None:
