@@ -48,6 +48,8 @@ class WatchCache:
         """UID of a deleted object -> last resourceVersion that is ignored; oldest deletion first."""
         self._delivered: set[Key] | None = set()
         """Every delivered job, deleted ones included; None after the initial sync."""
+        self._snapshot: tuple[Key, ObservedJob] | None = None
+        """The last result of `observed`; None after a change. A round without writes reads it twice."""
 
     def jobs(self) -> list[Key]:
         """Return the keys of all jobs."""
@@ -55,6 +57,7 @@ class WatchCache:
 
     def record_job(self, body: Object, *, gone: bool) -> Key:
         """Record a job, or its deletion. Return its key."""
+        self._snapshot = None
         key = _key(body, body["metadata"]["name"])
         if self._delivered is not None:
             self._delivered.add(key)
@@ -74,6 +77,7 @@ class WatchCache:
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
+        self._snapshot = None
         key, name = _key(body, owner), body["metadata"]["name"]
         table: dict[Any, Record] = self._pods[key] if kind == "Pod" else self._children[key]
         entry = name if kind == "Pod" else (kind, name)
@@ -129,6 +133,7 @@ class WatchCache:
 
     def record_warning(self, event: Object) -> list[Key]:
         """Record a Warning event. Return the keys of the jobs that it may be about."""
+        self._snapshot = None
         about = event["involvedObject"]
         owner = self._owners.get(str(about.get("uid")))
         # An event may be delivered before its object. Then every job with a matching name gets it, and `diagnoses`
@@ -140,6 +145,7 @@ class WatchCache:
 
     def record_node(self, body: Object, *, gone: bool) -> list[Key]:
         """Record the trouble of a node, if it has any. Return the keys of the jobs that see a change."""
+        self._snapshot = None
         name, now = body["metadata"]["name"], None if gone else trouble(body)
         before = self._nodes.pop(name, None)
         if now is not None:
@@ -172,6 +178,7 @@ class WatchCache:
 
         Of a deleted node None: the deletions of its pods are delivered too.
         """
+        self._snapshot = None
         if kind == NODE:
             self._nodes = {name: node for name, node in self._nodes.items() if node[0] != uid}
             return None
@@ -197,7 +204,9 @@ class WatchCache:
         return None if cached is None else cached.body()
 
     def observed(self, key: Key) -> ObservedJob | None:
-        """Return the snapshot of one job; None if the job is deleted."""
+        """Return the snapshot of one job; None if the job is deleted. Do not change it: callers share it."""
+        if self._snapshot is not None and self._snapshot[0] == key:
+            return self._snapshot[1]
         cached = self._jobs.get(key)
         if cached is None:
             return None
@@ -207,7 +216,7 @@ class WatchCache:
         pods = tuple(rest[: len(pod_records)])
         children = dict(zip(child_records, rest[len(pod_records) :], strict=True))
         nodes = {pod["spec"].get("nodeName", "") for pod in pods}
-        return ObservedJob(
+        observed = ObservedJob(
             job=job,
             children={entry: child for entry, child in children.items() if belongs(child, job)},
             pods=pods,
@@ -215,6 +224,8 @@ class WatchCache:
             warnings=tuple(self._warnings.get(key, ())),
             disrupted=frozenset(self._disrupted.get(key, ())),
         )
+        self._snapshot = key, observed
+        return observed
 
     def _candidates(self, namespace: str, name: str) -> list[Key]:
         """The jobs that may have an object of that name: those whose name is followed by a dash in it."""

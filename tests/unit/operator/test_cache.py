@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rstar2_operator import names
@@ -138,12 +139,31 @@ def test_cache_keeps_a_pod_without_its_template() -> None:
     assert "annotations" not in cached["metadata"] and cached["metadata"]["labels"]
 
 
-def test_cache_snapshot_is_not_shared() -> None:
-    """A change of a snapshot does not reach the cache."""
+def test_cache_snapshot_is_read_once_per_change() -> None:
+    """Without a change the snapshot is the same object; a change of each kind is in the next one."""
     cache = WatchCache()
     cache.record_job(job(1, phase="Running"), gone=False)
-    snapshot(cache).job["status"]["phase"] = "Failed"
-    assert snapshot(cache).status == {"phase": "Running"}
+    cache.record_job(job(2, name="other"), gone=False)
+    pod = child(3, "pod-1", name="demo-rollout-0") | {"kind": "Pod", "spec": {"nodeName": "node-1"}}
+    sign = {"metricsexporter.amd.com.gpu.3.state": "unhealthy"}
+    faulty = {"metadata": {"name": "node-1", "uid": "n1", "labels": sign}, "spec": {}}
+    event = {"involvedObject": {"namespace": "team", "name": "demo-rollout-0", "uid": "pod-1"}}
+    changes: list[Callable[[], object]] = [
+        lambda: cache.record_job(job(4, phase="Failed"), gone=False),
+        lambda: cache.record_child("Pod", pod, gone=False),
+        lambda: cache.record_node(faulty, gone=False),
+        lambda: cache.record_warning(event),
+        lambda: cache.drop("Node", "n1"),
+        lambda: cache.drop("Pod", "pod-1"),
+        lambda: cache.record_deletion("AgenticRLJob", job(4)),
+    ]
+    for change in changes:
+        before = snapshot(cache)
+        assert snapshot(cache) is before
+        change()
+        assert cache.observed(KEY) != before
+    cache.record_job(job(5, "job-2", phase="Pending"), gone=False)
+    assert snapshot(cache).status == {"phase": "Pending"} and cache.observed(("team", "other")) != snapshot(cache)
 
 
 def test_cache_change_of_unread_fields_wakes_no_job() -> None:
