@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rstar2_operator import desired
+from rstar2_operator.cache import Key
 from rstar2_operator.decide.plan import Plan, StageAttempt
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.settings import OperatorSettings
@@ -25,11 +26,13 @@ def job(**spec: Any) -> dict[str, Any]:
     return body
 
 
-def bodies(state: DesiredState, body: dict[str, Any], plan: Plan = PLAN, *, has_secret: bool = True) -> list[Any]:
+def bodies(
+    state: DesiredState, body: dict[str, Any], plan: Plan = PLAN, *, has_secret: bool = True, key: Key = KEY
+) -> list[Any]:
     """Return the objects of a plan, as a reconciliation computes them."""
-    context, errors = state.context(KEY, body)
+    context, errors = state.context(key, body)
     assert context is not None, errors
-    return state.bodies(KEY, body, context, plan, has_secret=has_secret)
+    return state.bodies(key, body, context, plan, has_secret=has_secret)
 
 
 def test_desired_explanation_keeps_the_objects() -> None:
@@ -57,16 +60,17 @@ def test_desired_each_input_changes_the_objects() -> None:
     assert context is None and "spec.queueName is 'team'" in errors
 
 
-def test_desired_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The objects of the job that was reconciled first are dropped, and computed again; its spec stays validated."""
+def test_desired_other_jobs_keep_spec_and_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After rounds of other jobs, a spec is not validated again, and its objects are decoded, not built."""
     monkeypatch.setattr(desired, "KEPT_JOBS", 2)
-    state, body = DesiredState(OperatorSettings()), job()
+    state, body = DesiredState(OperatorSettings(mlflow_uri="http://mlflow.example.org")), job()
     first = bodies(state, body)
     context, _ = state.context(KEY, body)
-    assert context is not None and bodies(state, body) is first
     for name in ("a", "b"):
-        assert state.context(("lab", name), body)[0] is not None
-        state.bodies(("lab", name), body, context, PLAN, has_secret=True)
+        assert bodies(state, body, key=("lab", name)) == first
+    for function in ("check", "build_context", "objects"):
+        monkeypatch.delattr(desired, function)
     again = bodies(state, body)
     assert again is not first and again == first
-    assert state.context(KEY, body)[0] is context
+    assert state.context(KEY, body)[0] == context is not None
+    assert bodies(state, body) is again
