@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rstar2_operator import names
 from rstar2_operator.cache import WatchCache
 from rstar2_operator.observed import ObservedJob
@@ -80,6 +82,22 @@ def test_cache_late_deletion_leaves_the_new_object() -> None:
     observed = snapshot(cache)
     assert observed.job["metadata"]["uid"] == "job-2"
     assert [each["metadata"]["uid"] for each in observed.children.values()] == ["child-2"]
+
+
+@pytest.mark.parametrize("last", ["AgenticRLJob", "ConfigMap", "Pod"])
+def test_cache_keeps_nothing_of_a_deleted_job(last: str) -> None:
+    """After the deletion of a job and its objects, in any order, only the UIDs of deleted objects are kept."""
+    cache, other = WatchCache(), WatchCache()
+    bodies = {"AgenticRLJob": job(1), "ConfigMap": child(2), "Pod": child(3, "pod-1", name="demo-g0-1-0")}
+    for kind, body in bodies.items():
+        cache.record_job(body, gone=False) if kind == "AgenticRLJob" else cache.record_child(kind, body, gone=False)
+    for kind in sorted(bodies, key=last.__eq__):
+        cache.drop(kind, bodies[kind]["metadata"]["uid"])
+    cache.record_job(job(4), gone=True)
+    cache.record_write("AgenticRLJob", job(5))
+    cache.end_initial_sync(), other.end_initial_sync()
+    kept = {name: value for name, value in vars(cache).items() if name not in ("_deleted", "_snapshot")}
+    assert kept == {name: vars(other)[name] for name in kept}
 
 
 def test_cache_children_of_another_job_uid_are_excluded() -> None:
