@@ -196,3 +196,88 @@ def _around(rng: random.Random) -> Pairs:
         rf"{value}\text{{ or }}{value + 1}\text{{ only}}",
     ]
     return Pairs(str(value), same, other)
+
+
+@answer_class("letters in an order")
+def _ordered(rng: random.Random) -> Pairs:
+    a, b, c, d = rng.sample("ABCDEFGH", 4)
+    value = rng.randint(5, 170)
+    gold, same, other = rng.choice(
+        [
+            (
+                rf"\angle {a}{b}{c} = {value}^\circ",
+                [rf"\angle {c}{b}{a} = {value}^\circ", rf"{value}^\circ", rf"\angle {b} = {value}^\circ"],
+                [
+                    rf"\angle {b}{a}{c} = {value}^\circ",
+                    rf"\angle {a}{c}{b}={value}^\circ",
+                    rf"\angle {a}{b}{c}=1^\circ",
+                ],
+            ),
+            (
+                rf"{a}^{{-1}}{b}{a}",
+                [
+                    rf"{a}^{{-1}} {b} {a}",
+                    rf"\mathbf{{{a}}}^{{-1}}\mathbf{{{b}}}\mathbf{{{a}}}",
+                    rf"{a}^{{-1}}\,{b}\,{a}",
+                ],
+                [b, rf"{a}{b}{a}^{{-1}}", rf"{a}^{{-1}}{a}{b}", rf"{a}^{{-1}}{d}{a}"],
+            ),
+            (
+                rf"({a}{b})^{{-1}}",
+                [rf"{b}^{{-1}}{a}^{{-1}}", rf"{d}={b}^{{-1}} {a}^{{-1}}", rf"({a} {b})^{{-1}}"],
+                [rf"{a}^{{-1}}{b}^{{-1}}", rf"({b}{a})^{{-1}}", rf"{a}{b}", rf"({a}{b})^T"],
+            ),
+            (
+                rf"{value}\vec{{u}}\times\vec{{v}}",
+                [
+                    rf"{value}\mathbf{{u}}\times\mathbf{{v}}",
+                    rf"{value}\,\vec u \times \vec v",
+                    rf"\frac{{{2 * value}}}{{2}}\vec u\times\vec v",
+                ],
+                [rf"{value}\vec{{v}}\times\vec{{u}}", rf"{value}\vec u\cdot\vec v", rf"{value + 1}\vec u\times\vec v"],
+            ),
+        ]
+    )
+    return Pairs(gold, same, other)
+
+
+@answer_class("root of quantities")
+def _quantities(rng: random.Random) -> Pairs:
+    a, b, c = rng.sample("RmkELv", 3)
+    n = rng.randint(2, 9)
+    same = [
+        rf"\sqrt{{\frac{{{n}{a}^2{b}}}{{{c}}}}}",
+        rf"\frac{{{a}\sqrt{{{n}{b}{c}}}}}{{{c}}}",
+        rf"{a}\left(\frac{{{n}{b}}}{{{c}}}\right)^{{1/2}}",
+        rf"\sqrt{{{n}}}{a}\sqrt{{\frac{{{b}}}{{{c}}}}}",
+    ]
+    other = [
+        rf"\sqrt{{\frac{{{n}{a}{b}}}{{{c}}}}}",
+        rf"{a}\sqrt{{\frac{{{n}{c}}}{{{b}}}}}",
+        rf"-{a}\sqrt{{\frac{{{n}{b}}}{{{c}}}}}",
+        rf"\sqrt{{\frac{{{n + 1}{a}^2{b}}}{{{c}}}}}",
+        rf"{n}{a}\sqrt{{\frac{{{b}}}{{{c}}}}}",
+    ]
+    return Pairs(rf"{a}\sqrt{{\frac{{{n}{b}}}{{{c}}}}}", same, other)
+
+
+@answer_class("choices without separators")
+def _run(rng: random.Random) -> Pairs:
+    *chosen, spare = sorted(rng.sample("ABCDEF", rng.randint(3, 5)))
+    run = "".join(chosen)
+    same = [
+        ", ".join(chosen),
+        ",".join(chosen),
+        rf"\text{{{', '.join(chosen)}}}",
+        ", ".join(f"({letter})" for letter in chosen),
+        "".join(f"({letter})" for letter in chosen),
+        rf"\{{{', '.join(chosen)}\}}",
+    ]
+    other = [
+        run + spare,
+        ", ".join([*chosen, spare]),
+        ", ".join(chosen[:-1]),
+        chosen[0],
+        ", ".join([*chosen[1:], spare]),
+    ]
+    return Pairs(run, same, other)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 
+from rstar2_train.rewards.chinese import circled, in_latex
 from rstar2_train.rewards.normalize import plain_latex
+from rstar2_train.rewards.ordered_names import with_names
 from rstar2_train.rewards.units import FONT
 from rstar2_train.rewards.words import spoken_number
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_OPTION = re.compile(r"(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?\(?([A-J])\)?", re.IGNORECASE)
 _CHOICES = re.compile(r"(?:[A-H]|[IVX]{1,4})(?:(?:, and |, | and )(?:[A-H]|[IVX]{1,4}))+")
 _NUMERALS = frozenset("I II III IV V VI VII VIII IX X".split())  # noqa: SIM905
 _COUNTED = re.compile(r"([a-z]+(?:[ -][a-z]+)*) ([a-z]{3,})", re.IGNORECASE)
@@ -39,7 +42,7 @@ _BOUND_NAMES = "kjpqruvwz"
 
 def in_one_form(answer: str, gold: str) -> tuple[str, str]:
     """Return both answers, rewritten where the form of one of them shows the meaning of the other."""
-    for rewrite in (_times, _choices, _nouns, _indices):
+    for rewrite in (in_latex, circled, with_names, _times, _option, _choices, _nouns, _indices):
         answer, gold = rewrite(answer, gold)
     return answer, gold
 
@@ -47,6 +50,12 @@ def in_one_form(answer: str, gold: str) -> tuple[str, str]:
 def _plain(text: str) -> str:
     """Return a text without fonts and braces."""
     return " ".join(re.sub(FONT + r"(?=\{)|[{}$*\"]", " ", plain_latex(text)).split()).strip(" .,")
+
+
+def _option(answer: str, gold: str) -> tuple[str, str]:
+    """Return `A` for `Option A` if the gold answer is the letter alone."""
+    option = _OPTION.fullmatch(_plain(answer)) if re.fullmatch("[A-J]", gold.strip()) else None
+    return (option[1].upper(), gold) if option else (answer, gold)
 
 
 def _times(answer: str, gold: str) -> tuple[str, str]:
@@ -68,24 +77,35 @@ def _twelve_hours(clock: re.Match[str]) -> str | None:
 
 def _choices(answer: str, gold: str) -> tuple[str, str]:
     """Return the gold answer twice if both list the same choices."""
-    theirs = _listed(gold)
+    run = _run(gold)
+    theirs = _listed(gold) or (run if run == sorted(set(run)) else [])
     if not theirs:
         return answer, gold
-    run = _plain(answer)
-    ours = _listed(answer) or (list(run) if re.fullmatch("[A-H]{2,8}", run) else [])
+    ours = _listed(answer) or (_run(answer) if _listed(gold) else [])
     joined = " and " in _plain(gold)  # without `and` the list may be an order
     return (gold, gold) if ours == theirs or (joined and sorted(ours) == sorted(theirs)) else (answer, gold)
 
 
+def _run(text: str) -> list[str]:
+    """Return the letters of choices without separators, such as `ACD`; empty for other texts."""
+    run = _plain(text)
+    return list(run) if re.fullmatch("[A-H]{2,8}", run) else []
+
+
 def _listed(text: str) -> list[str]:
     """Return the choices that a text lists, such as `I and III`; empty for other texts."""
-    plain = re.sub(r"\s*\\?&\s*|\s*,\s*and\s+", " and ", re.sub(r"\s*,\s*", ", ", re.sub(r"[()]", "", _plain(text))))
+    plain = re.sub(r"\s*\\?&\s*|\s*,\s*and\s+", " and ", re.sub(r"\s*[,、]\s*", ", ", _brackets(text)))
     plain = re.sub(r"^(?:both|statements?|choices|options)\s|\sonly$", "", plain, flags=re.IGNORECASE)
     if not _CHOICES.fullmatch(plain):
         return []
     choices = re.split(r", and |, | and ", plain)
     letters = all(len(choice) == 1 and choice in "ABCDEFGH" for choice in choices)
     return choices if (letters or set(choices) <= _NUMERALS) and len(set(choices)) == len(choices) else []
+
+
+def _brackets(text: str) -> str:
+    """Return a text without brackets and with a comma between `(A)` and `(C)`."""
+    return re.sub(r"[()\\]", "", re.sub(r"\)\s*\(", ", ", _plain(text))).strip()
 
 
 def _nouns(answer: str, gold: str) -> tuple[str, str]:

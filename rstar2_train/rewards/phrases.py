@@ -16,8 +16,10 @@ def _text(phrase: str) -> str:
 
 _ANSWER = r"(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is:?|:)"
 _CHANGE = r"(?:[Aa]n? )?(?:(?:in|de)creas(?:e|es|ed|ing)|gain|profit|loss|discount|reduction)(?: of| by)"
-_LIMIT = r"(?:[Tt]he (?:series|sequence|integral|limit) |[Ii]t )?(?:(?:diverges|tends|goes) to|approaches)"
+_LIMIT = r"(?:[Tt]he (?:series|sequence|integral|limit) |[Ii]t )?(?:(?:(?:con|di)verges|tends|goes) to|approaches)"
 _CHANGED = r"(?:in|de)crease|gain|profit|loss|discount|reduction|more|less|higher|lower"
+_EXTREMUM = r"(?:[Tt]he )?(?:[Ll]ocal |[Gg]lobal |[Aa]bsolute )?(?:[Mm]ax|[Mm]in)imum(?: value)?(?: is| of| at)?:?"
+_MULTIPLICITY = r"\((?:double|triple|repeated)(?: root)?\)|\(multiplicity \d\)"
 _REMAINDER = r"(?:with )?(?:a )?(?:R|r|[Rr]em(?:ainder)?\.?)(?: of)?"
 
 REWRITES = [
@@ -28,6 +30,8 @@ REWRITES = [
     (rf"(?<=[\d}})\s]){_text('[Oo]nly')}$", ""),
     (rf"^{_text('[Oo]nly')}(?=\S)", ""),
     (rf"^{_text('(?:[Nn]egative|[Mm]inus)')}(?=[\d.]|\\(?:frac|sqrt|pi|infty)(?![a-zA-Z]))", "-"),
+    (rf"^{_text(f'[Ee]xactly|{_EXTREMUM}')}(?=[-\d\\]|[a-z]\s*=)", ""),
+    (rf"\s*(?:{FONT}\{{\s*(?:{_MULTIPLICITY})\s*\}}|{_MULTIPLICITY})", ""),
     (rf"^{_text(_CHANGE)}(?=[\d\\$])", ""),
     (rf"(?<=%){_text(_CHANGED)}$", ""),
     (rf"^{_text(_LIMIT)}(?=[-+\d\\]|infinity)", ""),

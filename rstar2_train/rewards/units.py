@@ -195,28 +195,6 @@ _NO_UNIT = re.compile(
     r"|(?:up|down|for|back)wards?|to the (?:left|right)|absorbed|released|of\s.*)\b"
 )
 """Words next to a unit: `years old`, `liters of water`, `km/h north`."""
-_OPPOSITES = [
-    re.compile(rf"(?<![\\a-z])(?:({first})|({second}))(?![a-z])", re.IGNORECASE)
-    for first, second in (
-        ("north", "south"),
-        ("east", "west"),
-        ("up(?:wards?)?", "down(?:wards?)?"),
-        ("left(?:wards?)?", "right(?:wards?)?"),
-        ("forwards?", "backwards?"),
-        ("clockwise", "(?:counter|anti)-?clockwise"),
-        ("increas(?:e|ed|ing)", "decreas(?:e|ed|ing)"),
-        ("gain(?:ed)?|profit", "loss|lost"),
-        ("absorbed", "released"),
-        ("AD|CE", "BCE?"),
-        ("above", "below"),
-        ("before", "after"),
-        ("earlier", "later"),
-        ("more|greater", "less|fewer"),
-        ("into the page", "out of the page"),
-        ("inwards?", "outwards?"),
-    )
-]
-"""Words of which one contradicts the other."""
 _SAME = ({"C", "celsius"}, {"F", "fahrenheit"}, {"degree", "celsius"}, {"degree", "fahrenheit"}, {"Hz", "/s"})
 """Two canonical names of one unit. A temperature is also written with `C`, or with degrees alone."""
 _POWERS = {"s": 2, "c": 3}
@@ -274,15 +252,6 @@ def in_one_unit(value: str, units: str, unit: str) -> str | None:
 def is_same_unit(first: str, second: str) -> bool:
     r"""Return whether two canonical units are one unit: `/s` and `Hz`, `98.6 F` and `98.6^\circ F`."""
     return first == second or {first, second} in _SAME
-
-
-def are_opposed(answer: str, gold: str) -> bool:
-    """Return whether one text has a word and the other one only its opposite: `20% increase`, `20% decrease`."""
-    for opposites in _OPPOSITES:
-        ours, theirs = ({bool(first) for first, _ in opposites.findall(text)} for text in (answer, gold))
-        if len(ours) == len(theirs) == 1 and ours != theirs:
-            return True
-    return False
 
 
 def _unit_of_name(name: str) -> str:

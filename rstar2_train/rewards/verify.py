@@ -13,11 +13,13 @@ import re
 from typing import NamedTuple, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
+from rstar2_train.rewards.contradictions import contradict
 from rstar2_train.rewards.equality_program import NO_PACKAGE, program
 from rstar2_train.rewards.extract import extract_answer
 from rstar2_train.rewards.normalize import NormalizedAnswer, normalized_pair
+from rstar2_train.rewards.ordered_names import matrix_product
 from rstar2_train.rewards.paired_forms import in_one_form
-from rstar2_train.rewards.units import FONT, are_opposed, is_same_unit
+from rstar2_train.rewards.units import FONT, is_same_unit
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.rewards.words import (
     has_other_words,
@@ -106,12 +108,15 @@ def compare(answer: str, gold: str) -> Verdict | None:
         return "wrong"
     if len(answer) > len(gold) + _MAX_EXTRA_CHARACTERS:
         return "wrong"
-    if are_opposed(answer, gold):
+    if contradict(answer, gold):
         return "wrong"
     answer, gold = _plain_pair(answer, gold)
     if answer == gold or (_text(answer) or answer) == (_text(gold) or gold):
         return "correct"
     ours, theirs = normalized_pair(answer, gold)
+    products = matrix_product(ours.value), matrix_product(theirs.value)
+    if products[0] and products[1] and "^" in products[1]:
+        return "correct" if products[0] == products[1] else "wrong"
     if is_word_answer(gold):
         return "correct" if normalize_words(answer) == normalize_words(gold) else "wrong"
     if ours.base or theirs.base:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 
+from rstar2_train.rewards.chinese import HAN
 from rstar2_train.rewards.normalize import plain_latex
 from rstar2_train.rewards.units import FONT
 
 _NO_SOLUTION = (
-    "none;empty set;the empty set;no solution;no solutions;no real solution;no real solutions;there are no solutions;"
+    "none;there are none;no such n;no such x;no such number;no such integer;"
+    "empty set;the empty set;no solution;no solutions;no real solution;no real solutions;there are no solutions;"
     "there is no solution;has no solution;no such values;no roots;no real roots;no solution exists;no solutions exist"
 )
 _UNDEFINED = "undefined;not defined;is undefined;does not exist;dne;limit does not exist;the limit does not exist"
@@ -193,6 +195,7 @@ def without_heading(answer: str, gold: str) -> tuple[str, str]:
 def normalize_words(text: str) -> str:
     """Return an answer's words in lower case: `c` for `\\text{(C)}` and `Choice C`, `evelyn` for `\\text{Evelyn.}`."""
     plain = re.sub(FONT + r"(?=\{)|[{}$*\"]", "", plain_latex(text)).casefold()
+    plain = re.sub(rf"(?<={HAN})[、,]\s*(?={HAN})", "", plain)
     plain = re.sub(r",?\s+and\s+|\s*,\s*", ", ", " ".join(plain.split())).strip(".,:;() ")
     plain = re.sub(r"^(?:an?|the)\s(?=[a-z]{3})|(?<=\w)\sonly$", "", plain)
     return re.sub(r"^(?:the\s)?(?:correct\s)?(?:choice|option|answer)(?:\sis)?\s*:?\s*\(?(?=[a-z]$)", "", plain)
@@ -202,7 +205,10 @@ def is_word_answer(gold: str) -> bool:
     """Return whether a gold answer is words, which are compared as words: letters in `\\text{}`, or a bare word."""
     bare = re.fullmatch(r"(?:[A-Za-z]{4,}|[A-Z][a-z]{2,}|(?i:yes|no))(?: [A-Za-z]{2,})*", gold.strip())
     choice = re.fullmatch(r"\([A-J]\)", gold.strip())
-    return bool(bare or choice or re.fullmatch(FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip()))
+    chinese = re.fullmatch(rf"{HAN}(?:{HAN}|[、,])*", plain_latex(gold))
+    return bool(
+        bare or choice or chinese or re.fullmatch(FONT + r"\{[^{}\d\\^_=+<>]*[A-Za-z][^{}\d\\^_=+<>]*\}", gold.strip())
+    )
 
 
 def has_other_words(value: str, other: str) -> bool:

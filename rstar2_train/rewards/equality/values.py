@@ -23,6 +23,8 @@ DIGITS = 120
 MAX_DIGITS = 4000
 """Digits above which a comparison is undecided."""
 _MAX_SCALE = 1e6
+_VARIABLES = frozenset("xyztn")
+"""Letters that may have any sign."""
 _STEPS = 199
 """Integers at which expressions with steps are compared, plus one; a prime number."""
 
@@ -122,12 +124,27 @@ def _equal_at_points(first: Node, second: Node) -> bool:
         agree = _agree(first, second, point, scale)
         if agree is None and complex_:
             agree = False
+        if agree is False and point >= FIRST_NEGATIVE and compared and _are_roots_of_quantities(first, second, letters):
+            continue
         if agree is False:
             return _equal_at_integers(first, second, letters)
         compared += agree is True
     if undefined and not compared:
         return _equal_at_integers(first, second, letters)
     return compared >= min(2, POINTS if letters else 1) and _same_steps(first, second, letters)
+
+
+def _are_roots_of_quantities(first: Node, second: Node, letters: set[str]) -> bool:
+    r"""Return whether both have a root and only letters of quantities, which are positive: `\\sqrt{gR^2/h}`."""
+    return (
+        all(any(_is_root(node) for node in nodes(side)) for side in (first, second))
+        and not letters & _VARIABLES
+        and not any(node == Node("call", node.parts, "abs") for node in (*nodes(first), *nodes(second)))
+    )
+
+
+def _is_root(node: Node) -> bool:
+    return node.kind == "root" or (node.kind == "pow" and node.parts[1].kind == "div")
 
 
 def _same_steps(first: Node, second: Node, letters: set[str]) -> bool:

@@ -130,7 +130,7 @@ def test_score_decides_without_the_parser(text: str, gold: str, verdict: str | N
         ("twenty, five", "25", None),
         ("minus one", "-1", "correct"),
         ("all odd n", r"n\text{ is odd}", "correct"),
-        ("n is even", r"n\text{ is odd}", None),
+        ("n is even", r"n\text{ is odd}", "wrong"),
         (r"\text{n is odd and k is even}", r"\text{n is even and k is odd}", "wrong"),
         ("all odd n > 3", r"\text{all odd }n", None),
         (r"\text{14 March}", "March 14", "correct"),
