@@ -1,4 +1,4 @@
-"""`rstar2 eval` with a real engine and judge: a kill and a second run; a benchmark of instructions."""
+"""`rstar2 eval` with a real engine and judge: a kill and a second run; benchmarks of instructions and of calls."""
 
 import asyncio
 import copy
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rstar2_train.data import task_templates
 from rstar2_train.data.prepare.layouts import LAYOUTS
 from rstar2_train.data.prepare.pipeline import DatasetSource, prepare
 from rstar2_train.evaluation.benchmarks import SEED_NAME
@@ -84,6 +85,13 @@ KNOWN_PROMPT = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Adds the system message that the model was trained with; it does not know the job's own prompts."""
+FIXED_SYSTEM = (
+    "<|im_start|>system\n" + SYSTEM + "<|im_end|>\n"
+    "{% for message in messages if message.role != 'system' %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Replaces the system message, which has the functions of a row, by the one that the model was trained with."""
 
 
 @pytest.fixture
@@ -223,6 +231,40 @@ async def test_eval_ifeval_prompts_as_is_and_scores_instructions(
     assert f"Resuming: {2 * SAMPLES} of {2 * SAMPLES} samples already done" in printed
     again = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
     assert again.problems == result.problems
+
+
+async def test_eval_bfcl_reports_categories(engine: Engine, models: Models, tmp_path: Path) -> None:
+    """Calls of the first turn are scored by the template's checker. One of the three calls is malformed."""
+    async with EnginePool([engine.url], token=engine.token) as pool:
+        await pool.update_weights(models.memorising, "known/calls")
+    task_templates.write_template("calls", tmp_path / "calls")
+    (tmp_path / "fixed.jinja").write_text(FIXED_SYSTEM)
+    parameters = {"type": "dict", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    function = {"name": "execute_python_code_with_standard_io", "description": "Runs.", "parameters": parameters}
+    (tmp_path / "possible_answer").mkdir()
+    files = []
+    for category in ("simple_python", "live_relevance", "live_irrelevance"):
+        file, id = tmp_path / f"BFCL_v4_{category}.json", f"{category}_0"
+        item = {"id": id, "question": [[{"role": "user", "content": QUESTION}]], "function": [function]}
+        file.write_text(json.dumps(item) + "\n")
+        truth = {"id": id, "ground_truth": [{function["name"]: {"code": ["print(12+30)"]}}]}
+        (tmp_path / "possible_answer" / file.name).write_text(json.dumps(truth) + "\n")
+        files.append(file)
+    prepared = prepare([DatasetSource(LAYOUTS["bfcl"], tuple(files))], out=tmp_path / "data")
+    prepared.file.rename(tmp_path / "bfcl.jsonl")
+    job = copy.deepcopy(MANIFEST)
+    job["spec"]["model"] = {"source": "unused", "promptPrefix": "", "chatTemplate": "fixed.jinja"}
+    job["spec"]["rewards"] = [{"name": "calls", "type": "Program", "source": "calls/checker.py", "wallSeconds": 30}]
+    job["spec"]["stages"][0]["evaluate"] |= {"samples": 1}
+    (tmp_path / "sums.yaml").write_text(json.dumps(job))
+
+    printed = await finish(await evaluate(engine, engine.url, tmp_path, "--max-turns", "1", benchmark="bfcl.jsonl"))
+    assert "BFCL: calls in one turn" in printed
+    result = EvaluationResult.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    assert result.overall.bfcl is not None and result.overall.excluded == 0
+    accuracy = {name: each.pass_at_1 for name, each in result.overall.bfcl.categories.items()}
+    assert accuracy == {"simple_python": 0.0, "live_irrelevance": 0.0, "live_relevance": 1.0}
+    assert "<h2>BFCL</h2>" in (tmp_path / "out" / "evaluation.html").read_text()
 
 
 def assert_tracked(uri: str) -> None:
