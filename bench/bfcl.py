@@ -176,6 +176,7 @@ def compare(items: list[dict[str, Any]]) -> dict[str, Any]:
     totals = {key: sum(counts[key] for counts in categories.values()) for key in keys}
     return {
         "package": PACKAGE,
+        "command": "python -m bench.bfcl",
         "commit": describe_commit(),
         **totals,
         "different": different[:20],
