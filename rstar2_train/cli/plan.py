@@ -12,7 +12,11 @@ from rstar2_train.cli.common import Subparsers, add_command, fail, table_console
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rstar2_train.api.job import AgenticRLJob
     from rstar2_train.forecast.job_plan import JobPlan
+    from rstar2_train.forecast.shared_device import SharedDevice
+    from rstar2_train.planning.hardware_profile import HardwareProfile
+    from rstar2_train.planning.model_shape import ModelShape
 
 NAME = "plan"
 DESCRIPTION = """Print the memory of trainer and engines, the time of a step and its parts, traffic, judge and storage
@@ -24,6 +28,7 @@ EPILOG = """examples:
   rstar2 plan examples/qwen3-14b.yaml                     on the default devices of spec.accelerator.vendor
   rstar2 plan examples/qwen3-14b.yaml --hardware h200     on other devices
   rstar2 plan examples/qwen3-14b.yaml --explain           with the arithmetic of each figure
+  rstar2 plan job.yaml --gpus 1                           on one machine, whose only GPU is shared
   rstar2 plan job.yaml --model /models/my-model -o json   a model of your own, for scripts
   rstar2 plan examples/tiny.yaml --measure .rstar2/tiny   after a run, with the measured speed of this machine
 
@@ -42,6 +47,12 @@ def add_arguments(commands: Subparsers) -> None:
         metavar="STATE",
         help="state folder of a run of this manifest, such as .rstar2/tiny: fit the hardware profile to its first RL "
         "stage, take the lengths of all stages from it, and print the measured step next to the plan",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="plan for one machine with N GPUs, as `rstar2 run` divides them; trainer and engine may share one GPU",
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the fitted profile, for --hardware FILE")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(default: %(default)s)")
@@ -78,13 +89,14 @@ def main(args: argparse.Namespace) -> int:
 def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str, folder: Path | None = None) -> int:
     """Print the plan of a manifest; return the exit code.
 
-    `args`: those of `add_plan_options`, `output`, and for a file `measure` and `save`; `name`: of the manifest in
-    messages; `folder`: that relative paths of the manifest start from.
+    `args`: those of `add_plan_options`, `output`, and for a file `measure`, `save` and `gpus`; `name`: of the manifest
+    in messages; `folder`: that relative paths of the manifest start from.
     """
     from rstar2_train.api.state_dir import JobState
     from rstar2_train.api.validation import check
     from rstar2_train.forecast.job_plan import plan_job
     from rstar2_train.forecast.measured import NoFigures, fit_profile, read_figures, read_sft_figures
+    from rstar2_train.launch.local.devices import DevicesError
     from rstar2_train.planning.hardware_profile import DEFAULT_PROFILES, ProfileError, load_profile
     from rstar2_train.planning.model_shape import UnknownModel, read_shape
 
@@ -108,8 +120,9 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
             inputs |= {stage: each.inputs for stage, each in figures.items()}
             if args.save is not None:
                 args.save.write_text(profile.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
-        plan = plan_job(job, shape, profile, mean_tokens=args.mean_tokens, measured=inputs)
-    except (ProfileError, UnknownModel, NoFigures) as error:
+        shared = None if folder is None or args.gpus is None else _shared_device(job, shape, profile, gpus=args.gpus)
+        plan = plan_job(job, shape, profile, mean_tokens=args.mean_tokens, measured=inputs, shared=shared)
+    except (ProfileError, UnknownModel, NoFigures, DevicesError) as error:
         return fail(NAME, str(error))
     except OSError as error:
         return fail(NAME, f"{error.filename}: {error.strerror}")
@@ -118,6 +131,23 @@ def print_plan(manifest: dict[str, Any], args: argparse.Namespace, *, name: str,
     else:
         show(plan, table_console(), explain=args.explain)
     return 0 if plan.fits else 1
+
+
+def _shared_device(job: AgenticRLJob, shape: ModelShape, profile: HardwareProfile, *, gpus: int) -> SharedDevice | None:
+    """Return how trainer and engine share the only GPU of a machine; None if each has GPUs of its own.
+
+    Raises DevicesError if the machine has too few GPUs.
+    """
+    from rstar2_train.forecast.shared_device import SharedDevice
+    from rstar2_train.launch.local.devices import Device, DevicesError, assign
+
+    if job.spec.accelerator.vendor == "None":
+        raise DevicesError("--gpus: spec.accelerator.vendor is None, so the job uses no GPU")
+    devices = [Device(str(number), memory_bytes=profile.memory_bytes) for number in range(gpus)]
+    assigned = assign(job, devices, shape=shape)
+    if assigned.trainer_share is None or assigned.engine_share is None:
+        return None
+    return SharedDevice(assigned.by_turns, assigned.trainer_share, assigned.engine_share)
 
 
 def show(plan: JobPlan, console: Console, *, explain: bool) -> None:

@@ -16,5 +16,6 @@ Modules:
 - `step_time`     seconds of an update, of the transfer of weights and of a checkpoint
 - `rollout_time`  seconds of the rollouts, by the simulator with the scheduler of the rollouts
 - `split`         the best division of a job's GPUs between trainer and engines
+- `shared_device` one device for trainer and engine: memory, host copies, and the cost of their turns
 - `row`           one figure with its unit and its arithmetic
 """

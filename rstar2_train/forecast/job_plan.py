@@ -11,6 +11,7 @@ from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.forecast.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
 from rstar2_train.forecast.row import Row, duration
+from rstar2_train.forecast.shared_device import HOST_LINK, SharedDevice
 from rstar2_train.forecast.split import engine_gpus, total_gpus
 from rstar2_train.forecast.stage_rows import CALL_PEAK, SFT_TOKENS, TRAJECTORY_BYTES, stage_rows
 from rstar2_train.forecast.step_time import DELTA_SHARE, checkpoint_bytes
@@ -67,6 +68,7 @@ def plan_job(
     *,
     mean_tokens: float | None = None,
     measured: Mapping[str, StageInputs] | None = None,
+    shared: SharedDevice | None = None,
 ) -> JobPlan:
     """Return the plan of a job on a hardware profile.
 
@@ -76,23 +78,25 @@ def plan_job(
         profile: its hardware (`planning.hardware_profile.load_profile`).
         mean_tokens: mean of the tokens that a trajectory samples; None: half of maxResponseTokens.
         measured: stage -> figures of a run, instead of the assumptions.
+        shared: how trainer and engine use one device; None if each has devices of its own.
     """
+    job = shared.engine_job(job) if shared else job
     inputs = measured or {}
     assumed = StageInputs(mean_tokens=mean_tokens)
     issues = misfits(job, shape, profile)
     engines_fit = bool(engine_of(job, shape, profile, tokens=max(1, longest_sequence(job))).slots)
     stages = {
-        stage.name: list(stage_rows(job, stage, shape, profile, inputs.get(stage.name, assumed)))
+        stage.name: list(stage_rows(job, stage, shape, profile, inputs.get(stage.name, assumed), shared))
         for stage in job.spec.stages
         if engines_fit or not stage.needs_engines
     }
     issues += _warnings(job, shape, stages)
     gpus = total_gpus(job) if job.spec.accelerator.vendor != "None" else 0
-    devices = (
-        f"{gpus} x {profile.device}: trainer {gpus - engine_gpus(job)}, engines {engine_gpus(job)}"
-        if gpus
-        else f"{profile.device}"
-    )
+    devices = profile.device
+    if shared:
+        devices = f"1 x {profile.device}, which trainer and engine use {shared.text}"
+    elif gpus:
+        devices = f"{gpus} x {profile.device}: trainer {gpus - engine_gpus(job)}, engines {engine_gpus(job)}"
     seconds = sum(float(row.value) for rows in stages.values() for row in rows if row.key == "stageSeconds")
     return JobPlan(
         name=job.metadata.name,
@@ -100,7 +104,7 @@ def plan_job(
         f"RL stages: {duration(seconds)}.",
         stages=stages,
         issues=sorted(issues, key=lambda issue: issue.warning),
-        assumptions=_assumptions(profile, mean_tokens=mean_tokens, measured=inputs),
+        assumptions=[*_of_turns(shared), *_assumptions(profile, mean_tokens=mean_tokens, measured=inputs)],
     )
 
 
@@ -161,6 +165,13 @@ def _better_split(job: AgenticRLJob, stages: Mapping[str, list[Row]]) -> list[Is
     _, stage, text, now = min(gains)
     message = f"stage {stage} takes {duration(now)} per step; with trainer / engines as {text}"
     return [Issue("spec.trainer.replicas", message, job.spec.trainer.replicas, warning=True)]
+
+
+def _of_turns(shared: SharedDevice | None) -> list[tuple[str, str]]:
+    if shared is None or not shared.by_turns:
+        return []
+    rate = f"{HOST_LINK / 1e9:.0f} GB/s"
+    return [(f"memory moves between host and device at {rate} at each turn", "assumption, for PCIe 5 with 16 lanes")]
 
 
 def _assumptions(

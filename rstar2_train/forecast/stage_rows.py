@@ -9,6 +9,7 @@ from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.forecast.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
 from rstar2_train.forecast.row import Row, duration
+from rstar2_train.forecast.shared_device import SharedDevice, shared_rows, turn_memory, turn_row
 from rstar2_train.forecast.split import compare_splits
 from rstar2_train.forecast.step_time import (
     TransferTime,
@@ -41,18 +42,26 @@ EXECUTOR_LOAD = 0.8
 
 
 def stage_rows(
-    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, inputs: StageInputs
+    job: AgenticRLJob,
+    stage: Stage,
+    shape: ModelShape,
+    profile: HardwareProfile,
+    inputs: StageInputs,
+    shared: SharedDevice | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of a stage."""
+    """Yield the rows of a stage. `shared`: None if trainer and engines have devices of their own."""
+    trainer_profile = profile
+    if shared is not None:
+        job, trainer_profile = shared.engine_job(job), shared.trainer_profile(profile)
     if stage.learns:
-        yield from _trainer_rows(job, stage, shape, profile)
+        yield from _trainer_rows(job, stage, shape, trainer_profile, of="its share" if shared else "the device")
     if stage.needs_engines:
         yield from _engine_rows(job, stage, shape, profile)
     if stage.type == "GRPO":
-        yield from _grpo_rows(job, stage, shape, profile, inputs)
+        yield from _grpo_rows(job, stage, shape, profile, inputs, shared)
     elif stage.sft is not None:
         tokens = round(inputs.conversation_tokens or min(SFT_TOKENS, stage.sft.max_tokens))
-        update = update_time(job, stage, shape, profile, [tokens] * stage.sft.batch_size)
+        update = update_time(job, stage, shape, trainer_profile, [tokens] * stage.sft.batch_size)
         yield from _update_rows(update, profile)
         conversations = f"{stage.sft.batch_size} conversations of {tokens:,} tokens"
         yield Row("Step", "stepSeconds", "step, synchronous", "seconds", update.seconds, conversations)
@@ -60,7 +69,9 @@ def stage_rows(
         yield from _checkpoint_rows(job, shape, profile)
 
 
-def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile) -> Iterator[Row]:
+def _trainer_rows(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, *, of: str
+) -> Iterator[Row]:
     step = chosen_step(job, stage, shape, profile)
     memory = trainer_memory(shape, step)
     section, parameters = "Trainer, per rank", f"{shape.parameters:,} parameters"
@@ -89,7 +100,7 @@ def _trainer_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: H
         yield Row(section, "checkpointCopy", "copy for a checkpoint", "bytes", memory.staging, copy)
     yield Row(section, "trainerTotal", "total", "bytes", memory.total, "sum of the rows above")
     yield Row(
-        *(section, "trainerShare", "of the device", "share", memory.total / available),
+        *(section, "trainerShare", f"of {of}", "share", memory.total / available),
         f"{gigabytes(memory.total)} / {gigabytes(available)}",
     )
     if not step.staged:
@@ -126,21 +137,29 @@ def _engine_rows(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Ha
 
 
 def _grpo_rows(
-    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, inputs: StageInputs
+    job: AgenticRLJob,
+    stage: Stage,
+    shape: ModelShape,
+    profile: HardwareProfile,
+    inputs: StageInputs,
+    shared: SharedDevice | None,
 ) -> Iterator[Row]:
     settings = job.grpo_settings(stage)
     lengths, hardware = Lengths.of(settings, inputs), engine_hardware(job, shape, profile)
     engines = job.spec.rollout.replicas
     drawn = lengths.draw(prompts=settings.prompts_per_step, samples=settings.rollouts_per_prompt, seed=0)
     trained = trained_lengths(drawn, settings, trained_share=inputs.trained_share)
-    update = update_time(job, stage, shape, profile, trained)
+    update = update_time(job, stage, shape, shared.trainer_profile(profile) if shared else profile, trained)
+    turns = turn_memory(job, stage, shape, profile, shared) if shared else None
     transfer = transfer_time(job, stage, shape, profile, engines=engines)
     simulated, idle, tail = rollout_seconds(job, stage, hardware, lengths, engines=engines)
     calls = len(drawn) * inputs.calls * profile.call_cpu_seconds / job.spec.executor.replicas
     rollouts = max(simulated, calls)
+    if turns is not None and shared is not None:
+        yield from shared_rows(turns, shared)
     yield from _update_rows(update, profile)
     sampled = sum(each.sampled for each in drawn)
-    step = rollouts + update.seconds + transfer.seconds
+    step = rollouts + update.seconds + transfer.seconds + (turns.seconds if turns else 0.0)
     yield Row(
         *("Step", "rollouts", "trajectories", "count", len(drawn)),
         f"{settings.prompts_per_step} prompts x {settings.rollouts_per_prompt}",
@@ -156,17 +175,22 @@ def _grpo_rows(
     yield Row("Step", "tailSeconds", "of which tail", "seconds", tail, "from the start of the last trajectory")
     yield Row("Step", "updateSeconds", "update", "seconds", update.seconds, "max(arithmetic, communication)")
     yield Row("Step", "transferSeconds", "weights to engines", "seconds", transfer.seconds, _transfer_text(transfer))
-    yield Row("Step", "stepSeconds", "step, synchronous", "seconds", step, "rollouts + update + weights")
-    stale, _, _ = rollout_seconds(
-        *(job, stage, hardware, lengths),
-        engines=engines,
-        max_staleness=1,
-        update_seconds=update.seconds + transfer.seconds,
-    )
-    yield Row(
-        *("Step", "staleStepSeconds", "step, maxStaleness 1", "seconds", stale),
-        f"simulated: rollouts continue during the update ({duration(step)} -> {duration(stale)})",
-    )
+    if turns is not None and turns.moved:
+        yield turn_row(turns)
+    parts = "rollouts + update + weights" + " + turns" * bool(turns and turns.moved)
+    yield Row("Step", "stepSeconds", "step, synchronous", "seconds", step, parts)
+    stale = step
+    if turns is None:
+        stale, _, _ = rollout_seconds(
+            *(job, stage, hardware, lengths),
+            engines=engines,
+            max_staleness=1,
+            update_seconds=update.seconds + transfer.seconds,
+        )
+        yield Row(
+            *("Step", "staleStepSeconds", "step, maxStaleness 1", "seconds", stale),
+            f"simulated: rollouts continue during the update ({duration(step)} -> {duration(stale)})",
+        )
     yield from _process_rows(job, stage, tokens=settings.max_prompt_tokens + sampled / len(drawn))
     now = step if settings.max_staleness == 0 else stale
     yield Row(
@@ -182,7 +206,7 @@ def _grpo_rows(
         f"{settings.steps} steps x {duration(now)}",
     )
     yield from _measured_rows(inputs, now)
-    splits = compare_splits(job, stage, shape, profile, lengths, trained)
+    splits = [] if shared else compare_splits(job, stage, shape, profile, lengths, trained)
     if splits:
         for key, label in (("synchronous", "best split"), ("stale", "best split, maxStaleness 1")):
             best = min(splits, key=lambda each: getattr(each, key))

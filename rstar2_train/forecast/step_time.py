@@ -123,9 +123,7 @@ def transfer_time(
     """Return the time from the end of an update until every engine has its weights."""
     rollout, size = job.spec.rollout, 4 if job.spec.accelerator.vendor == "None" else 2
     whole = float(shape.parameters * size)
-    transport: str = rollout.weight_transport
-    if transport == "Auto":
-        transport = "Delta" if size == 2 else "Folder"
+    transport = transport_of(job)
     share = DELTA_SHARE + (1 - DELTA_SHARE) / rollout.weight_snapshot_every
     written = whole if transport == "Folder" else whole * share
     if transport == "Collective":  # rank 0 reads the files, and sends them to each engine
@@ -135,6 +133,14 @@ def transfer_time(
         rate, read, sent = profile.network, written * engines, 0.0
     seconds = (written + read) / profile.storage + sent / rate
     return TransferTime(transport=transport, written=written, read=read, sent=sent, seconds=seconds)
+
+
+def transport_of(job: AgenticRLJob) -> str:
+    """Return the path of the weights, with the choice of Auto."""
+    transport = job.spec.rollout.weight_transport
+    if transport == "Auto":
+        return "Folder" if job.spec.accelerator.vendor == "None" else "Delta"
+    return transport
 
 
 def checkpoint_bytes(shape: ModelShape) -> float:

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from rstar2_train.api.loader import read_manifest
 from rstar2_train.cli.main import main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMOKE = str(EXAMPLES / "smoke.yaml")
+LARGE = str(EXAMPLES / "qwen3-14b.yaml")
 
 
 def test_plan_command_prints_tables_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,6 +40,30 @@ def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: py
     assert "error: spec." in capsys.readouterr().out
 
 
+def test_plan_command_divides_the_gpus_of_one_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One GPU is shared at the same time, or by turns if the trainer needs most of it; two GPUs are not shared."""
+    data = read_manifest(Path(LARGE))
+    spec = data["spec"]
+    spec["model"]["source"] = "hf://Qwen/Qwen3-4B"
+    spec["accelerator"] = {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}
+    spec["trainer"] |= {"replicas": 1, "gpusPerReplica": 1}
+    spec["rollout"] |= {"replicas": 1, "tensorParallel": 1}
+    spec["grpo"] |= {"promptsPerStep": 8, "rolloutsPerPrompt": 8, "keepPerPrompt": 4}
+    spec["stages"] = [stage for stage in spec["stages"] if stage["name"] in ("sft", "rl-8k")]
+    file = tmp_path / "job.yaml"
+    summaries = []
+    for gpus, tokens in (("2", 32768), ("1", 32768), ("1", 65536)):
+        spec["trainer"]["tokensPerMicroBatch"] = tokens
+        file.write_text(yaml.safe_dump(data))
+        assert main(["plan", str(file), "--hardware", "h200", "--gpus", gpus, "-o", "json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert ("deviceBytes" in plan["stages"]["rl-8k"]) == (gpus == "1")
+        summaries.append(plan["summary"])
+    assert "2 x NVIDIA H200 SXM: trainer 1, engines 1" in summaries[0]
+    assert "trainer and engine use at the same time" in summaries[1]
+    assert "trainer and engine use by turns" in summaries[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -44,6 +71,8 @@ def test_plan_command_model_folder_replaces_the_table(tmp_path: Path, capsys: py
         ([SMOKE, "--hardware", "gtx"], "neither a hardware profile"),
         ([SMOKE, "--hardware", "h100"], "does not suit spec.accelerator.vendor None"),
         ([SMOKE, "--model", "/nowhere"], "config.json cannot be used"),
+        ([SMOKE, "--gpus", "1"], "spec.accelerator.vendor is None, so the job uses no GPU"),
+        ([LARGE, "--gpus", "8"], "this machine has 8 devices, but the job needs spec.trainer 24"),
     ],
 )
 def test_plan_command_error_names_the_cause(

@@ -1,0 +1,134 @@
+"""One device for the trainer and an engine: their shares of its memory, and the cost of their turns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.stages import Stage
+from rstar2_train.forecast.row import Row
+from rstar2_train.forecast.step_time import transport_of
+from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, sequence_tokens
+from rstar2_train.planning.hardware_profile import HardwareProfile
+from rstar2_train.planning.memory import staging_bytes, trainer_memory
+from rstar2_train.planning.model_shape import ModelShape
+
+HOST_LINK = 50e9
+"""Bytes per second between the memory of the host and of a device: an assumption, for PCIe 5 with 16 lanes."""
+SECTION = "Shared device"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDevice:
+    """The use of one device by the trainer and one engine."""
+
+    by_turns: bool
+    """Whether one of them waits in host memory; otherwise both are on the device at the same time."""
+    trainer_share: float
+    """Share of the device's memory for the trainer."""
+    engine_share: float
+    """Share of the device's memory for the engine."""
+
+    @property
+    def text(self) -> str:
+        """The use, as a part of a sentence."""
+        return "by turns" if self.by_turns else "at the same time"
+
+    def engine_job(self, job: AgenticRLJob) -> AgenticRLJob:
+        """Return the job whose engine has its share of the device, unless the job sets one."""
+        arguments = job.spec.rollout.engine_args
+        if any(name.lstrip("-").replace("_", "-") == "gpu-memory-utilization" for name in arguments):
+            return job
+        arguments = {**arguments, "gpu-memory-utilization": self.engine_share}
+        rollout = job.spec.rollout.model_copy(update={"engine_args": arguments})
+        return job.model_copy(update={"spec": job.spec.model_copy(update={"rollout": rollout})})
+
+    def trainer_profile(self, profile: HardwareProfile) -> HardwareProfile:
+        """Return the profile of a device with the memory of the trainer's share."""
+        return profile.model_copy(update={"memory_bytes": self.trainer_share * profile.memory_bytes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnMemory:
+    """Bytes of trainer and engine on one device, and of their copies in host memory."""
+
+    trainer: float
+    """On the device, at the peak of the training step."""
+    engine: float
+    """On the device, with the KV cache."""
+    parked: float
+    """Of the trainer on the host: weights and moments. The buffers stay allocated."""
+    asleep: float
+    """Of the engine on the host while the trainer works: its weights. The KV cache is discarded."""
+    host_copy: float
+    """Of the weights, from which the engine loads with Delta and Collective."""
+    checkpoint: float
+    """Copy from which a checkpoint is written."""
+
+    @property
+    def host(self) -> float:
+        """All bytes on the host."""
+        return self.parked + self.asleep + self.host_copy + self.checkpoint
+
+    @property
+    def moved(self) -> float:
+        """Bytes between host and device per step: each of the two leaves once and returns once."""
+        return 2 * (self.parked + self.asleep)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the turns of a step."""
+        return self.moved / HOST_LINK
+
+
+def turn_memory(
+    job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: HardwareProfile, shared: SharedDevice
+) -> TurnMemory:
+    """Return the memory of a learning stage on a shared device. `profile`: of the whole device."""
+    step = chosen_step(job, stage, shape, shared.trainer_profile(profile))
+    memory = trainer_memory(shape, step)
+    engine = engine_of(shared.engine_job(job), shape, profile, tokens=sequence_tokens(job, stage))
+    reads_files = transport_of(job) != "Folder"
+    return TurnMemory(
+        trainer=memory.total,
+        engine=shared.engine_share * profile.memory_bytes,
+        parked=memory.weights + memory.optimizer if shared.by_turns else 0.0,
+        asleep=engine.weights if shared.by_turns else 0.0,
+        host_copy=engine.weights if reads_files else 0.0,
+        checkpoint=staging_bytes(shape, ranks=step.ranks),
+    )
+
+
+def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
+    """Yield the rows of a shared device."""
+    parts = f"{gigabytes(memory.trainer)} of the trainer, {gigabytes(memory.engine)} of the engine"
+    at_most = max(memory.trainer, memory.engine) if shared.by_turns else memory.trainer + memory.engine
+    text = "larger" if shared.by_turns else "sum"
+    yield Row(SECTION, "deviceBytes", "device, at most", "bytes", at_most, f"{text} of {parts}")
+    if shared.by_turns:
+        yield Row(
+            *(SECTION, "parkedTrainer", "host: trainer", "bytes", memory.parked),
+            "weights and moments; torch may round each pinned tensor up to a power of two",
+        )
+        yield Row(
+            *(SECTION, "sleepingEngine", "host: engine", "bytes", memory.asleep),
+            "weights, while the trainer has the device; the KV cache is discarded",
+        )
+    yield Row(
+        *(SECTION, "hostCopy", "host: weights of Delta", "bytes", memory.host_copy),
+        "copy of the weights that the engine loads from; none with Folder",
+    )
+    yield Row(
+        *(SECTION, "hostBytes", "host, total", "bytes", memory.host),
+        f"sum of the copies and {gigabytes(memory.checkpoint)} for a checkpoint; without processes and judge",
+    )
+
+
+def turn_row(memory: TurnMemory) -> Row:
+    """Return the row of the turns of a step."""
+    return Row(
+        *("Step", "turnSeconds", "turns of the device", "seconds", memory.seconds),
+        f"{gigabytes(memory.moved)} / {gigabytes(HOST_LINK)} per second: trainer {gigabytes(memory.parked)} and engine "
+        f"{gigabytes(memory.asleep)}, each to the host and back",
+    )

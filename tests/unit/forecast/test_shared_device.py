@@ -1,0 +1,91 @@
+"""The plan of one device that trainer and engine share."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.api.loader import read_manifest
+from rstar2_train.api.validation import load
+from rstar2_train.forecast.job_plan import JobPlan, plan_job
+from rstar2_train.forecast.shared_device import HOST_LINK, SharedDevice
+from rstar2_train.planning.hardware_profile import load_profile
+from rstar2_train.planning.model_shape import read_shape
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "qwen3-14b.yaml"
+SHAPE, PROFILE = read_shape("hf://Qwen/Qwen3-4B"), load_profile("h200")
+TURNS = SharedDevice(by_turns=True, trainer_share=0.98, engine_share=0.9)
+TOGETHER = SharedDevice(by_turns=False, trainer_share=0.65, engine_share=0.33)
+
+
+def one_gpu(**rollout: Any) -> AgenticRLJob:
+    """Return a job with one rank, one engine and one small RL stage."""
+    data = read_manifest(EXAMPLE)
+    spec = data["spec"]
+    spec["accelerator"] = {"vendor": "NVIDIA", "resource": "nvidia.com/gpu"}
+    spec["trainer"] |= {"replicas": 1, "gpusPerReplica": 1}
+    spec["rollout"] |= {"replicas": 1, "tensorParallel": 1, **rollout}
+    spec["grpo"] |= {"promptsPerStep": 8, "rolloutsPerPrompt": 8, "keepPerPrompt": 4}
+    spec["stages"] = [stage for stage in spec["stages"] if stage["name"] in ("sft", "rl-8k")]
+    return load(data)
+
+
+def planned(shared: SharedDevice | None, **rollout: Any) -> JobPlan:
+    """Return the plan of the job on one H200."""
+    return plan_job(one_gpu(**rollout), SHAPE, PROFILE, shared=shared)
+
+
+def test_shared_device_turns_take_the_larger_memory() -> None:
+    """By turns the device holds one of the two; at the same time it holds both."""
+    values = planned(TURNS).as_json()["stages"]["rl-8k"]
+    engine = 0.9 * PROFILE.memory_bytes
+    assert values["deviceBytes"] == pytest.approx(max(values["trainerTotal"], engine))
+    assert values["engineWeights"] + values["kvCache"] < engine
+    together = planned(TOGETHER).as_json()["stages"]["rl-8k"]
+    assert together["deviceBytes"] == pytest.approx(together["trainerTotal"] + 0.33 * PROFILE.memory_bytes)
+    assert together["trainerTotal"] < 0.65 * PROFILE.memory_bytes
+    assert together["kvCache"] < values["kvCache"]
+
+
+def test_shared_device_host_memory_counts_every_copy() -> None:
+    """By turns the host holds the trainer's state, the engine's weights, those of Delta and a checkpoint's copy."""
+    parameters = SHAPE.parameters
+    values = planned(TURNS, weightTransport="Delta").as_json()["stages"]["rl-8k"]
+    assert values["parkedTrainer"] == pytest.approx(12 * parameters)
+    assert values["sleepingEngine"] == values["hostCopy"] == pytest.approx(2 * parameters)
+    assert values["hostBytes"] == pytest.approx((12 + 2 + 2 + 12) * parameters)
+    assert planned(TURNS, weightTransport="Folder").as_json()["stages"]["rl-8k"]["hostCopy"] == 0
+    together = planned(TOGETHER, weightTransport="Auto").as_json()["stages"]["rl-8k"]
+    assert "parkedTrainer" not in together
+    assert together["hostBytes"] == pytest.approx((2 + 12) * parameters)
+
+
+def test_shared_device_step_is_the_sum_of_its_parts() -> None:
+    """A step has the turns too: 14 bytes per parameter, out and back. No figure overlaps sampling and training."""
+    values = planned(TURNS).as_json()["stages"]["rl-8k"]
+    assert values["turnSeconds"] == pytest.approx(2 * 14 * SHAPE.parameters / HOST_LINK)
+    names = ("rolloutSeconds", "updateSeconds", "transferSeconds", "turnSeconds")
+    assert values["stepSeconds"] == pytest.approx(sum(values[name] for name in names))
+    assert not {"staleStepSeconds", "synchronousSplit", "staleSplit"} & values.keys()
+    together = planned(TOGETHER).as_json()["stages"]["rl-8k"]
+    assert "turnSeconds" not in together
+    assert together["stepSeconds"] == pytest.approx(sum(together[name] for name in names[:3]))
+
+
+def test_shared_device_plan_states_use_and_assumption() -> None:
+    """The summary names the use, and the assumptions the rate of the host link, only if memory moves."""
+    plan = planned(TURNS)
+    assert "1 x NVIDIA H200 SXM, which trainer and engine use by turns" in plan.summary
+    assert any("50 GB/s" in text for text, _ in plan.assumptions)
+    assert not any("50 GB/s" in text for text, _ in planned(TOGETHER).assumptions)
+    assert not any("50 GB/s" in text for text, _ in planned(None).assumptions)
+
+
+def test_shared_device_keeps_the_share_of_the_job() -> None:
+    """gpu-memory-utilization of the manifest has priority, as in the engine."""
+    job = one_gpu(engineArgs={"gpu_memory_utilization": 0.5})
+    assert TURNS.engine_job(job) is job
+    arguments = replace(TURNS, engine_share=0.4).engine_job(one_gpu()).spec.rollout.engine_args
+    assert arguments["gpu-memory-utilization"] == 0.4
