@@ -25,9 +25,20 @@ def devices(context: BuildContext, count: int) -> Manifest:
 
 
 def rdma(context: BuildContext) -> Manifest:
-    """Return the RDMA devices of a trainer pod, whose ranks communicate with other pods; engines have none."""
+    """Return the RDMA devices of a trainer pod, whose ranks communicate with other pods."""
     spec = context.job.spec.accelerator.rdma
     return {} if spec is None else _extended(spec.resource, spec.count)
+
+
+def engine_rdma(context: BuildContext) -> Manifest:
+    """Return the RDMA devices of an engine: with Collective one per accelerator, at most as many as a trainer pod has.
+
+    The members of a group over NCCL or RCCL must use the same network.
+    """
+    spec, rollout = context.job.spec.accelerator.rdma, context.job.spec.rollout
+    if spec is None or rollout.weight_transport != "Collective" or context.job.spec.accelerator.vendor == "None":
+        return {}
+    return _extended(spec.resource, min(spec.count, rollout.tensor_parallel))
 
 
 def _extended(resource: str, count: int) -> Manifest:

@@ -23,7 +23,7 @@ Flows = dict[str, tuple[list[Manifest], list[Manifest]]]
 
 def network(context: BuildContext) -> list[Manifest]:
     """Return a deny-all policy for all pods of the job, and one policy per role that allows its flows."""
-    # The members of a gloo group connect to each other, on ports that the system chooses.
+    # The members of a group (gloo, NCCL, RCCL) connect to each other, on ports that the system chooses.
     carries_weights = context.job.spec.rollout.weight_transport == "Collective"
     flows: Flows = {
         "trainer": (

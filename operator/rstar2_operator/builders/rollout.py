@@ -46,7 +46,10 @@ def rollout(context: BuildContext) -> list[Manifest]:
         secrets={ENGINE_TOKEN: "engine-token"},
         ports={"engine": names.ENGINE_PORT},
         mounts=[job_mount, shm_mount, *({**mount, "readOnly": True} for mount in mounts)],
-        resources=merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)),
+        resources=merge(
+            merge(resources(spec.resources), accelerator.devices(context, spec.tensor_parallel)),
+            accelerator.engine_rdma(context),
+        ),
         probes={
             "startupProbe": {**health, "periodSeconds": 5, "failureThreshold": BOOT_SECONDS // 5},
             "readinessProbe": {**health, "periodSeconds": 5},

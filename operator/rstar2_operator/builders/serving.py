@@ -86,6 +86,7 @@ def _context(request: ServingRequest) -> BuildContext:
     job.metadata.name = names.serving(trained)
     job.spec.storage.claim_name = job.spec.storage.claim_name or names.claim(trained)
     job.spec.rollout.replicas = 1
+    job.spec.rollout.weight_transport = "Folder"  # its weights never change
     job.spec.judge.replicas = 1
     job.spec.executor.replicas = request.executors
     state = names.state_folder(trained)

@@ -119,12 +119,16 @@ def test_builders_filter_stage_requests_no_accelerator() -> None:
     assert "amd.com/gpu" not in yaml.safe_dump(job)
 
 
-def test_builders_only_trainers_request_rdma_devices() -> None:
-    """Trainer pods request an RDMA device, engines do not."""
-    accelerator = {**AMD, "rdma": {"resource": "rdma/hca"}}
-    pods = dict(templates(all_objects(manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}), "g0")))
-    assert pods["demo-g0-1"]["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] == "1"
-    assert "rdma/hca" not in yaml.safe_dump(pods["demo-rollout"])
+@pytest.mark.parametrize(("transport", "parallel", "expected"), [("Delta", 4, None), ("Collective", 4, "2")])
+def test_builders_rdma_devices_follow_the_transport(transport: str, parallel: int, expected: str | None) -> None:
+    """Trainer pods request RDMA devices; engines do with Collective, at most as many as a trainer pod."""
+    accelerator = {**AMD, "rdma": {"resource": "rdma/hca", "count": 2}}
+    rollout = {"weightTransport": transport, "tensorParallel": parallel}
+    data = manifest("g", accelerator=accelerator, trainer={"gpusPerReplica": 8}, rollout=rollout)
+    pods = dict(templates(all_objects(data, "g0")))
+    assert pods["demo-g0-1"]["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] == "2"
+    engine = pods["demo-rollout"]["spec"]["containers"][0]["resources"]
+    assert engine["requests"].get("rdma/hca") == engine["limits"].get("rdma/hca") == expected
 
 
 @pytest.mark.parametrize(("transport", "opens"), [("Collective", True), ("Delta", False), ("Folder", False)])

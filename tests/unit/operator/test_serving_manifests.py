@@ -56,6 +56,14 @@ def test_serving_pods_are_restricted_without_token() -> None:
     assert made["executor"]["runtimeClassName"] == "gvisor"
 
 
+def test_serving_engine_has_no_rdma_device() -> None:
+    """The engine of a served model receives no weights, so it has no RDMA device, also with Collective."""
+    data = read_manifest(ROOT / EXAMPLE)
+    data["spec"]["rollout"]["weightTransport"] = "Collective"
+    limits = pods(serving(serving_request(data)))["rollout"]["containers"][0]["resources"]["limits"]
+    assert "amd.com/gpu" in limits and "amd.com/nic" not in limits
+
+
 def test_serving_only_engine_and_endpoint_mount_the_claim() -> None:
     """Engine and endpoint mount the job's claim read-only; no other pod has a claim."""
     made = serving(serving_request())
