@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.trainer.types import Objective
 from rstar2_train.weights import version_store
 from rstar2_train.weights.host_copy import HostCopy
+from rstar2_train.weights.tensor_group import TensorGroup, client_store
 
 LR = 3e-3
 SETTINGS = GRPOSettings(updates_per_step=2, importance_correction=ImportanceCorrection(enabled=True))
@@ -191,6 +193,29 @@ def test_trainer_group_published_versions_equal_the_export(group: TrainerGroup, 
     assert sizes[2] < sizes[0] / 10
     if dtype == "bfloat16":
         assert sizes[1] < sizes[0] / 4  # small tensors, whose index is as large as their changes
+
+
+def test_trainer_group_logs_library_of_transfers(
+    group: TrainerGroup, model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After two transfers the log has their library and the reason, once."""
+    caplog.set_level(logging.INFO)
+    group.load(model_dir, optimizer=OPTIMIZER)
+    group.start_versions()
+    folder = version_store.version_folder(tmp_path, 0, "id")
+    manifest = group.publish(folder, version="v0", version_id="id", base=None)
+    group.serve_offers()
+    for _ in range(2):
+        offer = group.offer_weights(folder, workers=1, seconds=60)
+        store = client_store(offer.host, offer.port, members=2, seconds=60)
+        with TensorGroup(store, rank=1, members=2, address=offer.host, seconds=60, device=None) as transfer:
+            for file in manifest.files:
+                content = torch.empty(file.bytes, dtype=torch.uint8)
+                transfer.broadcast(content)
+                assert content.numpy().tobytes() == (folder / file.name).read_bytes()
+        group.release_weights(folder)
+    line = "weights travel over gloo: the trainer cannot use NCCL or RCCL: it has no GPU"
+    assert [record.getMessage() for record in caplog.records].count(line) == 1
 
 
 def test_trainer_group_score_equals_transformers(group: TrainerGroup, tmp_path: Path) -> None:
