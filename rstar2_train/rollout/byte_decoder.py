@@ -5,8 +5,10 @@ The tokenizer maps each token's characters to bytes again in every call, which c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -18,7 +20,7 @@ class ByteDecoder:
     def __init__(self, vocabulary: dict[str, int]) -> None:
         """`vocabulary`: id of each token, in the characters by which a byte-level vocabulary writes bytes."""
         characters = _byte_characters()
-        self._bytes = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        self._bytes = np.full(max(vocabulary.values(), default=-1) + 1, b"", dtype=object)
         for token, number in vocabulary.items():
             self._bytes[number] = _token_bytes(token, characters)
 
@@ -31,14 +33,14 @@ class ByteDecoder:
             return None
         return cls(tokenizer.get_vocab(with_added_tokens=True))
 
-    def decode(self, token_ids: Iterable[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids. Unknown ids have none; invalid UTF-8 becomes U+FFFD, as in the tokenizer."""
+        ids = np.asarray(token_ids, dtype=np.intp)
         try:
-            data = b"".join(map(self._bytes.__getitem__, token_ids))
+            tokens = self._bytes.take(ids)
         except IndexError:
-            known = len(self._bytes)
-            data = b"".join(self._bytes[number] for number in token_ids if number < known)
-        return data.decode("utf-8", errors="replace")
+            tokens = self._bytes.take(ids[ids < len(self._bytes)])
+        return b"".join(tokens.tolist()).decode("utf-8", errors="replace")
 
 
 def _byte_characters() -> dict[int, int]:
