@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from redis.exceptions import RedisError
@@ -14,6 +13,7 @@ from redis.exceptions import RedisError
 from rstar2_train.judge.queue import PREFIX
 from rstar2_train.judge.sandbox.rootfs import LANE_PACKAGES, SetupError
 from rstar2_train.judge.types import MAX_PENDING, MAX_WAIT_SECONDS, SCRIPT_SECONDS, SESSION_IDLE_SECONDS
+from rstar2_train.utils.event_loop import run_fast
 from rstar2_train.utils.open_files import raise_open_file_limit
 from rstar2_train.utils.options import count, port, seconds
 
@@ -96,15 +96,6 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the constructor of uvloop's event loop, if installed: it halves the Python time of a call."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 def run_api(options: argparse.Namespace) -> None:
     """Run the API. Each role imports only its own part: a worker needs no web framework."""
     from rstar2_train.judge.api import app
@@ -139,8 +130,7 @@ def run_worker(options: argparse.Namespace) -> None:
         session_idle_seconds=options.session_idle,
         lanes=tuple(options.lanes) if options.lanes else None,
     )
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(worker.serve(settings))
+    run_fast(worker.serve(settings))
 
 
 def run_executor(options: argparse.Namespace) -> int:
