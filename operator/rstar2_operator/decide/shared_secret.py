@@ -6,6 +6,8 @@ before a new Secret is created; otherwise old and new pods could not authenticat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rstar2_operator import names
 from rstar2_operator.decide import stage_progress
 from rstar2_operator.decide.diagnostics import diagnoses
@@ -35,4 +37,14 @@ def has_secret_consumers(observed: ObservedJob) -> bool:
 def reported_missing(observed: ObservedJob) -> bool:
     """Whether a pod cannot start because the Secret is missing."""
     error = f'secret "{names.secrets(observed.name)}" not found'
+    if not any(error in message for message in _messages(observed)):  # in most rounds
+        return False
     return any(error in problem.message for problem in diagnoses(observed, now=0.0))
+
+
+def _messages(observed: ObservedJob) -> Iterator[str]:
+    """Messages of the kubelet about pods that cannot start."""
+    yield from (str(event.get("message", "")) for event in observed.warnings)
+    for pod in observed.pods:
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            yield str(((container.get("state") or {}).get("waiting") or {}).get("message", ""))

@@ -219,9 +219,9 @@ async def test_reconcile_new_process_checks_the_secret_once() -> None:
     assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
 
 
-@pytest.mark.parametrize("known_by", ["pod", "restart"])
+@pytest.mark.parametrize("known_by", ["pod", "event", "restart"])
 async def test_reconcile_lost_secret_replaces_its_consumers(known_by: str) -> None:
-    """The loss of the Secret is detected by a pod's error or at a restart; all its consumers are replaced."""
+    """The loss of the Secret is detected by an error of a pod or at a restart; all its consumers are replaced."""
     operator = Operator(manifest("g"))
     await operator.start_stage("g0")
     operator.api.drop("Secret", "demo-secrets")
@@ -230,11 +230,15 @@ async def test_reconcile_lost_secret_replaces_its_consumers(known_by: str) -> No
     if known_by == "restart":
         operator.restart()
     else:
-        waiting = {"reason": "CreateContainerConfigError", "message": 'secret "demo-secrets" not found'}
+        error = 'secret "demo-secrets" not found'
         pod = {"kind": "Pod", "metadata": {"name": "demo-rollout-x", "labels": names.labels("demo", "rollout")}}
-        operator.api.put(
-            {**pod, "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}}
-        )
+        waiting = {"reason": "CreateContainerConfigError", "message": error}
+        statuses = [{"state": {"waiting": waiting}}] if known_by == "pod" else []
+        meta = operator.api.put({**pod, "status": {"phase": "Pending", "containerStatuses": statuses}})["metadata"]
+        if known_by == "event":
+            about = {"kind": "Pod", **{field: meta[field] for field in ("namespace", "name", "uid")}}
+            event = {"involvedObject": about, "reason": "FailedMount", "message": error, "metadata": meta}
+            operator.api.store.record_warning(event)
     await operator.until(lambda: ("Job", "demo-g0-2") in operator.api.objects)
     assert operator.names("Secret") == ["demo-secrets"]
     assert operator.api.objects["Deployment", "demo-rollout"]["metadata"]["uid"] != engines
