@@ -51,8 +51,8 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 OVERLOADED = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of an API server that cannot serve the request now."""
 LONGEST_RETRY_AFTER = 30.0
-PAGE_OBJECTS = 200
-"""Objects per response of a list."""
+PAGE_OBJECTS = 50
+"""Objects per response of a list; memory for the decoded objects of a page is not returned to the system."""
 WATCH_SECONDS = 150
 """Time after which the API server ends a watch."""
 SILENCE_SECONDS = 180.0
