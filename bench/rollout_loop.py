@@ -30,6 +30,7 @@ from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.utils.event_loop import run_fast
 from rstar2_train.utils.loop_lag import LoopLag
 from rstar2_train.utils.pacer import Pacer
 from tests.support.engine import load_chat_format, random_model
@@ -56,7 +57,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         chat_format = load_chat_format(random_model(Path(folder) / "model", seed=0))
     seconds = 45 if quick else 180
     with stub_engine(chat_format) as port:
-        results = asyncio.run(_measure(chat_format, port, seconds=seconds))
+        results = run_fast(_measure(chat_format, port, seconds=seconds))
     results["loop"]["workers"] = [measure_workers(chat_format, count, seconds=seconds) for count in (1, 2)]
     return results
 

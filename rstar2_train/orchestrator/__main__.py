@@ -8,7 +8,6 @@ checkpoint and exits with code 75.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import logging
 import shutil
@@ -20,6 +19,7 @@ from rstar2_train.api.contracts import ExitCode, Outcome, StageFailed, write_mod
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.orchestrator.context import Endpoints, StageContext, SuspendRequested
 from rstar2_train.tracking.tracker import Tracker
+from rstar2_train.utils.event_loop import run_fast
 from rstar2_train.utils.files import DISK_FULL
 from rstar2_train.utils.open_files import raise_open_file_limit
 
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         ray=options.ray,
         share_device=options.share_device,
     )
-    return asyncio.run(_run_attempt(StageContext(job, stage, options.attempt, state, endpoints, tracker)))
+    return run_fast(_run_attempt(StageContext(job, stage, options.attempt, state, endpoints, tracker)))
 
 
 async def _run_attempt(ctx: StageContext) -> int:
