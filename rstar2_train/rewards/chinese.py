@@ -37,6 +37,8 @@ def _in_latex(text: str) -> str:
 
 def circled(answer: str, gold: str) -> tuple[str, str]:
     """Return the gold answer twice if both list the same circled numbers. Else they would be read as digits."""
+    if gold.isascii():
+        return answer, gold
     ours, theirs = (_SEPARATORS.sub("", text) for text in (answer, gold))
     same = _CIRCLED.fullmatch(ours) and _CIRCLED.fullmatch(theirs) and sorted(ours) == sorted(theirs)
     return (gold, gold) if same else (answer, gold)

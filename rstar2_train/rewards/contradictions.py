@@ -37,6 +37,7 @@ _GROUPS = [
     )
 ]
 """Groups of words of which one excludes the others."""
+_WORD = re.compile("[a-zA-Z]{2}")
 _DIRECTION = re.compile(
     r"(?<![\\a-zA-Z])(north|south|east|west|up|down|left|right)(?=-?(?:east|west)|(?:wards?)?(?![a-zA-Z]))"
     r"|(?<=north|south)-?(east|west)",
@@ -47,6 +48,8 @@ _EXTREMUM = re.compile(r"(?<![a-zA-Z])(?:(max)|(min))(?:imum|ima)?(?![a-zA-Z])|(
 
 def contradict(answer: str, gold: str) -> bool:
     """Return whether one text has one word of a group, and the other text another word of it."""
+    if not (_WORD.search(answer) and _WORD.search(gold)):
+        return False
     for group in _GROUPS:
         ours, theirs = ({match.lastindex for match in group.finditer(text)} for text in (answer, gold))
         if len(ours) == len(theirs) == 1 and ours != theirs:
