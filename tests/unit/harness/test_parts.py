@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.support import waiting
+from tests.support.processes import has_ended
 
 PARTS = Path(__file__).parents[2] / "parts.py"
 MAKEFILE = """
@@ -67,13 +68,8 @@ def test_parts_parallel_without_memory_runs_last(command: list[str]) -> None:
 def test_parts_terminated_stops_the_running_part(command: list[str], tmp_path: Path) -> None:
     """SIGTERM stops the part too, and the exit code is 143."""
     with subprocess.Popen([*command, "endless"], stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        waiting.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the part runs")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
     pid = int((tmp_path / "pid").read_text())
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until(lambda: has_ended(pid), "the part has stopped")

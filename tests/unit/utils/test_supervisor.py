@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from rstar2_train.utils.supervisor import Child, ChildFailed, StopRequested, Supervisor, stop_leftovers, temporary_state
+from tests.support import waiting
+from tests.support.processes import has_ended
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -91,10 +93,6 @@ def with_subprocess(note: Path) -> list[str]:
     )
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 async def test_restart_kills_the_childs_own_children_first(tmp_path: Path) -> None:
     """All processes of its session are killed."""
     note = tmp_path / "pids"
@@ -104,10 +102,10 @@ async def test_restart_kills_the_childs_own_children_first(tmp_path: Path) -> No
     os.kill(json.loads((tmp_path / "children.json").read_text())[0]["pid"], signal.SIGKILL)
     await until(lambda: note.read_text().count("\n") == 2)
     first, second = map(int, note.read_text().split())
-    await until(lambda: gone(first))
-    assert not gone(second)
+    await until(lambda: has_ended(first))
+    assert not has_ended(second)
     await children.stop()
-    await until(lambda: gone(second))
+    await until(lambda: has_ended(second))
 
 
 def test_stop_leftovers_finds_session_of_dead_child(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_stop_leftovers_finds_session_of_dead_child(tmp_path: Path) -> None:
     leader.kill()
     leader.wait()
     assert stop_leftovers(register) == 1
-    assert gone(int(note.read_text()))
+    assert has_ended(int(note.read_text()))
 
 
 async def test_child_that_keeps_dying_is_a_failure(tmp_path: Path) -> None:
@@ -157,7 +155,7 @@ async def test_run_until_stopped_signal_cancels_the_work(tmp_path: Path) -> None
             pid = json.loads((tmp_path / "children.json").read_text())[0]["pid"]
             await children.run_until_stopped(work())
     assert stop.value.exit_code == 143
-    assert gone(pid)
+    assert has_ended(pid)
 
 
 async def test_run_until_stopped_calls_on_stop_per_signal(tmp_path: Path) -> None:
@@ -228,9 +226,9 @@ async def test_stop_kills_child_that_ignores_sigterm(tmp_path: Path) -> None:
 
     children = supervisor(tmp_path)
     await children.start(Child("stubborn", python(code), ready=ready, stop_seconds=0.3))
-    grandchild = psutil.Process(int((tmp_path / "pid").read_text()))
+    grandchild = int((tmp_path / "pid").read_text())
     await children.stop()
-    await until(lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: has_ended(grandchild))
 
 
 def test_killed_parent_leaves_no_children(tmp_path: Path) -> None:
@@ -257,10 +255,9 @@ asyncio.run(main())
     subprocess.run([sys.executable, "-c", code], check=False, timeout=300)
     pids = [entry["pid"] for entry in json.loads((tmp_path / "children.json").read_text())]
     assert len(pids) == 2
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)][:1], timeout=10)
+    waiting.until(lambda: has_ended(pids[0]), "the kernel ends a child whose parent has ended")
     stop_leftovers(tmp_path / "children.json")
-    for pid in pids:
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    waiting.until(lambda: all(map(has_ended, pids)), "the next run stops the other child")
     assert not (tmp_path / "children.json").exists()
 
 
