@@ -29,11 +29,7 @@ _GROUPS = [
         ("odd", "even"),
         ("real", "complex|imaginary"),
         ("valid", "extraneous"),
-        (
-            "(?:local |global |absolute )?max(?:imum|ima|imi[sz]es?)?",
-            "(?:local |global |absolute )?min(?:imum|ima|imi[sz]es?)?",
-            "saddle(?: point)?",
-        ),
+        ("max(?:imum|ima|imi[sz]es?)?", "min(?:imum|ima|imi[sz]es?)?", "saddle"),
     )
 ]
 """Groups of words of which one excludes the others."""

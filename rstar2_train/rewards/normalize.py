@@ -298,7 +298,7 @@ def normalized_pair(answer: str, gold: str) -> tuple[NormalizedAnswer, Normalize
 
 def _in_unit_of(side: NormalizedAnswer, other: NormalizedAnswer) -> NormalizedAnswer:
     """Return `3 h 20 min` in hours or in minutes if the other side is."""
-    value = in_one_unit(side.value, side.unit, other.unit) if "+" in side.unit else None
+    value = in_one_unit(side.value, side.unit, other.unit)
     return NormalizedAnswer(value, other.unit) if value else side
 
 
