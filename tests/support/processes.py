@@ -5,9 +5,10 @@ from __future__ import annotations
 import psutil
 
 
-def has_ended(pid: int) -> bool:
-    """Return whether a process has ended. Its parent may not have read its exit code yet."""
+def has_ended(process: psutil.Process | int) -> bool:
+    """Return whether a process, or that with an id, has ended. Its parent may not have read its exit code yet."""
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        process = psutil.Process(process) if isinstance(process, int) else process
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True

@@ -15,6 +15,7 @@ from models import CONFIG, OPTIMIZER, conversations, save
 
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
+from tests.support.processes import has_ended
 from tests.support.waiting import until
 
 
@@ -41,14 +42,6 @@ def named(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
         with contextlib.suppress(psutil.NoSuchProcess):
             children.append((child, child.name()))
     return children
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return whether a process is gone or a zombie."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
