@@ -74,6 +74,11 @@ def applied_spec(job: Object) -> str:
     return f"{job['metadata'].get('generation', 0)}.{_digest(spec)}"
 
 
+def has_equal_pods(applied: str, new: str) -> bool:
+    """Whether two results of `applied_spec` have the same digest: only fields that change no pod differ. Pure."""
+    return applied.split(".")[1:] == new.split(".")[1:]
+
+
 def keep_revision(bodies: Iterable[dict[str, Any]], observed: ObservedJob) -> list[dict[str, Any]]:
     """Return the objects without those that only another version of the operator would change. Pure.
 
@@ -104,8 +109,8 @@ def _is_other_revision(body: dict[str, Any], live: Object, observed: ObservedJob
         return False
     if names.SPEC not in old:  # applied by a version without the annotation
         return bool(observed.status.get("observedGeneration") == observed.job["metadata"].get("generation"))
-    last, now = old[names.SPEC].split("."), new[names.SPEC].split(".")
-    return bool(last[0] == now[0] or last[1] == now[1])
+    same_generation = old[names.SPEC].split(".")[0] == new[names.SPEC].split(".")[0]
+    return same_generation or has_equal_pods(old[names.SPEC], new[names.SPEC])
 
 
 def _is_scaled(body: dict[str, Any], live: Object) -> bool:

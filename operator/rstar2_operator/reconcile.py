@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from rstar2_operator import logs
+from rstar2_operator import logs, names
 from rstar2_operator.apply import (
     NameConflict,
     applied_spec,
@@ -45,7 +45,7 @@ from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import DriftCorrections, drifted
 from rstar2_operator.metrics import Metrics, figures_of
-from rstar2_operator.observed import Object, ObservedJob
+from rstar2_operator.observed import Object, ObservedJob, annotations_of
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.status_writer import StatusWriter
@@ -138,7 +138,9 @@ class Reconciler:
             plan = plan_after_rejections(plan, observed_now, rejected)
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
             wake_at = plan.wake_at
-        write_in, written = await self._status_writer.write(key, observed.job, status)
+        write_in, written = await self._status_writer.write(
+            key, observed.job, status, attempt_spec=_attempt_spec(observed, status)
+        )
         if written:
             self._metrics.written(observed, status, event_at=event_at)
         self._metrics.observed(key, figures_of(status, observed, resource=resource))
@@ -281,6 +283,12 @@ def _is_running(plan: Plan, observed: ObservedJob) -> bool:
     attempt = plan.attempt
     created = attempt is not None and attempt.number in observed.attempts(attempt.stage)
     return created or bool(stage_progress.running_attempts(observed))
+
+
+def _attempt_spec(observed: ObservedJob, status: Object) -> str:
+    """The `applied_spec` of the last attempt of the current stage; empty before its creation."""
+    attempts = observed.attempts(str(status.get("stage")))
+    return annotations_of(attempts[max(attempts)]).get(names.SPEC, "") if attempts else ""
 
 
 def _log_failure(key: Key, error: Exception) -> None:

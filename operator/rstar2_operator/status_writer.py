@@ -16,6 +16,7 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
+from rstar2_operator.apply import applied_spec, has_equal_pods
 from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
@@ -94,10 +95,13 @@ class StatusWriter:
         self._sent: dict[str, float] = {}
         """Digest of an Event -> time at which it was created."""
 
-    async def write(self, key: Key, job: Object, status: dict[str, Any]) -> tuple[float | None, bool]:
+    async def write(
+        self, key: Key, job: Object, status: dict[str, Any], *, attempt_spec: str = ""
+    ) -> tuple[float | None, bool]:
         """Write the status if it has changed. Return the seconds until a delayed write is due, and whether it wrote.
 
         The cache has the written status immediately: the next round reads the timers of this one from it.
+        `attempt_spec`: the `applied_spec` of the running attempt.
         """
         old = job.get("status") or {}
         wait = self._wait(key, old, status)
@@ -113,7 +117,8 @@ class StatusWriter:
         self._cache.record_write(JOB, await self._client.apply(body, subresource="status"))
         self._written[key] = time.monotonic()
         self._worse_since.pop(key, None)
-        for event in events(old, status):
+        is_current = bool(attempt_spec) and has_equal_pods(attempt_spec, applied_spec(job))
+        for event in events(old, status, attempt_is_current=is_current):
             await self._create_event(job, event)
         return None, True
 

@@ -10,6 +10,11 @@ from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.plan import INVALID_SPEC, RESTART_REASONS
 
 NORMAL, WARNING = "Normal", "Warning"
+TAKES_EFFECT = "The changed fields take effect now. Stage {stage} needs no new attempt."
+NEEDS_ATTEMPT = (
+    "Engine, judge and Redis pods are updated now; stage {stage} keeps its settings until its next attempt. "
+    "To apply them now, suspend and resume the job."
+)
 Status = Mapping[str, Any]
 
 
@@ -25,8 +30,11 @@ class JobEvent:
     """Whether it may come and go. The same text is then not repeated for a while."""
 
 
-def events(old: Status, new: Status) -> list[JobEvent]:
-    """Return the Events of the step from `old` to `new`."""
+def events(old: Status, new: Status, *, attempt_is_current: bool = False) -> list[JobEvent]:
+    """Return the Events of the step from `old` to `new`.
+
+    `attempt_is_current`: a new attempt would have the settings of the running one.
+    """
     resumed = old.get("phase") == "Suspended" and new.get("phase") in ("Pending", "Preparing", "Running")
     result = [JobEvent(NORMAL, "Resumed", "The job resumes from its last checkpoint.", "Resume")] if resumed else []
     result += _of_stages(old, new)
@@ -34,11 +42,8 @@ def events(old: Status, new: Status) -> list[JobEvent]:
     if state != _state(old):
         result += _of_state(state, new)
     elif state == "Running" and new.get("observedGeneration") != old.get("observedGeneration"):
-        message = (
-            f"Spec changed. Engine, judge and Redis pods are updated now; stage {new.get('stage')} keeps its settings "
-            "until its next attempt. To apply them now, suspend and resume the job."
-        )
-        result.append(JobEvent(NORMAL, "SpecChanged", message))
+        effect = TAKES_EFFECT if attempt_is_current else NEEDS_ATTEMPT
+        result.append(JobEvent(NORMAL, "SpecChanged", f"Spec changed. {effect.format(stage=new.get('stage'))}"))
     return result + _of_conditions(old, new)
 
 

@@ -104,6 +104,12 @@ def test_events_recovered_only_while_running(phase: str, reason: str, expected: 
     assert [event.reason for event in events(old, new)] == expected
 
 
+def test_events_changed_spec_of_a_current_attempt() -> None:
+    """A change that needs no new attempt does not ask the user for one."""
+    (event,) = events(RUNNING, RUNNING | {"observedGeneration": 2}, attempt_is_current=True)
+    assert event.message == "Spec changed. The changed fields take effect now. Stage rl-1 needs no new attempt."
+
+
 def test_events_same_cause_at_another_role_names_the_role() -> None:
     """A known reason that blocks another role gives the Event of that role's condition, not that of Degraded."""
     ill = {"type": "Degraded", "status": "True", "reason": "Unschedulable", "message": "redis\nrollout"}

@@ -71,6 +71,24 @@ async def test_reconcile_overloaded_api_server_is_retried(error: Exception) -> N
     assert operator.status["restarts"] == 0 and operator.names("Job") == ["demo-g0-2", "demo-prepare"]
 
 
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"rollout": {"replicas": 3}}, "Stage g0 needs no new attempt."),
+        ({"pendingDeadlineSeconds": 1234}, "Stage g0 needs no new attempt."),
+        ({"trainer": {"replicas": 3, "gpusPerReplica": 0}}, "suspend and resume the job."),
+    ],
+)
+async def test_reconcile_changed_spec_event_names_its_effect(change: dict[str, Any], effect: str) -> None:
+    """The Event of an edit, such as by `kubectl scale`, asks for a new attempt only if the stage needs one."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.change(**change)
+    await operator.run()
+    (event,) = [each for each in operator.api.events if each["reason"] == "SpecChanged"]
+    assert event["note"].endswith(effect)
+
+
 async def test_reconcile_retry_after_is_respected() -> None:
     """A failed round is repeated no earlier than the API server asks for."""
     operator = Operator(manifest("g"))
