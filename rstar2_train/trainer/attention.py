@@ -24,9 +24,14 @@ NAME = "rstar2"
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The borders of the sequences of a packed micro-batch."""
+    """The borders of the sequences of a packed micro-batch.
+
+    Compiled layers read only `borders` and `longest`. Each number of sequences would be another graph to compile if
+    they read the lengths, and torch stops to compile a layer after eight.
+    """
 
     lengths: tuple[int, ...]
+    longest: int
     borders: Tensor | None
     """[sequences + 1] int32 on the device, for the variable-length kernel; None: one call per sequence."""
 
@@ -37,7 +42,7 @@ def packing_of(lengths: Sequence[int], device: torch.device, dtype: torch.dtype)
     if device.type == "cuda" and dtype.itemsize == 2 and has_varlen_kernel():
         ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         borders = ends.pin_memory().to(device, non_blocking=True)
-    return Packing(tuple(lengths), borders)
+    return Packing(tuple(lengths), max(lengths), borders)
 
 
 def positions_of(lengths: Sequence[int], device: torch.device) -> Tensor:
@@ -91,18 +96,25 @@ def attend(
         from torch.nn.attention.varlen import varlen_attn
 
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
-        longest, borders = max(packing.lengths), packing.borders
+        longest, borders = packing.longest, packing.borders
         joined = varlen_attn(
             q, k, v, borders, borders, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=grouped
         )
         assert isinstance(joined, Tensor)
         return joined[None], None
+    return _attend_each(query, key, value, packing, scaling), None
+
+
+@torch.compiler.disable
+def _attend_each(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float | None) -> Tensor:
+    """Return the attention of each sequence alone. Not compiled: the code depends on the number of sequences."""
+    grouped = query.shape[1] != key.shape[1]
     parts = [part.split(packing.lengths, dim=2) for part in (query, key, value)]
     outputs = [
         scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
         for q, k, v in zip(*parts, strict=True)
     ]
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    return torch.cat(outputs, dim=2).transpose(1, 2)
 
 
 def check_flash(config: Any, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The gradient of the sharded step against eq. 6, computed naively in float64; and the collectives of a step."""
+"""The gradient of the sharded step against eq. 6, computed naively in float64; the collectives and waits of a step."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class Case:
     reduce_once: bool = False
 
 
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2", "bincount", "repeat_interleave"}
+"""Operations whose result the host needs: .item(), float(), a selection by a mask."""
 CASES = {
     1: [
         Case(1, tokens=4096),
@@ -46,12 +48,18 @@ CASES = {
         Case(1, unchecked=0),
         Case(1, tokens=4096, packed=True, unchecked=0, compiled=True),
     ],
-    2: [Case(2, tokens=20), Case(2, packed=True, reduce_once=True), Case(1, tokens=30, unchecked=0)],
+    2: [
+        Case(2, tokens=20),
+        Case(2, packed=True, reduce_once=True),
+        Case(1, tokens=30, unchecked=0),
+        Case(2, tokens=20, packed=True, unchecked=1, compiled=True),
+    ],
     4: [
         Case(4, tokens=30, unchecked=1),
         Case(4, tokens=20, packed=True, reduce_once=True, unchecked=0),
         Case(2, tokens=20),
         Case(2, tokens=20, packed=True, reduce_once=True, unchecked=0),
+        Case(2, tokens=20, packed=True, reduce_once=True, unchecked=1, compiled=True),
     ],
 }
 
@@ -100,17 +108,22 @@ def reference_gradient(
     return {name: parameter.grad for name, parameter in policy.named_parameters()}
 
 
-class CollectiveCount(TorchDispatchMode):
-    """Counts the collectives by the name of their operation."""
+class OperationCount(TorchDispatchMode):
+    """Counts the collectives, and the operations for whose result the host would wait for a GPU, by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(function)
-        if name.startswith("c10d."):
-            self.calls[name.split(".")[1].strip("_")] += 1
+        space, name = str(function).split(".")[:2]
+        if space == "c10d":
+            self.calls[name.strip("_")] += 1
+        # The number of elements that a mask selects is a value of the device too.
+        masks = args[1] if name.startswith("index") and len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+        if name in WAITS or any(each is not None and each.dtype == torch.bool for each in masks):
+            self.waits[name] += 1
         return function(*args, **(kwargs or {}))
 
 
@@ -123,7 +136,7 @@ def gradients(
     groups: list[list[TrainSequence]],
     objective: Objective = OBJECTIVE,
 ) -> list[Any]:
-    """Return the gradient (at rank 0), the number of micro-batches and the collectives of each case."""
+    """Return of each case the gradient (at rank 0), the number of micro-batches, the collectives and the waits."""
     trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
     trainer.connect("127.0.0.1", port, 1)
     results = []
@@ -144,13 +157,13 @@ def gradients(
         device, start = trainer.compute.device, None
         if objective.drops_sequences:
             (start,) = step.step_start(policy, [batches], device, objective=objective)
-        with CollectiveCount() as count:
+        with OperationCount() as count:
             step.grpo_backward(policy, batches, device, objective=objective, start=start)
         whole = {}
         for name, shard in named_shards(policy).items():
             assert shard.grad is not None
             whole[name] = shard.grad.full_tensor().numpy()
-        results.append((whole if rank == 0 else None, len(batches), count.calls))
+        results.append((whole if rank == 0 else None, len(batches), count.calls, count.waits))
     trainer.close()
     return results
 
@@ -162,9 +175,12 @@ def reference(model_dir: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[str, torch.Tensor], ranks: int) -> None:
-    """For any mesh, micro-batches, checkpointing, packing and compilation the gradient is that of eq. 6."""
+    """For any mesh, micro-batches, checkpointing, packing and compilation the gradient is that of eq. 6.
+
+    No operation of the micro-batches makes the host wait for the device.
+    """
     results = run_ranks(gradients, ranks, model_dir, CASES[ranks], rollout_groups(4, 4))[0]
-    for case, (actual, micro_batches, collectives) in zip(CASES[ranks], results, strict=True):
+    for case, (actual, micro_batches, collectives, waits) in zip(CASES[ranks], results, strict=True):
         assert actual.keys() == reference.keys()
         actual = {name: torch.from_numpy(array).double() for name, array in actual.items()}
         difference = sum((actual[name] - expected).square().sum() for name, expected in reference.items())
@@ -172,6 +188,7 @@ def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[
         assert (difference / size).sqrt() < RTOL, case
         for name, expected in reference.items():
             assert (actual[name] - expected).norm() < RTOL * expected.norm(), (case, name)
+        assert not waits, case
         groups = 3  # two layers, and embedding with projection and norm
         if ranks > 1:
             assert micro_batches > 1
@@ -184,7 +201,7 @@ def test_step_gradient_of_an_untied_model(tmp_path: Path) -> None:
     """A projection of its own has its own gradient, as in eq. 6."""
     model = write_model(tmp_path / "model", tied=False)
     expected = reference_gradient(model, rollout_groups(4, 4))
-    ((actual, _, _),) = run_ranks(gradients, 1, model, [Case(1, packed=True)], rollout_groups(4, 4))[0]
+    ((actual, *_),) = run_ranks(gradients, 1, model, [Case(1, packed=True)], rollout_groups(4, 4))[0]
     for name, tensor in expected.items():
         assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), name
 
@@ -201,7 +218,7 @@ def test_step_gradient_of_rollouts_above_the_gap(model_dir: Path, ranks: int, dr
     else:
         expected = reference_gradient(model_dir, near, denominators=groups)
     cases = [Case(ranks, tokens=20), Case(ranks, packed=True)]
-    for case, (actual, _, _) in zip(
+    for case, (actual, *_) in zip(
         cases, run_ranks(gradients, ranks, model_dir, cases, groups, objective)[0], strict=True
     ):
         for name, tensor in expected.items():
