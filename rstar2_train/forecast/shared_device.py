@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
 from rstar2_train.forecast.row import Row
-from rstar2_train.forecast.step_time import transport_of
-from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, sequence_tokens
+from rstar2_train.planning.fit import chosen_step, engine_of, gigabytes, sequence_tokens, transport_of
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import staging_bytes, trainer_memory
 from rstar2_train.planning.model_shape import ModelShape
@@ -58,7 +57,7 @@ class TurnMemory:
     engine: float
     """On the device, with the KV cache."""
     parked: float
-    """Of the trainer on the host: weights and moments. The buffers stay allocated."""
+    """Of the trainer on the host: weights, moments and the weights published last. The buffers stay allocated."""
     asleep: float
     """Of the engine on the host while the trainer works: its weights. The KV cache is discarded."""
     host_copy: float
@@ -93,7 +92,7 @@ def turn_memory(
     return TurnMemory(
         trainer=memory.total,
         engine=shared.engine_share * profile.memory_bytes,
-        parked=memory.weights + memory.optimizer if shared.by_turns else 0.0,
+        parked=memory.weights + memory.optimizer + memory.published if shared.by_turns else 0.0,
         asleep=engine.weights if shared.by_turns else 0.0,
         host_copy=engine.weights if reads_files else 0.0,
         checkpoint=staging_bytes(shape, ranks=step.ranks),
@@ -109,7 +108,7 @@ def shared_rows(memory: TurnMemory, shared: SharedDevice) -> Iterator[Row]:
     if shared.by_turns:
         yield Row(
             *(SECTION, "parkedTrainer", "host: trainer", "bytes", memory.parked),
-            "weights and moments; torch may round each pinned tensor up to a power of two",
+            "weights, moments and the weights published last; torch may round each pinned tensor up to a power of two",
         )
         yield Row(
             *(SECTION, "sleepingEngine", "host: engine", "bytes", memory.asleep),

@@ -91,6 +91,9 @@ def _trainer_rows(
         *(section, "activations", "activations", "bytes", memory.activations),
         f"{step.tokens:,} tokens x {shape.layers} layers, {step.checkpointed_layers} of them with their input only",
     )
+    if step.published:
+        base = f"{step.value_bytes} x {parameters} / {step.ranks}: the base of the changes that Delta writes"
+        yield Row(section, "publishedWeights", "weights published last", "bytes", memory.published, base)
     yield Row(
         *(section, "transient", "logits, layer gradients", "bytes", memory.transient),
         f"largest at: {memory.moment}; {min(step.chunk, step.tokens):,} tokens x {shape.vocabulary:,} logits",

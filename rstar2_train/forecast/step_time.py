@@ -9,7 +9,7 @@ import numpy as np
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
-from rstar2_train.planning.fit import chosen_step, is_packed, ranks_of
+from rstar2_train.planning.fit import chosen_step, is_packed, ranks_of, transport_of
 from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import ModelShape
@@ -133,14 +133,6 @@ def transfer_time(
         rate, read, sent = profile.network, written * engines, 0.0
     seconds = (written + read) / profile.storage + sent / rate
     return TransferTime(transport=transport, written=written, read=read, sent=sent, seconds=seconds)
-
-
-def transport_of(job: AgenticRLJob) -> str:
-    """Return the path of the weights, with the choice of Auto."""
-    transport = job.spec.rollout.weight_transport
-    if transport == "Auto":
-        return "Folder" if job.spec.accelerator.vendor == "None" else "Delta"
-    return transport
 
 
 def checkpoint_bytes(shape: ModelShape) -> float:

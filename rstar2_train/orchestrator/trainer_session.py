@@ -16,7 +16,7 @@ from typing import Any, Self
 from rstar2_train.api.contracts import CheckpointRef, Outcome, Reason, StageFailed
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.initial_policy import InitialPolicy
-from rstar2_train.planning.fit import sequence_tokens
+from rstar2_train.planning.fit import publishes_changes, sequence_tokens
 from rstar2_train.trainer import checkpoint as checkpoints
 from rstar2_train.trainer.actors import RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
@@ -119,7 +119,11 @@ class TrainerSession:
         self.group = await asyncio.to_thread(
             self._start_group,
             ranks=ctx.job.replicas(ctx.stage) * spec.trainer.ranks_per_replica,
-            config=TrainConfig.from_spec(spec, longest_sequence=sequence_tokens(ctx.job, ctx.stage)),
+            config=TrainConfig.from_spec(
+                spec,
+                longest_sequence=sequence_tokens(ctx.job, ctx.stage),
+                publishes_changes=publishes_changes(ctx.job, ctx.stage),
+            ),
             ray_address=ctx.endpoints.ray,
             gpus_per_rank=min(1, spec.trainer.gpus_per_replica),
         )

@@ -63,6 +63,19 @@ def ranks_of(job: AgenticRLJob, stage: Stage) -> int:
     return job.replicas(stage) * job.spec.trainer.ranks_per_replica
 
 
+def transport_of(job: AgenticRLJob) -> str:
+    """Return the path of the weights to the engines, with the choice of Auto."""
+    transport = job.spec.rollout.weight_transport
+    if transport == "Auto":
+        return "Folder" if job.spec.accelerator.vendor == "None" else "Delta"
+    return transport
+
+
+def publishes_changes(job: AgenticRLJob, stage: Stage) -> bool:
+    """Return whether the ranks of a stage publish changes of the weights, so that they keep those published last."""
+    return stage.type == "GRPO" and transport_of(job) != "Folder"
+
+
 def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerStep:
     """Return the settings of a stage's training step that its memory depends on.
 
@@ -76,6 +89,7 @@ def trainer_step(job: AgenticRLJob, stage: Stage, shape: ModelShape) -> TrainerS
         checkpointed_layers=0 if trainer.activation_checkpointing is False else shape.layers,
         value_bytes=4 if job.spec.accelerator.vendor == "None" else 2,
         offload=trainer.offload and job.spec.accelerator.vendor != "None",
+        published=publishes_changes(job, stage),
         staged=job.spec.accelerator.vendor == "None",
     )
 
@@ -109,6 +123,7 @@ def chosen_step(job: AgenticRLJob, stage: Stage, shape: ModelShape, profile: Har
         sharding=trainer.sharding,
         offload=trainer.offload,
         longest=sequence_tokens(job, stage),
+        published=step.published,
     )
     largest = dataclasses.replace(layout, tokens=max(layout.tokens, sequence_tokens(job, stage)))
     return step_of(shape, largest, value_bytes=step.value_bytes, chunk=step.chunk)
@@ -272,6 +287,7 @@ def _largest_part(memory: TrainerMemory) -> str:
         "weights, gradients and optimiser": memory.states,
         "gathered parameters": memory.gathered,
         "activations": memory.activations,
+        "the weights published last": memory.published,
         "logits and gradients": memory.transient,
         "the copy for a checkpoint": memory.staging,
     }

@@ -40,6 +40,8 @@ class Layout:
     """Whether gradients are summed over ranks once per update; each rank holds whole gradients until then."""
     offload: bool = False
     """Whether weights, gradients and moments are in host memory between their uses."""
+    published: bool = False
+    """Whether the ranks keep the weights published last, as the base of the next changes (Delta, Collective)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def step_of(shape: ModelShape, layout: Layout, *, value_bytes: int, chunk: int) 
         value_bytes=value_bytes,
         reduce_once=layout.reduce_once,
         offload=layout.offload,
+        published=layout.published,
         staged=value_bytes == FLOAT32,
     )
 
@@ -84,6 +87,7 @@ def choose_layout(
     sharding: Sharding,
     offload: bool,
     longest: int = 0,
+    published: bool = False,
 ) -> Layout:
     """Return the layout that uses the memory best.
 
@@ -100,6 +104,7 @@ def choose_layout(
         sharding: Full: over all ranks. PerHost: within each host. Auto: PerHost on accelerators if it fits.
         offload: as in Layout.
         longest: tokens of the longest sequence; one that exceeds a micro-batch is a micro-batch of its own.
+        published: as in Layout.
 
     Raises:
         ValueError: for PerHost on hosts with different numbers of ranks.
@@ -119,6 +124,7 @@ def choose_layout(
         tokens=tokens or DEFAULT_TOKENS,
         unchecked=shape.layers if checkpointing is False else 0,
         offload=offload,
+        published=published,
     )
     if sharding == "PerHost" and machine.ranks_per_host is None:
         raise ValueError("spec.trainer.sharding: PerHost needs the same number of ranks on each host: set it to Full")

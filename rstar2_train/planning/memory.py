@@ -47,6 +47,8 @@ class TrainerStep:
     """Whether each rank holds whole float32 gradients until the last micro-batch, and reduces them only then."""
     offload: bool = False
     """Whether weights, gradients and moments are in host memory."""
+    published: bool = False
+    """Whether the ranks publish changes of the weights (Delta, Collective), and keep the weights published last."""
     staged: bool = False
     """Whether the same memory has the copy that a checkpoint is written from: on the CPU, where it is the host's."""
 
@@ -65,6 +67,8 @@ class TrainerMemory:
     """Gathered parameters: embedding, projection, and the layers in progress."""
     activations: float
     """Inputs of checkpointed layers, and all activations of the others and of the layer in progress."""
+    published: float
+    """The weights published last, in the number format of the engines: the base of the next changes."""
     transient: float
     """Logits, gradients before their reduction, and buffers of collectives, at the peak."""
     staging: float
@@ -80,7 +84,7 @@ class TrainerMemory:
     @property
     def total(self) -> float:
         """All bytes."""
-        return self.states + self.gathered + self.activations + self.transient + self.staging
+        return sum((self.states, self.gathered, self.activations, self.published, self.transient, self.staging))
 
 
 def activation_values(shape: ModelShape, *, value_bytes: int) -> float:
@@ -130,6 +134,7 @@ def trainer_memory(shape: ModelShape, step: TrainerStep) -> TrainerMemory:
         optimizer=2 * shard,
         gathered=gathered,
         activations=activations,
+        published=size * shape.parameters / step.ranks if step.published and not step.offload else 0.0,
         transient=transient,
         staging=staging_bytes(shape, ranks=step.ranks) if step.staged else 0.0,
         moment=moment,

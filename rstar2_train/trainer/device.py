@@ -87,6 +87,7 @@ def layout_of(
             tokens=config.tokens_per_micro_batch or DEFAULT_TOKENS,
             unchecked=0 if config.activation_checkpointing is not False else UNKNOWN_LAYERS,
             offload=config.offload,
+            published=config.publishes_changes,
         )
     return choose_layout(
         shape,
@@ -97,6 +98,7 @@ def layout_of(
         sharding=config.sharding,
         offload=config.offload,
         longest=config.longest_sequence,
+        published=config.publishes_changes,
     )
 
 

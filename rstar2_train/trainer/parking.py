@@ -1,13 +1,15 @@
 """Moves a rank's memory from its device to the host and back. Meanwhile an engine uses the device.
 
-`orchestrator/device_turns.py` decides when. Whole storages move: parameters, gradients, buffers and the optimiser's
-moments. The tensors stay the same objects, with storages of size 0 meanwhile, so that views, FSDP and compiled layers
-need not know. The host buffers are kept for the next time, because pinned memory is slow to allocate.
+`orchestrator/device_turns.py` decides when. Whole storages move: parameters, gradients, buffers, the optimiser's
+moments, and the weights published last. The tensors stay the same objects, with storages of size 0 meanwhile, so that
+views, FSDP and compiled layers need not know. The host buffers are kept for the next time, because pinned memory is
+slow to allocate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -31,12 +33,14 @@ class ParkedMemory:
         """Whether the memory is on the host."""
         return bool(self._parked)
 
-    def park(self, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the memory to the host and free it on the device."""
+    def park(self, policy: Policy, optimizer: torch.optim.Optimizer, others: Iterable[Tensor] = ()) -> None:
+        """Copy the memory to the host and free it on the device. `others`: further tensors on the device."""
         for module in policy.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        storages = {storage.data_ptr(): storage for storage in self._storages(_tensors(policy, optimizer))}
+        storages = {
+            storage.data_ptr(): storage for storage in self._storages(chain(_tensors(policy, optimizer), others))
+        }
         buffers = {}
         for storage in storages.values():
             key = storage._cdata
@@ -62,7 +66,8 @@ class ParkedMemory:
     def _storages(self, tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if tensor.device.type == self._device.type and storage.nbytes():
+            # On the CPU, the storage of a tensor that NumPy has seen cannot be freed.
+            if tensor.device.type == self._device.type and storage.nbytes() and storage.resizable():
                 yield storage
 
 

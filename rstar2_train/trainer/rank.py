@@ -220,7 +220,8 @@ class TrainerRank:
         """Move the rank's memory to the host, so that an engine can use the device. No collective."""
         if not self.parked:
             self.memory = self.memory or ParkedMemory(self.compute.device)
-            self.memory.park(*self._loaded())
+            published = self.writer.tensors() if self.writer else ()
+            self.memory.park(*self._loaded(), published)
 
     def unpark(self) -> None:
         """Move the memory back to the device."""

@@ -7,7 +7,7 @@ ranks' files and the manifest are in place: a failed publication is followed by 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,10 @@ class ShardWriter:
             else:
                 self._committed[name][positions] = values
         self._pending = {}
+
+    def tensors(self) -> Iterable[Tensor]:
+        """Return the shards of the last committed version, to move them."""
+        return self._committed.values()
 
     @torch.no_grad()
     def _shards(self, shards: dict[str, Any], *, snapshot: bool) -> Iterator[Shard]:

@@ -47,9 +47,11 @@ class TrainConfig:
 
     longest_sequence: int = 0
     """Tokens of the longest sequence of the stage; 0: unknown. The layout leaves memory for it."""
+    publishes_changes: bool = False
+    """Whether the ranks keep the weights published last (Delta, Collective). The layout leaves memory for them."""
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, *, longest_sequence: int = 0) -> TrainConfig:
+    def from_spec(cls, spec: JobSpec, *, longest_sequence: int = 0, publishes_changes: bool = False) -> TrainConfig:
         """Return the settings of a job's spec."""
         trainer, accelerated = spec.trainer, spec.accelerator.vendor != "None"
         checkpointing = trainer.activation_checkpointing
@@ -65,6 +67,7 @@ class TrainConfig:
             threads=trainer.threads,
             seed=spec.seed,
             longest_sequence=longest_sequence,
+            publishes_changes=publishes_changes,
         )
 
 

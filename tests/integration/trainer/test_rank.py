@@ -173,6 +173,29 @@ def test_rank_parked_memory_returns_bit_for_bit(model_dir: Path) -> None:
     assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
 
 
+def test_rank_parks_the_weights_published_last(model_dir: Path, tmp_path: Path) -> None:
+    """The base of the next changes leaves the device too; the changes after the return have the same bytes."""
+    files = []
+    for parks in (False, True):
+        with rank_here(model_dir) as rank:
+            rank.start_versions(model_dir)
+            for number, base in enumerate((None, "v0", "v1")):
+                rank.sft(sft_batches(conversations(6, seed=number)), 1e-6)
+                folder = tmp_path / f"{parks}-{number}"
+                folder.mkdir()
+                summary = rank.write_version(folder, base)
+                rank.commit_version(f"v{number}")
+                files.append((folder / summary.name).read_bytes())
+                if parks:
+                    assert rank.writer is not None
+                    # Copies on the CPU share no memory with NumPy, like the tensors of a GPU.
+                    rank.writer._committed = {name: each.clone() for name, each in rank.writer._committed.items()}
+                    rank.park()
+                    assert not any(each.untyped_storage().nbytes() for each in rank.writer.tensors())
+                    rank.unpark()
+    assert files[:3] == files[3:]
+
+
 def test_rank_optimizer_equals_torch_adamw(model_dir: Path) -> None:
     """Two steps of the rank against AdamW over the plain model, clip included."""
     sequences = conversations(6)

@@ -50,13 +50,16 @@ def test_shared_device_turns_take_the_larger_memory() -> None:
 
 
 def test_shared_device_host_memory_counts_every_copy() -> None:
-    """By turns the host holds the trainer's state, the engine's weights, those of Delta and a checkpoint's copy."""
+    """By turns the host holds the trainer's state, the engine's weights, both copies of Delta and a checkpoint's."""
     parameters = SHAPE.parameters
     values = planned(TURNS, weightTransport="Delta").as_json()["stages"]["rl-8k"]
-    assert values["parkedTrainer"] == pytest.approx(12 * parameters)
+    assert values["publishedWeights"] == pytest.approx(2 * parameters)
+    assert values["parkedTrainer"] == pytest.approx((12 + 2) * parameters)
     assert values["sleepingEngine"] == values["hostCopy"] == pytest.approx(2 * parameters)
-    assert values["hostBytes"] == pytest.approx((12 + 2 + 2 + 12) * parameters)
-    assert planned(TURNS, weightTransport="Folder").as_json()["stages"]["rl-8k"]["hostCopy"] == 0
+    assert values["hostBytes"] == pytest.approx((12 + 2 + 2 + 2 + 12) * parameters)
+    folder = planned(TURNS, weightTransport="Folder").as_json()["stages"]["rl-8k"]
+    assert folder["hostCopy"] == 0
+    assert folder["parkedTrainer"] == pytest.approx(12 * parameters)
     together = planned(TOGETHER, weightTransport="Auto").as_json()["stages"]["rl-8k"]
     assert "parkedTrainer" not in together
     assert together["hostBytes"] == pytest.approx((2 + 12) * parameters)

@@ -67,6 +67,14 @@ def test_choose_layout_keeps_the_order_of_sums_on_the_cpu() -> None:
     assert layout == Layout(ranks=24, shards=24, tokens=16_384, unchecked=SHAPE.layers)
 
 
+def test_choose_layout_leaves_memory_for_published_weights() -> None:
+    """With Delta fewer layers keep their activations, and the step fits with the weights published last."""
+    small = machine(memory=80e9, ranks=8)
+    folder, delta = choose(small, tokens=16_384), choose(small, tokens=16_384, published=True)
+    assert delta.unchecked < folder.unchecked
+    assert layout_bytes(SHAPE, delta, value_bytes=2, chunk=2048) <= USABLE * 80e9
+
+
 def test_choose_layout_per_host_needs_equal_hosts() -> None:
     """Hosts with different numbers of ranks cannot hold a copy each."""
     with pytest.raises(ValueError, match="PerHost needs the same number"):

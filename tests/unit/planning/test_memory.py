@@ -38,6 +38,14 @@ def test_memory_checkpointed_layer_saves_memory() -> None:
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[-1]
 
 
+def test_memory_counts_the_weights_published_last() -> None:
+    """Delta needs 2 bytes per parameter of a copy, and nothing on the device if the weights are in host memory."""
+    kept = dataclasses.replace(STEP, published=True)
+    added = trainer_memory(MODEL, kept).total - trainer_memory(MODEL, STEP).total
+    assert added == pytest.approx(2 * MODEL.parameters / 24)
+    assert trainer_memory(MODEL, dataclasses.replace(kept, offload=True)).published == 0
+
+
 def test_memory_engine_matches_simulated_hardware() -> None:
     """The KV cache of the 14B model on two MI300X is that of the simulator's hardware model."""
     hardware = json.loads((Path(__file__).parents[3] / "rstar2_train/simulation/hardware.json").read_text())
