@@ -52,6 +52,8 @@ class StageFigures:
     """Calls per trajectory."""
     call_seconds: float
     """Run time of a call in its sandbox."""
+    queue_seconds: float
+    """Time that a call waits for a sandbox."""
 
     @property
     def inputs(self) -> StageInputs:
@@ -135,7 +137,7 @@ def fit_profile(
         update={
             "micro_batch_seconds": 0.0,
             "update_seconds": 0.0,
-            "call_cpu_seconds": max(MIN_CALL_SECONDS, measured.call_seconds),
+            "call_cpu_seconds": max(MIN_CALL_SECONDS, _call_seconds(job, stage, measured)),
         }
     )
     planned = update_time(job, stage, shape, fitted, trained).compute
@@ -164,6 +166,19 @@ def fit_profile(
     names = ("trainFlops", "updateSeconds", "launchSeconds", "bandwidth", "engineFlops", "callCpuSeconds")
     sources = profile.sources | dict.fromkeys(names, source)
     return fitted.model_copy(update={"device": f"{profile.device}, measured", "sources": sources})
+
+
+def _call_seconds(job: AgenticRLJob, stage: Stage, measured: StageFigures) -> float:
+    """Return the seconds that a call occupies its executor.
+
+    A call that waits longer than it runs waits for busy executors: they determine the seconds of the rollouts, and the
+    time between two calls of an executor counts too.
+    """
+    if measured.queue_seconds <= measured.call_seconds or not measured.calls:
+        return measured.call_seconds
+    settings = job.grpo_settings(stage)
+    calls = settings.prompts_per_step * settings.rollouts_per_prompt * measured.calls
+    return measured.rollout_seconds * job.spec.executor.replicas / calls
 
 
 def _fit_line(first: tuple[float, int, float], second: tuple[float, int, float]) -> tuple[float, float]:
@@ -199,4 +214,5 @@ def _figures(job: AgenticRLJob, stage: Stage, values: Mapping[str, list[float]])
         trained_share=min(1.0, sequences / settings.keep_per_prompt / settings.prompts_per_step),
         calls=middle("tools/calls_per_trajectory"),
         call_seconds=middle("tools/latency_mean_seconds") - middle("tools/queue_mean_seconds"),
+        queue_seconds=middle("tools/queue_mean_seconds"),
     )

@@ -190,6 +190,7 @@ def _grpo_rows(
             max_staleness=1,
             update_seconds=update.seconds + transfer.seconds,
         )
+        stale = max(stale, calls)
         yield Row(
             *("Step", "staleStepSeconds", "step, maxStaleness 1", "seconds", stale),
             f"simulated: rollouts continue during the update ({duration(step)} -> {duration(stale)})",

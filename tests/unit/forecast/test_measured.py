@@ -1,5 +1,6 @@
 """Figures of a run: read from its journal, and fitted so that the plan reproduces the measured stage."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from rstar2_train.api.state_dir import JobState
 from rstar2_train.api.validation import load
 from rstar2_train.cli.main import main
 from rstar2_train.forecast.job_plan import plan_job
-from rstar2_train.forecast.measured import NoFigures, SFTFigures, fit_profile, read_figures, read_sft_figures
+from rstar2_train.forecast.measured import (
+    NoFigures,
+    SFTFigures,
+    StageFigures,
+    fit_profile,
+    read_figures,
+    read_sft_figures,
+)
 from rstar2_train.planning.hardware_profile import load_profile
 from rstar2_train.planning.model_shape import read_shape
 from rstar2_train.tracking.journal import Journal
@@ -61,6 +69,23 @@ def test_measured_profile_reproduces_the_stage(tmp_path: Path) -> None:
     assert stage["updateSeconds"] == pytest.approx(0.5, rel=0.05)
     assert stage["measuredStepSeconds"] == 6.3
     assert "fitted to 5 steps of stage rl-1 of job tiny" in profile.sources["trainFlops"]
+
+
+def test_measured_calls_that_wait_determine_the_rollouts(tmp_path: Path) -> None:
+    """If calls wait longer than they run, twice as many calls take twice the time; otherwise the engine decides."""
+    job, shape = tiny(), read_shape("generated://tiny/base")
+    busy = read_figures(run_of(tmp_path, steps=5), job)["rl-1"]
+    assert busy.queue_seconds > busy.call_seconds
+
+    def rollouts(figures: StageFigures) -> float:
+        """Return the seconds of rl-2 with twice the calls of rl-1, and as many tokens."""
+        profile = fit_profile(job, shape, load_profile("cpu"), {"rl-1": figures})
+        inputs = dataclasses.replace(figures.inputs, calls=2 * figures.calls)
+        stages = plan_job(job, shape, profile, measured={"rl-2": inputs}).as_json()["stages"]
+        return float(stages["rl-2"]["rolloutSeconds"])
+
+    assert rollouts(busy) == pytest.approx(2 * 5.7)
+    assert rollouts(dataclasses.replace(busy, queue_seconds=0.0, call_seconds=0.01)) < 1.5 * 5.7
 
 
 def test_measured_sft_fits_the_seconds_of_an_update(tmp_path: Path) -> None:
