@@ -27,6 +27,8 @@ SIZES = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1536}
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
 """A Qwen3 of 42 million parameters."""
 PAPER_BUDGET, PAPER_RESPONSE, PAPER_RANKS = 20_480, 12_288, 24
+SEQUENCES = 16
+"""Rollouts of the long form; TRL's step holds the logits of all of them several times, 11 GiB."""
 STEPS = ("ours", "naive", "trl")
 
 
@@ -35,7 +37,7 @@ def main() -> None:
     quick = bool(os.environ.get("QUICK"))
     from bench.train_step import BUDGET, random_batch
 
-    batch = random_batch(8 if quick else 32, VOCABULARY)
+    batch = random_batch(8 if quick else SEQUENCES, VOCABULARY)
     tokens = sum(len(row["prompt"]) + len(row["completion"]) for row in batch)
     with tempfile.TemporaryDirectory() as folder:
         model, file = Path(folder) / "model", Path(folder) / "batch.json"
