@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench.provenance import describe_commit, describe_machine
 from rstar2_train.trainer.bins import fill, pack_bins
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,8 @@ def main() -> None:
         "micro_batch_tokens": BUDGET,
         "parameters": parameters,
         "command": "QUICK=1 python -m bench.train_compare" if quick else "python -m bench.train_compare",
-        "cores": len(os.sched_getaffinity(0)),
+        "commit": describe_commit(),
+        **describe_machine(),
         "load_average": round(os.getloadavg()[0], 1),
     }
     text = json.dumps(result, indent=1) + "\n"
