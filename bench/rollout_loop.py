@@ -24,7 +24,7 @@ from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.api.roles import RolloutSpec
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient
-from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import Generation
 from rstar2_train.judge.types import CallResult
 from rstar2_train.rollout.agent import Agent
@@ -71,7 +71,7 @@ async def _measure(chat_format: ChatFormat, port: int, *, seconds: float) -> dic
     )
     prompt = array("i", chat_format.encode("Find 12345 + 7 = x.\n" * PROMPT_TOKENS)[:PROMPT_TOKENS])
     requests = 0
-    async with engine_session() as session:
+    async with EngineSession() as session:
         client = EngineClient(f"http://127.0.0.1:{port}", token="", session=session)
         for _ in range(300):
             if await client.healthy():

@@ -1,8 +1,8 @@
 """HTTP client of one vLLM engine: token ids in; sampled ids, their log-probabilities and the weight version out.
 
 The pool (`pool.py`) selects the engine. Sampling uses the project's own route in the engine (`generate_route.py`) with
-binary bodies (`turn_wire.py`), all other calls use vLLM's routes. A cancelled request closes its connection, and the
-engine aborts it.
+binary bodies (`turn_wire.py`) and its own connections (`turn_connections.py`), all other calls use vLLM's routes. A
+cancelled request closes its connection, and the engine aborts it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ import aiohttp
 
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import Generation, SampledTurn
+from rstar2_train.inference.turn_connections import OK, Route
 from rstar2_train.inference.turn_wire import PartReader, encode_request
 from rstar2_train.weights.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
@@ -29,6 +32,7 @@ _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTI
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SHORT_SECONDS = 30.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.01, 1.0
+GENERATE = "/rstar2/generate"
 LOADING = "loading"
 """Weight version of an engine while it loads weights, and after a failed load."""
 
@@ -46,14 +50,19 @@ class EngineLimits:
 
 
 class EngineClient:
-    """The client of one engine. All engines share one HTTP session."""
+    """The client of one engine. All engines share one session."""
 
-    def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, part_tokens: int | None = None) -> None:
+    def __init__(self, url: str, *, token: str, session: EngineSession, part_tokens: int | None = None) -> None:
         """`part_tokens`: tokens of each streamed part of a turn; default: the engine's."""
         self.url = url.rstrip("/")
         self._session = session
         self._part_tokens = part_tokens
         self._headers = {"Authorization": f"Bearer {token}"}
+        self._token = token
+
+    @cached_property
+    def _generate_route(self) -> Route:
+        return Route.of(self.url + GENERATE, token=self._token)
 
     async def generate(
         self,
@@ -83,21 +92,31 @@ class EngineClient:
             "stop_token_ids": list(stop_ids),
             **({} if self._part_tokens is None else {"part_tokens": self._part_tokens}),
         }
-        body, reader = encode_request(parameters, prompt_ids, turn.token_ids), PartReader()
-        async with self._request("POST", "/rstar2/generate", seconds=60 + max_tokens / 5, data=body) as response:
-            while turn.finish_reason is None:
-                if not (data := await response.content.readany()):
-                    raise EngineUnavailable(f"{self.url} closed the connection in the middle of a turn")
-                for part in reader.feed(data):
-                    turn.add(part, url=self.url)
-            with suppress(aiohttp.ClientError, OSError):  # a reply that is not read to its end costs its connection
-                await response.content.readany()
+        reader = PartReader()
+
+        def add(data: bytes) -> None:
+            for part in reader.feed(data):
+                turn.add(part, url=self.url)
+
+        body, seconds = encode_request(parameters, prompt_ids, turn.token_ids), 60 + max_tokens / 5
+        try:
+            reply = await self._session.turns.post(self._generate_route, body, add, seconds=seconds)
+        except TimeoutError as error:
+            raise EngineUnavailable(f"{self.url}{GENERATE} did not respond within {seconds:g} s") from error
+        except OSError as error:
+            if turn.finish_reason is None:  # else the turn is complete, only the end of the reply is missing
+                raise EngineUnavailable(f"{self.url}{GENERATE}: {error or type(error).__name__}") from error
+        else:
+            if reply.status != OK:
+                raise self._failure(GENERATE, reply.status, reply.text)
+        if turn.finish_reason is None:
+            raise EngineUnavailable(f"{self.url} ended its reply in the middle of a turn")
         return turn.generation()
 
     async def healthy(self) -> bool:
         """Return whether the engine reports that it is healthy."""
         try:
-            async with self._session.get(f"{self.url}/health", timeout=aiohttp.ClientTimeout(total=5)) as response:
+            async with self._session.http.get(f"{self.url}/health", timeout=aiohttp.ClientTimeout(total=5)) as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
@@ -305,25 +324,27 @@ class EngineClient:
         """Send a request and pass on its response of status 200. Raises EngineUnavailable or EngineRejected."""
         timeout = aiohttp.ClientTimeout(total=seconds)
         try:
-            async with self._session.request(
+            async with self._session.http.request(
                 method, self.url + path, headers=self._headers, timeout=timeout, **body
             ) as response:
                 if response.status == 200:
                     yield response
                     return
-                text = (await response.text())[:500]
-                if response.status < 500 and response.status not in (408, 429):
-                    raise EngineRejected(f"{self.url}{path} returned {response.status}: {text}")
-                raise EngineUnavailable(f"{self.url}{path} returned {response.status}: {text}")
+                raise self._failure(path, response.status, await response.text())
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{path} did not respond within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
 
+    def _failure(self, path: str, status: int, text: str) -> EngineUnavailable | EngineRejected:
+        """Return the error of a reply whose status is not 200."""
+        kind = EngineRejected if status < 500 and status not in (408, 429) else EngineUnavailable
+        return kind(f"{self.url}{path} returned {status}: {text[:500]}")
+
     async def _text(self, path: str) -> str:
         timeout = aiohttp.ClientTimeout(total=_SHORT_SECONDS)
         try:
-            async with self._session.get(self.url + path, timeout=timeout) as response:
+            async with self._session.http.get(self.url + path, timeout=timeout) as response:
                 return await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error

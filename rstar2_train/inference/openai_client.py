@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
@@ -43,7 +42,7 @@ async def served_models(url: str, *, token: str) -> list[ServedModel]:
 
     Raises EngineUnavailable when the server is unreachable, EngineRejected when it rejects the token or is not vLLM.
     """
-    async with aiohttp.ClientSession() as session:
+    async with EngineSession() as session:
         return await _ModelList(url, token=token, session=session).models()
 
 
@@ -64,7 +63,7 @@ class _ModelList(EngineClient):
 class OpenAIClient(_ModelList):
     """The client of one server; replaces `EngineClient` in a pool."""
 
-    def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, model: str) -> None:
+    def __init__(self, url: str, *, token: str, session: EngineSession, model: str) -> None:
         """`model`: the served model name."""
         super().__init__(url, token=token, session=session)
         self._model = model

@@ -21,13 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from rstar2_train.api.roles import AdmissionSpec
 from rstar2_train.inference.admission import AdmissionQueue
 from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.engine_statistics import EngineStatistics
 from rstar2_train.inference.weight_update import FolderUpdate, WeightUpdate
 from rstar2_train.weights.probe import Scores
@@ -127,10 +125,10 @@ class EnginePool:
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._session: aiohttp.ClientSession | None = None
+        self._session: EngineSession | None = None
 
     async def __aenter__(self) -> EnginePool:
-        self._session = engine_session()
+        self._session = EngineSession()
         for url in self._urls:
             self._add_engine(url)
         self._start_task(self._watch_outage())

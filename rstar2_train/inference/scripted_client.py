@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import aiohttp
-
 from rstar2_train.inference.client import EngineClient, EngineLimits
 from rstar2_train.inference.engine_errors import EngineRejected
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import Generation, SampledTurn
 from rstar2_train.inference.turn_wire import TurnPart
 
@@ -25,7 +24,7 @@ _LARGE = 2**40
 class ScriptedClient(EngineClient):
     """Returns the turns of one conversation, one per request."""
 
-    def __init__(self, url: str, *, token: str, session: aiohttp.ClientSession, turns: Sequence[Sequence[int]]) -> None:
+    def __init__(self, url: str, *, token: str, session: EngineSession, turns: Sequence[Sequence[int]]) -> None:
         """`turns`: token ids of each turn, its stop token included."""
         super().__init__(url, token=token, session=session)
         self._turns = turns

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
-from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from rstar2_train.utils.turn_lock import TurnLock
 
@@ -85,7 +85,7 @@ class DeviceTurns:
     async def _call(self, change: Callable[..., Coroutine[Any, Any, None]], *, patience: float) -> None:
         """Call a method of every engine's client; try again if an engine does not answer."""
         deadline = time.monotonic() + patience
-        async with engine_session() as session:
+        async with EngineSession() as session:
             for url in self._engines:
                 client = EngineClient(url, token=self._token, session=session)
                 while True:

@@ -11,11 +11,10 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import aiohttp
-
 from rstar2_train.inference.admission import EngineSlot
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineUnavailable
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.rollout.workers.messages import (
     EngineFailed,
     KnownVersions,
@@ -97,9 +96,7 @@ class RemotePool:
     max_model_len = None
     """Unknown here: the driver has checked the lengths."""
 
-    def __init__(
-        self, send: Send, *, token: str, session: aiohttp.ClientSession, connect: Callable[..., EngineClient]
-    ) -> None:
+    def __init__(self, send: Send, *, token: str, session: EngineSession, connect: Callable[..., EngineClient]) -> None:
         """`token`: bearer token of the engines; `connect`: creates an engine's client."""
         self.admission = RemoteQueue(send)
         self.version: str | None = None

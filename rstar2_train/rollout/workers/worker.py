@@ -15,7 +15,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from rstar2_train.data.problems import Problem
-from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout.agent import Agent
 from rstar2_train.rollout.collector import run_rollout
@@ -130,7 +130,7 @@ async def serve(link: WorkerLink) -> None:
     if setup is None:
         return
     async with (
-        engine_session() as session,
+        EngineSession() as session,
         JudgeClient(setup.judge_url, token=setup.judge_token, patience_seconds=setup.judge_patience) as judge,
         LoopLag() as lag,
     ):

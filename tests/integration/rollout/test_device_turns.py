@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_train.api.contracts import StageFailed
 from rstar2_train.inference.client import EngineClient
-from rstar2_train.inference.engine_session import engine_session
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.orchestrator.device_turns import DeviceTurns
 from rstar2_train.utils.ports import free_ports
 from tests.support.engine import Engine
@@ -17,7 +17,7 @@ from tests.support.engine import Engine
 async def is_sleeping(engine: Engine) -> bool:
     """Return what the engine reports."""
     headers = {"Authorization": f"Bearer {engine.token}"}
-    async with engine_session() as session, session.get(f"{engine.url}/is_sleeping", headers=headers) as response:
+    async with EngineSession() as session, session.http.get(f"{engine.url}/is_sleeping", headers=headers) as response:
         return bool((await response.json())["is_sleeping"])
 
 

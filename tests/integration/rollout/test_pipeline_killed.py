@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from rstar2_train.api.contracts import AttemptRecord, write_model
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.data.sampler import PromptSampler
 from rstar2_train.inference.client import EngineClient
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.parameter_hashes import folder_hashes
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
@@ -225,7 +225,7 @@ def assert_nothing_lost(state: JobState, stored: Stored) -> None:
 async def assert_engines_equal(engines: list[Engine], state: JobState) -> None:
     """Assert that every engine has the final model bit by bit."""
     expected = folder_hashes(state.stage(STAGE).model)
-    async with aiohttp.ClientSession() as session:
+    async with EngineSession() as session:
         for engine in engines:
             actual = await engine_hashes(EngineClient(engine.url, token=engine.token, session=session))
             assert actual.items() >= expected.items()

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import web
 
 from rstar2_train.api.stages import Sampling
 from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.engine_errors import EngineUnavailable
 from rstar2_train.inference.engine_load import EngineLoad
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.openai_client import OpenAIClient
 from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.rollout.context import RolloutContext
@@ -159,6 +160,36 @@ async def test_generator_unresponsive_engine_moves_the_turn(monkeypatch: pytest.
         assert pool.serving == [second.url]
 
 
+async def test_generator_cancelled_with_its_engine_lost_ends() -> None:
+    """A trajectory that is cancelled when its engine is lost does not continue in another engine."""
+    async with (
+        FakeEngine().serving() as engine,
+        EnginePool([engine.url], token="", times=TIMES, connect=connect) as pool,
+        asyncio.timeout(120),
+    ):
+        await pool.update_weights(Path(), MODEL)
+        engine.unresponsive = True
+        agent: Any = SimpleNamespace(sampling=Sampling(), chat_format=SimpleNamespace(stop_ids=()))
+        judge: Any = None
+        context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=())
+        for is_cancelled_first in (False, True):
+            engine.requested.clear()
+            slot = pool.admission.request_slot(tokens=1)
+            generate = FailoverGenerator(context, slot, seed=(0,))
+            turn = asyncio.create_task(generate([1, 2], max_tokens=1, turn=0))
+            await engine.requested.wait()
+            if is_cancelled_first:
+                turn.cancel()
+            pool.admission.remove_engine(engine.url)
+            pool.admission.remove_engine(engine.url)
+            if not is_cancelled_first:
+                turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+            slot.release()
+            pool.admission.add_engine(engine.url, capacity=100, block=1)
+
+
 async def test_client_load_reads_the_metrics() -> None:
     """The live figures are summed over the engine's labels; a server without them reports none."""
     texts = ["", METRICS]
@@ -171,7 +202,7 @@ async def test_client_load_reads_the_metrics() -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with ClientSession() as session:
+    async with EngineSession() as session:
         client = EngineClient(f"http://127.0.0.1:{runner.addresses[0][1]}", token="", session=session)
         assert await client.load() == EngineLoad(kv_usage=0.625, running=7, waiting=2, preemptions=13)
         texts.pop()

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from rstar2_train.api.tasks import ToolSpec
 from rstar2_train.cli.main import main
 from rstar2_train.inference.engine_errors import EngineRejected
+from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.scripted_client import ScriptedClient
 from rstar2_train.launch.evaluation.check_view import render_check
 from rstar2_train.launch.evaluation.task_check import CheckRequest, plan_check
@@ -89,7 +89,7 @@ def test_read_script_splits_turns_at_the_separator(tmp_path: Path) -> None:
 
 async def test_scripted_client_cuts_turns_and_ends() -> None:
     """A turn longer than its limit is cut, as an engine does; a request after the last turn names the remedy."""
-    async with aiohttp.ClientSession() as session:
+    async with EngineSession() as session:
         client = ScriptedClient("script", token="", session=session, turns=[[1, 2, 3], [4]])
         cut = await client.generate([], max_tokens=2)
         assert (list(cut.token_ids), cut.finish_reason) == ([1, 2], "length")
