@@ -84,9 +84,11 @@ def _serve(port: int, replies: dict[str, list[int]]) -> None:
         parts = bodies[KINDS[seed] if seed < len(KINDS) else fitting]
         seconds = random.uniform(*DELAY)
         with suppress(ConnectionError):  # at the end of the measurement
-            for part in parts:
+            for part in parts[:-1]:
                 await asyncio.sleep(seconds / len(parts))
                 await response.write(part)
+            await asyncio.sleep(seconds / len(parts))
+            await response.write_eof(parts[-1])  # in one packet with the end, as the engine's route does
         return response
 
     async def judge(request: web.Request) -> web.StreamResponse:

@@ -42,7 +42,9 @@ _INVALID = (VLLMClientError, ValueError, TypeError, KeyError, OverflowError)
 _FAILED = (EngineDeadError, EngineGenerateError)
 
 
-Handler = Callable[[Any, bytes], AsyncGenerator[bytes, None]]
+Parts = AsyncGenerator[tuple[bytes, bool], None]
+"""The parts of a reply, each with whether it is the last."""
+Handler = Callable[[Any, bytes], Parts]
 """Returns the parts of a reply, from the engine and the body of the request."""
 
 
@@ -87,7 +89,7 @@ class GenerateRoute:
         with contextlib.suppress(asyncio.CancelledError):
             await work
 
-    async def _generate(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
+    async def _generate(self, engine: Any, body: bytes) -> Parts:
         """Return the parts of a sampled turn. A request that is held continues from the tokens that it has."""
         fields, tokens = decode_request(body)
         prompt_ids = tokens.tolist()
@@ -122,19 +124,19 @@ class GenerateRoute:
                         continue  # the engine passes on the first token alone
                     if reason == "abort" and not self._released.is_set():
                         reason = "length" if len(turn.token_ids) == most else None
-                    yield encode_part(turn.take(reason))
+                    yield encode_part(turn.take(reason)), reason is not None
 
-    async def _hold(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
+    async def _hold(self, engine: Any, body: bytes) -> Parts:
         """Hold the requests from now on. The caller aborts those that sample."""
         self._released.clear()
-        yield b"{}"
+        yield b"{}", True
 
-    async def _release(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
+    async def _release(self, engine: Any, body: bytes) -> Parts:
         """Continue the held requests."""
         self._released.set()
-        yield b"{}"
+        yield b"{}", True
 
-    async def _score(self, engine: Any, body: bytes) -> AsyncGenerator[bytes, None]:
+    async def _score(self, engine: Any, body: bytes) -> Parts:
         """Return the log-probabilities of given tokens, one row after the other: always the same batch."""
         logprobs = []
         for token_ids in json.loads(body)["rows"]:
@@ -146,7 +148,7 @@ class GenerateRoute:
             tokens = results[-1].prompt_logprobs[1:]
             values = [at[token].logprob for at, token in zip(tokens, token_ids[1:], strict=True)]
             logprobs.append([max(value, LOWEST) for value in values])
-        yield json.dumps({"logprobs": logprobs}, separators=(",", ":")).encode()
+        yield json.dumps({"logprobs": logprobs}, separators=(",", ":")).encode(), True
 
     async def _outputs(
         self, engine: Any, token_ids: list[int], parameters: SamplingParams, request_id: str
@@ -216,29 +218,36 @@ class _Reply:
 
     def __init__(self, send: Send, content_type: bytes) -> None:
         self._send, self._content_type = send, content_type
-        self._started = False
+        self._started = self._ended = False
 
-    async def send(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Send the parts as they come. A failure after the first part becomes the last part."""
+    async def send(self, parts: Parts) -> None:
+        """Send the parts as they come. A failure before the last part becomes the last part.
+
+        The end of the reply travels with the last part: a packet of its own would cost the client a wake-up.
+        """
         try:
             async with aclosing(parts):
-                async for part in parts:
-                    await self._send_part(part, HTTPStatus.OK, self._content_type)
+                async for part, is_last in parts:
+                    await self._send_part(part, HTTPStatus.OK, self._content_type, is_last=is_last)
         except (*_FAILED, *_INVALID) as error:
+            if self._ended:
+                return
             if self._started:
-                await self._send_part(encode_part(TurnPart([], [], [], error=_error(error))))
+                await self._send_part(encode_part(TurnPart([], [], [], error=_error(error))), is_last=True)
             else:
                 status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, _FAILED) else HTTPStatus.BAD_REQUEST
                 body = json.dumps({"error": _error(error)}).encode()
-                await self._send_part(body, status, b"application/json")
-        await self._send({"type": "http.response.body", "body": b""})
+                await self._send_part(body, status, b"application/json", is_last=True)
 
-    async def _send_part(self, body: bytes, status: int = HTTPStatus.OK, content_type: bytes = b"") -> None:
+    async def _send_part(
+        self, body: bytes, status: int = HTTPStatus.OK, content_type: bytes = b"", *, is_last: bool
+    ) -> None:
         if not self._started:
             self._started = True
             headers = [(b"content-type", content_type)]
             await self._send({"type": "http.response.start", "status": int(status), "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        self._ended = is_last
+        await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
 
 def _versions_so_far(engine: Any, request_id: str) -> list[tuple[str, int]]:
