@@ -38,13 +38,13 @@ class SlotQueue(Protocol):
 class EngineSlot:
     """The slot of one trajectory: it waits for an engine, keeps it, and waits again when the engine is lost."""
 
-    __slots__ = ("_future", "_queue", "is_displaced", "request")
+    __slots__ = ("_future", "_queue", "is_displaced", "requesting")
 
     def __init__(self, queue: SlotQueue) -> None:
         self._queue = queue
         self._future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.request: asyncio.Future[Any] | None = None
-        """The request in the engine; cancelled when the engine is lost."""
+        self.requesting: asyncio.Task[Any] | None = None
+        """The task that awaits a request in the engine; cancelled, and then None, when the engine is lost."""
         self.is_displaced = False
         """Whether the trajectory was moved away from a full or lagging engine since the last failure."""
 
@@ -68,8 +68,9 @@ class EngineSlot:
     def unassign(self) -> None:
         """Cancel the request: the engine is lost, or the policy moves the trajectory away."""
         self._future = asyncio.get_running_loop().create_future()
-        if self.request is not None:
-            self.request.cancel()
+        task, self.requesting = self.requesting, None
+        if task is not None:
+            task.cancel()
 
     def move(self, engine: str) -> None:
         """Let the turn that starts now run in another engine."""

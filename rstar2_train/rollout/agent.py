@@ -151,9 +151,8 @@ class Agent:
                 stop = "max_turns"
             else:
                 started = time.monotonic()
-                results = await asyncio.gather(
-                    *(self._run_call(call, trajectory.turns - 1, executor, remote) for call in calls)
-                )
+                runs = [self._run_call(call, trajectory.turns - 1, executor, remote) for call in calls]
+                results = [await runs[0]] if len(runs) == 1 else await asyncio.gather(*runs)  # one needs no task
                 trajectory.calls += results
                 if on_calls is not None:
                     await on_calls(results)

@@ -95,8 +95,11 @@ class FailoverGenerator:
         agent = self.context.agent
         # The seed of the lost part would repeat its random numbers.
         position = (len(sampled.token_ids),) if sampled.token_ids else ()
-        request = asyncio.ensure_future(
-            self.context.pool.client(url).generate(
+        task = asyncio.current_task()
+        assert task is not None
+        self.slot.requesting = task
+        try:
+            return await self.context.pool.client(url).generate(
                 token_ids,
                 max_tokens=max_tokens,
                 temperature=agent.sampling.temperature,
@@ -105,11 +108,9 @@ class FailoverGenerator:
                 stop_ids=agent.chat_format.stop_ids,
                 turn=sampled,
             )
-        )
-        self.slot.request = request
-        try:
-            await asyncio.wait((request,))
+        except asyncio.CancelledError:
+            if self.slot.requesting is None and not task.uncancel():
+                return None  # the slot has cancelled the request, and nothing else the trajectory
+            raise
         finally:
-            self.slot.request = None
-            request.cancel()  # no effect unless this trajectory itself was cancelled
-        return None if request.cancelled() else request.result()
+            self.slot.requesting = None

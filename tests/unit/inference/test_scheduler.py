@@ -196,9 +196,9 @@ async def test_slot_waits_moves_and_is_released() -> None:
     assert not waiting_task.done()
     admission.add_engine("one", capacity=5, block=1)
     assert await waiting_task == "one"
-    slot.request = asyncio.get_running_loop().create_future()
+    request = slot.requesting = asyncio.create_task(asyncio.sleep(3600))
     admission.remove_engine("one")
-    assert slot.request.cancelled()
+    assert request.cancelling() and slot.requesting is None
     admission.add_engine("two", capacity=5, block=1)
     assert await slot.wait_for_engine() == "two"
     behind = admission.request_slot(tokens=5)
@@ -233,16 +233,18 @@ async def test_slot_displaced_from_a_full_engine_waits() -> None:
     admission = AdmissionQueue(policy="Graded", max_in_flight=10)
     admission.add_engine("full", capacity=1000, block=1)
     slots = [admission.request_slot(tokens=400, prompt_tokens=10) for _ in range(2)]
-    for slot, context in zip(slots, (300, 10), strict=True):
+    requests = [asyncio.create_task(asyncio.sleep(3600)) for _ in slots]
+    for slot, request, context in zip(slots, requests, (300, 10), strict=True):
         assert await slot.wait_for_engine() == "full"
         await slot.start_turn(context)
-        slot.request = asyncio.get_running_loop().create_future()
+        slot.requesting = request
     admission.observe("full", EngineLoad(kv_usage=1.0, running=2))
     admission.add_engine("free", capacity=1000, block=1)
     admission.observe("unknown", EngineLoad(kv_usage=1.0))
     old, young = slots
-    assert old.request is not None and not old.request.cancelled() and not old.is_displaced
-    assert young.request is not None and young.request.cancelled() and young.is_displaced
+    assert old.requesting is not None and not old.requesting.cancelling() and not old.is_displaced
+    assert young.requesting is None and requests[1].cancelling() and young.is_displaced
+    requests[0].cancel()
     assert await young.wait_for_engine() == "free"
     assert await old.wait_for_engine() == "full"
     for slot in slots:

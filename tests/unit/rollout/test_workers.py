@@ -73,10 +73,10 @@ async def test_remote_slot_follows_the_scheduler() -> None:
         both.admission.add_engine("one", capacity=5, block=1)
         assert await slot.wait_for_engine() == "one"
         await slot.start_turn(2)
-        slot.request = asyncio.get_running_loop().create_future()
+        request = slot.requesting = asyncio.create_task(asyncio.sleep(3600))
         both.admission.remove_engine("one")
-        await asyncio.gather(slot.request, return_exceptions=True)
-        assert slot.request.cancelled() and not slot.is_displaced
+        await asyncio.gather(request, return_exceptions=True)
+        assert request.cancelled() and slot.requesting is None and not slot.is_displaced
         both.admission.add_engine("two", capacity=5, block=1)
         assert await slot.wait_for_engine() == "two"
         behind = queue.request_slot(tokens=5)
@@ -94,16 +94,18 @@ async def test_remote_slot_displaced_is_no_failure() -> None:
     async with linked("Graded") as both:
         both.admission.add_engine("full", capacity=1000, block=1)
         slots = [both.pool.admission.request_slot(tokens=400, prompt_tokens=10) for _ in range(2)]
-        for slot, context in zip(slots, (300, 10), strict=True):
+        requests = [asyncio.create_task(asyncio.sleep(3600)) for _ in slots]
+        for slot, request, context in zip(slots, requests, (300, 10), strict=True):
             assert await slot.wait_for_engine() == "full"
             await slot.start_turn(context)
-            slot.request = asyncio.get_running_loop().create_future()
+            slot.requesting = request
         both.admission.observe("full", EngineLoad(kv_usage=1.0, running=2))
         both.admission.add_engine("free", capacity=1000, block=1)
         await both.arrived()
         old, young = slots
-        assert old.request is not None and not old.request.cancelled() and not old.is_displaced
-        assert young.request is not None and young.request.cancelled() and young.is_displaced
+        assert old.requesting is not None and not old.requesting.cancelling() and not old.is_displaced
+        assert young.requesting is None and requests[1].cancelled() and young.is_displaced
+        requests[0].cancel()
         assert await young.wait_for_engine() == "free"
 
 
