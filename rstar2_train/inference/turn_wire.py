@@ -14,6 +14,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 SIZES = struct.Struct("<II")
@@ -32,7 +33,7 @@ class TurnPart:
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     """Both are arrays in a part that was received."""
-    versions: list[tuple[str, int]]
+    versions: Sequence[tuple[str, int]]
     """Each weight version of the turn so far, with the position in the turn of its first token."""
     finish_reason: str | None = None
     """Why the turn ended; None before its end."""
@@ -100,18 +101,22 @@ class PartReader:
 
 
 def _part(head: bytes, tokens: bytes, logprobs: bytes) -> TurnPart:
+    return TurnPart(_numbers("i", tokens), _numbers("f", logprobs), *_read_head(head))
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: bytes) -> tuple[tuple[tuple[str, int], ...], str | None, str]:
+    """Return versions, finish reason and error. The heads of most parts are equal."""
     fields = json.loads(head)
-    return TurnPart(
-        token_ids=_numbers("i", tokens),
-        logprobs=_numbers("f", logprobs),
-        versions=[(str(version), int(start)) for version, start in fields["versions"]],
-        finish_reason=fields.get("finish_reason"),
-        error=fields.get("error", ""),
-    )
+    versions = tuple((str(version), int(start)) for version, start in fields["versions"])
+    return versions, fields.get("finish_reason"), fields.get("error", "")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _bytes(kind: str, values: Sequence[int] | Sequence[float]) -> bytes:

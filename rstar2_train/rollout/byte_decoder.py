@@ -5,10 +5,12 @@ The tokenizer maps each token's characters to bytes again in every call, which c
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,7 +37,11 @@ class ByteDecoder:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids. Unknown ids have none; invalid UTF-8 becomes U+FFFD, as in the tokenizer."""
-        ids = np.asarray(token_ids, dtype=np.intp)
+        ids: npt.NDArray[np.signedinteger[Any]]
+        if isinstance(token_ids, array) and token_ids.typecode == "i":
+            ids = np.frombuffer(token_ids, np.intc)  # no copy
+        else:
+            ids = np.asarray(token_ids, np.intp)
         try:
             tokens = self._bytes.take(ids)
         except IndexError:

@@ -22,7 +22,7 @@ def test_request_and_part_keep_their_values() -> None:
     ids = [0, 7, 2**31 - 1]
     assert decode_request(encode_request({"seed": 2**62}, ids)) == ({"seed": 2**62}, token_array(ids))
     assert encode_request({}, token_array(ids), [4]) == encode_request({}, [*ids, 4])
-    part = TurnPart(token_array([1, 2]), logprob_array([-0.1, -9999.0]), [("v", 0), ("ü", 1)], "stop")
+    part = TurnPart(token_array([1, 2]), logprob_array([-0.1, -9999.0]), (("v", 0), ("ü", 1)), "stop")
     assert PartReader().feed(encode_part(part)) == [part]
     for body in (b"", b"{}", encode_request({}, [1])[:-1], encode_request({}, [1]) + b"x"):
         with pytest.raises(ValueError, match="body"):
@@ -34,8 +34,8 @@ def test_request_and_part_keep_their_values() -> None:
 @pytest.mark.parametrize("size", [1, 7, 8, 50, 1000])
 def test_parts_arrive_in_any_pieces(size: int) -> None:
     """The network may split and join frames anywhere."""
-    parts = [TurnPart(token_array([at] * at), logprob_array([-1.0] * at), [("v", 0)]) for at in range(5)]
-    parts.append(TurnPart(token_array([]), logprob_array([]), [], error="x"))
+    parts = [TurnPart(token_array([at] * at), logprob_array([-1.0] * at), (("v", 0),)) for at in range(5)]
+    parts.append(TurnPart(token_array([]), logprob_array([]), (), error="x"))
     data = b"".join(map(encode_part, parts))
     reader = PartReader()
     assert [part for at in range(0, len(data), size) for part in reader.feed(data[at : at + size])] == parts
