@@ -48,7 +48,7 @@ class LagSamples:
 class LoopLag(LagSamples):
     """Samples the lag of the running loop. Use as `async with`."""
 
-    def __init__(self, *, interval: float = 0.02) -> None:
+    def __init__(self, *, interval: float = 0.05) -> None:
         """`interval`: seconds between two samples."""
         super().__init__()
         self._interval = interval
