@@ -37,7 +37,7 @@ class Size:
     samples: int
 
 
-FULL = Size(seeds=3, sft_steps=1000, steps=24, prompts=16, held_out=240, samples=4)
+FULL = Size(seeds=3, sft_steps=700, steps=12, prompts=10, held_out=240, samples=2)
 SHORT = Size(seeds=1, sft_steps=700, steps=12, prompts=10, held_out=100, samples=2)
 
 
