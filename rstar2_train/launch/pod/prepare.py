@@ -115,13 +115,14 @@ def start_job(source: AgenticRLJob, state: JobState) -> None:
 
 
 def download(source: HubSource, folder: Path) -> None:
-    """Download a model, or a file of a data set, from the Hub into `folder`, unless it is complete already.
+    """Download a model, or a file or folder of a data set, from the Hub into `folder`, unless it is complete already.
 
     Raises DataError if the Hub has no such repository, revision or file, or denies access, StageFailed (retryable) if
     the Hub is unreachable.
     """
-    marker = folder / (source.file or COMPLETE)
-    if marker.exists():
+    wanted = folder / (source.file or COMPLETE)
+    marker = folder / f"{COMPLETE}--{source.file.replace('/', '--')}" if source.file else wanted
+    if wanted.is_file() or marker.exists():
         return
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -139,7 +140,7 @@ def download(source: HubSource, folder: Path) -> None:
             repo_type=source.kind,
             revision=commit,
             local_dir=folder,
-            allow_patterns=[source.file] if source.file else None,
+            allow_patterns=[source.file, f"{source.file}/*"] if source.file else None,
             ignore_patterns=None if source.file else IGNORED_FILES,
         )
     except GatedRepoError as error:
@@ -160,8 +161,8 @@ def download(source: HubSource, folder: Path) -> None:
             raise StageFailed("StorageFull", message, retryable=False) from error
         message = f"cannot download {source.repository} from the Hub: {type(error).__name__}: {error}"
         raise StageFailed("HubUnavailable", message[:1500], retryable=True) from error
-    if source.file and not marker.exists():
+    if source.file and not wanted.exists():
         raise DataError(f"the data set {source.repository} has no file {source.file}")
-    if not source.file:
+    if not wanted.is_file():  # a model or a folder, of which an earlier attempt may have left a part
         write_atomically(marker, f"{source.repository}@{source.revision or 'main'}\n")
     log.info("downloaded %s in %.0f s", source.repository, time.monotonic() - started)

@@ -24,6 +24,11 @@ DEMONSTRATION = b'{"messages": [{"role": "user", "content": "1+1"}, {"role": "as
 FILES = {
     ("models", "acme/policy"): {"config.json": b"{}", "model.safetensors": WEIGHTS, "pytorch_model.bin": b"twice"},
     ("datasets", "acme/sums"): {"data/easy.jsonl": DEMONSTRATION, "data/huge.jsonl": b"x"},
+    ("datasets", "acme/kit"): {
+        "tools/kit/__init__.py": b'from kit import shop\n\n\ndef query(sql: str) -> str:\n    """Runs it."""\n',
+        "tools/kit/shop.py": b"x = 1\n",
+        "tools/other.py": b"x = 1\n",
+    },
 }
 
 
@@ -155,6 +160,18 @@ def test_prepare_downloads_once(tmp_path: Path, hub: Hub) -> None:
     hub.unavailable = True
     assert prepare(tmp_path, job(), hub)[0] == ExitCode.DONE
     assert hub.requests == []
+
+
+def test_prepare_downloads_the_package_of_a_tool(tmp_path: Path, hub: Hub) -> None:
+    """The folder of a package in a data set, completely: a part that an earlier attempt left is no package."""
+    source = job(tools=[{"name": "query", "source": "hf://datasets/acme/kit/tools/kit"}])
+    tools = tmp_path / "state/datasets/acme--kit/tools"
+    (tools / "kit").mkdir(parents=True)
+    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
+    assert sorted(file.name for file in (tools / "kit").iterdir()) == ["__init__.py", "shop.py"]
+    assert [entry.name for entry in tools.iterdir()] == ["kit"]
+    hub.unavailable = True
+    assert prepare(tmp_path, source, hub)[0] == ExitCode.DONE
 
 
 def test_prepare_broken_download_is_retried(tmp_path: Path, hub: Hub) -> None:
