@@ -120,6 +120,11 @@ def environment(job: str) -> str:
     return f"{job}-environment"
 
 
+def agent(job: str) -> str:
+    """Return the name of Deployment and ConfigMap of the pods that run an agent's programs."""
+    return f"{job}-agent"
+
+
 def prepare(job: str) -> str:
     """Return the name of the Job that downloads model and datasets into the storage."""
     return f"{job}-prepare"

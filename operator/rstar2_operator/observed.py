@@ -220,6 +220,7 @@ def ready_of(observed: ObservedJob, role: str) -> tuple[int, int]:
         "executor": ("Deployment", names.executor),
         "rollout": ("Deployment", names.rollout),
         "environment": ("Deployment", names.environment),
+        "agent": ("Deployment", names.agent),
     }[role]
     child = observed.child(kind, name(observed.name))
     if child is None:

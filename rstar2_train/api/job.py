@@ -42,7 +42,7 @@ from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage,
 from rstar2_train.api.tasks import AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
-FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment"]
+FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
 FailureReason = Literal[Reason, "OOMKilled", "Evicted", "Disrupted", "PodLost"]
 """Outcome reasons, and the reasons of failures of pods."""
 PodCondition = Annotated[str, StringConstraints(pattern=LABEL_KEY, max_length=317)]
@@ -163,10 +163,9 @@ class JobSpec(ApiModel):
     grpo: GRPODefaults = GRPODefaults()
     """Defaults of every GRPO stage: group-relative policy optimisation with Resample-on-Correct (GRPO-RoC).
 
-    A step samples promptsPerStep problems rolloutsPerPrompt times each and keeps keepPerPrompt rollouts of each group:
-    all kinds of failures, and the successes with the cleanest tool use. It then updates the policy with the clipped,
-    token-averaged loss. A stage's own fields override these; a field that neither sets has the default in its
-    description, which is the paper's.
+    A step samples promptsPerStep problems rolloutsPerPrompt times each. It keeps keepPerPrompt rollouts of each group:
+    failures of all kinds, and the successes with the cleanest tool use. A stage's own fields override these; a field
+    that neither sets has the default in its description, the paper's.
     """
     validation: ValidationSpec | None = None
     """The held-out set that the model is measured on at the end of every stage. Default: none."""

@@ -52,7 +52,7 @@ Requirement = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*([<>=!~]=?[0-9A-Za-z.*+,<>=!~]+)?$", max_length=100)
 ]
 """A package of PyPI, optionally with versions."""
-Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment"]
+Role = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
 Vendor = Literal["AMD", "NVIDIA", "None"]
 
 GPU_RESOURCES: dict[Vendor, str] = {"AMD": "amd.com/gpu", "NVIDIA": "nvidia.com/gpu"}
@@ -99,12 +99,12 @@ class ModelSource(ApiModel):
     tool_parser: Literal["hermes"] = "hermes"
     """Format of tool calls: the Hermes format, as in the paper."""
     system_prompt: Annotated[str, StringConstraints(max_length=16384)] | None = None
-    """System message of every conversation. Default: the built-in message with the signatures of the
-    tools. In a job with spec.tools, {tools} stands for their signatures."""
+    """System message of every conversation. Default: built-in, with the signatures of the tools. In a
+    job with spec.tools, {tools} stands for them."""
     prompt_prefix: Annotated[str, StringConstraints(max_length=4096)] | None = None
     """Text before every problem. Default: the image's built-in request for an <answer> with a \\boxed{}."""
     assume_instruction_tuned: bool = False
-    """Whether the source is already instruction-tuned. If true, validation does not warn about a missing SFT stage."""
+    """Whether the source is already instruction-tuned: no warning about a missing SFT stage."""
 
 
 class StorageSpec(ApiModel):
@@ -314,9 +314,9 @@ class TrackingSpec(ApiModel):
 
 
 class RuntimePatch(ApiModel):
-    """A bounded change to the pods of some roles. It never changes the operator's labels, isolation or security.
+    """A bounded change to the pods of some roles, never to the operator's labels, isolation or security.
 
-    Patches of one role add up. Two patches that set one field to different values are rejected.
+    Patches of one role add up. Patches that contradict each other are rejected.
     """
 
     manager: Annotated[str, StringConstraints(min_length=1, max_length=128)]

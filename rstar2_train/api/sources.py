@@ -121,9 +121,8 @@ def _only_local(job: AgenticRLJob) -> Iterator[Issue]:
                 "a Deployment of its own and set url"
             )
             yield Issue(f"spec.mcpServers[{index}].command", message)
-    if job.spec.agent is not None:
-        message = "is only for `rstar2 run`: a cluster starts no programs of agents yet; run this job on one machine"
-        yield Issue("spec.agent", message)
+    if job.spec.agent is not None and job.spec.agent.image is None:
+        yield Issue("spec.agent.image", "is required in a cluster: the image of the agent's program, with Python 3.8")
     for index, environment in enumerate(job.spec.environments):
         if environment.url is None and environment.image is None:
             message = "is required in a cluster, unless url is set: the image of the environment's servers"

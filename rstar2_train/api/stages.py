@@ -83,7 +83,7 @@ class CollapseTrigger(ApiModel):
     window_steps: Annotated[int, Field(ge=2, le=1000)] = 10
     """Steps that the fall must last."""
     min_effective_sample_size: Probability = 0.3
-    """Minimum effective sample size of the importance weights during windowSteps, as a share of the tokens. Applies if
+    """Minimum effective sample size of the importance weights during windowSteps, as a share of the tokens, if
     maxStaleness is above 0."""
 
 
@@ -147,13 +147,13 @@ class GRPODefaults(ApiModel):
     max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
     """Maximum steps between the weights that sample a token and those that it trains. 0: sampling stops meanwhile."""
     dynamic_sampling: bool | None = None
-    """Whether to sample further problems, up to four times promptsPerStep, until promptsPerStep groups can train."""
+    """Whether to sample up to 4 x promptsPerStep problems, until promptsPerStep groups can train."""
     temperature: Annotated[float, Field(gt=0, le=2)] | None = None
     """Sampling temperature."""
     learning_rate: Positive | None = None
     """AdamW learning rate, constant after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Rollout steps of linear warm-up; skipped if the stage continues with the previous stage's optimiser."""
+    """Rollout steps of linear warm-up; none if the stage keeps the previous optimiser."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
     """AdamW weight decay."""
     grad_clip: Positive | None = None
@@ -163,7 +163,7 @@ class GRPODefaults(ApiModel):
     clip_high: Annotated[float, Field(gt=0, le=10)] | None = None
     """Upper clip range of the probability ratio, 1 + clipHigh (eq. 6)."""
     reset_optimizer: bool | None = None
-    """Whether the stage starts with a new optimiser state (paper: at the switch to the hard problems)."""
+    """Whether the stage starts with a new optimiser state (paper: for the hard problems)."""
     resample: ResampleSpec | None = None
     """Selection of the rollouts of a group that train the policy: Resample-on-Correct (paper §2.2.3)."""
     importance_correction: ImportanceCorrection | None = None

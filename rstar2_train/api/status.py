@@ -105,7 +105,7 @@ class RoleStatus(ApiModel):
     """Pods of a role."""
 
     name: Annotated[str, StringConstraints(max_length=32)]
-    """trainer, rollout, judge, executor, redis or environment."""
+    """Role, such as trainer or rollout."""
     ready: Count = 0
     """Pods that are ready."""
     desired: Count = 0

@@ -82,14 +82,18 @@ class EnvironmentSpec(ApiModel):
 
 
 class AgentSpec(ApiModel):
-    """`rstar2 run` only: a program that plays each rollout through an OpenAI-compatible endpoint."""
+    """A program that plays each rollout through an OpenAI-compatible endpoint."""
 
     command: Annotated[list[Text], Field(min_length=1, max_length=32), ATOMIC]
     """Command line."""
+    image: ImageName | None = None
+    """Image of the program, with Python; required in a cluster."""
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Pods."""
     seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     """Seconds per rollout, without generation."""
     episodes: Annotated[int, Field(ge=1)] = 16
-    """Concurrent programs."""
+    """Concurrent programs per pod."""
     correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Lowest reward of a correct response."""
 

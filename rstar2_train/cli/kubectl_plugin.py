@@ -24,7 +24,7 @@ from rstar2_train.cli.plan import add_plan_options, print_plan
 PROGRAM = "kubectl rstar2"
 KIND = "agenticrljobs.rstar2.dev"
 JOB_LABEL = "rstar2.dev/job"
-ROLES = ("trainer", "rollout", "judge", "executor", "redis", "prepare", "report")
+ROLES = ("trainer", "rollout", "judge", "executor", "redis", "environment", "agent", "prepare", "report")
 WATCH_SECONDS = 2.0
 SAMPLE_SECONDS = 2.0
 """Time between the two samples of `top`."""

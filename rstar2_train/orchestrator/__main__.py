@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--environment", action="append", default=[], metavar="HOST:PORT", help="server of the environment; repeatable"
     )
+    arguments.add_argument("--agent-port", type=int, default=0, help="port for the pods of the agent; default: no pods")
     arguments.add_argument("--share-device", action="store_true", help="trainer and engines use one GPU, by turns")
     arguments.add_argument("--ray", help="Ray address; default: a private Ray on this machine")
     return arguments
@@ -87,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         engine_service=options.engines,
         judge=options.judge,
         environments=tuple(options.environment),
+        agent_port=options.agent_port,
         ray=options.ray,
         share_device=options.share_device,
     )

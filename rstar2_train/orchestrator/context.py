@@ -50,6 +50,8 @@ class Endpoints:
     """Base URL of the judge API."""
     environments: tuple[str, ...] = ()
     """`HOST:PORT` of servers of the environment, or of headless Services; looked up periodically."""
+    agent_port: int = 0
+    """Port of the endpoint of an agent's programs in pods; 0: they run on this machine."""
     ray: str | None = None
     """Ray address; None: a private Ray on this machine."""
     share_device: bool = False

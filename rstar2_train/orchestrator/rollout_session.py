@@ -32,7 +32,8 @@ from rstar2_train.orchestrator.weight_transports import FolderTransport, WeightT
 from rstar2_train.planning.rollout_processes import most_concurrent, process_count
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.pods import AgentPods
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import PromptTooLong, collect_groups
 from rstar2_train.rollout.context import RolloutContext
@@ -43,7 +44,7 @@ from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from rstar2_train.rollout.workers.worker_process import WorkerLost
 from rstar2_train.tools.sandbox_program import SourceError
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN, read_secret
+from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
 from rstar2_train.utils.loop_lag import LoopLag
 
@@ -84,7 +85,10 @@ class RolloutSession:
         self._workers = self._make_workers()
         self._transport: WeightTransport | None = None
         self._exported: WeightUpdate | None = None
-        self._programs = AgentPrograms(spec.agent) if spec.agent else None
+        pods = None
+        if port := ctx.endpoints.agent_port:
+            pods = AgentPods(token=read_secret(AGENT_TOKEN) or "", port=port)
+        self._programs = AgentPrograms(spec.agent, pods) if spec.agent else None
         self._judge = JudgeClient(
             ctx.endpoints.judge,
             token=read_secret(JUDGE_TOKEN),

@@ -24,7 +24,7 @@ from rstar2_train.judge.types import JudgeUnavailable
 from rstar2_train.rollout.agent import Agent, ToolExecutor
 from rstar2_train.rollout.agent_program.conversation import Conversations
 from rstar2_train.rollout.agent_program.episode import AgentEpisode
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.context import RolloutContext, RunRollout
 from rstar2_train.rollout.episode import Episode
 from rstar2_train.rollout.generation import Backoff, FailoverGenerator, InfrastructureError

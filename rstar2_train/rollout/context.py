@@ -18,7 +18,7 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.trajectory import Trajectory
 
 

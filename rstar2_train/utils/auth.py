@@ -20,6 +20,8 @@ JUDGE_TOKEN: Final = "RSTAR2_JUDGE_TOKEN"
 """Token of the judge's API."""
 SERVE_TOKEN: Final = "RSTAR2_SERVE_TOKEN"
 """Token of the endpoint of `rstar2 serve`."""
+AGENT_TOKEN: Final = "RSTAR2_AGENT_TOKEN"
+"""Token of the pods that run an agent's programs."""
 REDIS_PASSWORD: Final = "RSTAR2_REDIS_PASSWORD"
 """Password of the judge's Redis."""
 

@@ -11,6 +11,8 @@ from typing import Final
 LOOPBACK: Final = "127.0.0.1"
 RAY: Final = 6379
 """Head of a stage attempt's Ray cluster."""
+AGENT: Final = 8090
+"""Endpoint for an agent's programs in pods; it is in the orchestrator's pod."""
 
 
 _CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")

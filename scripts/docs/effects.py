@@ -65,13 +65,15 @@ EFFECTS: tuple[tuple[str, str], ...] = (
     ("spec.rollout.tool", replaces("executor", and_attempt=True)),
     ("spec.rollout.*", ATTEMPT),
     ("spec.tools[[]].*", ATTEMPT),
+    ("spec.mcpServers[[]].command", LOCAL),
     ("spec.mcpServers[[]].*", ATTEMPT),
     *(
         (f"spec.environments[[]].{field}", replaces("environment", and_attempt=True))
         for field in ("image", "command", "resources.*")
     ),
     ("spec.environments[[]].*", ATTEMPT),
-    ("spec.agent.*", LOCAL),
+    *((f"spec.agent.{field}", replaces("agent", and_attempt=True)) for field in ("image", "command", "episodes")),
+    ("spec.agent.*", ATTEMPT),
     ("spec.rewards[[]].*", ATTEMPT),
     ("spec.judge.replicas", NOW),
     ("spec.judge.image", replaces("judge", "executor")),

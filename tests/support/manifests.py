@@ -98,7 +98,7 @@ FINE: list[tuple[str, object]] = [
     ("spec.mcpServers", [{"name": "s", "url": "http://tools:8000/mcp", "secretRef": {"name": "tools"}}]),
     ("spec.environments", [{"name": "e", "image": "games:1", "command": ["serve", "{port}"], "episodes": 8}]),
     ("spec.environments", [{"name": "e", "url": "http://games:8000", "toolErrors": ["EXECUTION_ERROR"]}]),
-    ("spec.agent", {"command": ["python", "agent.py"], "seconds": 3600, "episodes": 4, "correctFrom": 0.5}),
+    ("spec.agent", {"command": ["python", "agent.py"], "seconds": 3600, "image": "agents:1", "replicas": 2}),
     ("spec.rewards", [{"name": "a", "type": "Program", "source": "pvc://a/c.py"}, {"name": "b", "type": "Numeric"}]),
     ("spec.trainer", {"image": "registry:5000/a/b_c:1.0@sha256:" + 64 * "0"}),
 ]

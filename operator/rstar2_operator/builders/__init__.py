@@ -2,7 +2,7 @@
 
     reconcile.py ──Plan──> objects.py ─┬─> storage.py, config.py, access.py, network.py   always
                                        ├─> trainer.py       Jobs of attempts, preparation, report
-                                       └─> redis.py, judge.py, rollout.py, environment.py  while a stage samples
+                                       └─> redis.py, judge.py, rollout.py, environment.py, agent.py: for sampling
                                               │
     serving_manifests.py ──> serving.py ──────┴─> endpoint.py                             a served model
                                      all of them ──> pod.py, accelerator.py: the restricted pod, devices

@@ -16,6 +16,8 @@ from rstar2_train.api.job import AgenticRLJob
 
 TOKENS = ("redis-password", "judge-token", "engine-token")
 """Keys of the Secret with the tokens by which the pods of a job authenticate to each other."""
+AGENT_TOKEN = "agent-token"
+"""Key of the token of the pods that run an agent's programs."""
 
 
 def config(context: BuildContext) -> list[Manifest]:
@@ -48,14 +50,18 @@ def job_file(context: BuildContext, files: Mapping[str, AgenticRLJob]) -> Manife
     }
 
 
-def secret(context: BuildContext, tokens: Sequence[str] = TOKENS) -> Manifest:
-    """Return the Secret with new passwords and keys. It is created once and never updated, because pods use it."""
+def secret(context: BuildContext, tokens: Sequence[str] = ()) -> Manifest:
+    """Return the Secret with new passwords and keys. It is created once and never updated, because pods use it.
+
+    `tokens`: further tokens than TOKENS.
+    """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    data = {name: secrets.token_urlsafe(32).encode() for name in tokens}
+    agent = (AGENT_TOKEN,) if context.job.spec.agent is not None else ()
+    data = {name: secrets.token_urlsafe(32).encode() for name in (*TOKENS, *agent, *tokens)}
     data |= {"worker-key": private, "worker-public-key": public}
     return empty_secret(context) | {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
 

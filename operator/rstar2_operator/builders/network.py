@@ -2,6 +2,7 @@
 
 trainer ──> any address (engines, judge, API server, MLflow, MCP servers); ingress only from trainers (Ray, gloo, RCCL)
 judge ──> redis, executor, DNS          prepare, report ──> any address (hub, MLflow)
+agent ──> pod 0 of the trainer (endpoint of its programs), DNS
 rollout, executor, redis, environment ──> no egress
 With rollout.weightTransport Collective also, on any port: trainer <──> rollout (the group that carries weights)
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from rstar2_operator import names
 from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.pod import BuildContext, Manifest
+from rstar2_train.utils import ports
 
 DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
 """Any address, because clusters differ in where DNS listens (a Service, a cache on the node)."""
@@ -44,6 +46,9 @@ def network(context: BuildContext) -> list[Manifest]:
         ),
         **_judge_flows(context, caller="trainer"),
     }
+    if context.job.spec.agent is not None:
+        flows["trainer"][0].append(_from(context, "agent", ports.AGENT))
+        flows["agent"] = ([], [DNS, _to(context, "trainer", ports.AGENT)])
     if own_environment(context) is not None:
         flows["environment"] = ([_from(context, "trainer", names.ENVIRONMENT_PORT)], [])
     return _policies(context, flows)

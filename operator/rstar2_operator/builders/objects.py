@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rstar2_operator import names
 from rstar2_operator.builders.access import access
+from rstar2_operator.builders.agent import agent
 from rstar2_operator.builders.config import config, secret
 from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
@@ -56,7 +57,8 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
 
 
 def _serving(context: BuildContext) -> list[Manifest]:
-    return [*redis(context), *judge(context), *executor(context), *rollout(context), *environment(context)]
+    roles = (redis, judge, executor, rollout, environment, agent)
+    return [body for role in roles for body in role(context)]
 
 
 def _workload(context: BuildContext, name: str, stage: Stage) -> Manifest:

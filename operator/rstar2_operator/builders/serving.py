@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from rstar2_operator import names
 from rstar2_operator.builders.access import pods_account
-from rstar2_operator.builders.config import TOKENS, empty_secret, job_file, secret
+from rstar2_operator.builders.config import empty_secret, job_file, secret
 from rstar2_operator.builders.endpoint import endpoint
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.network import serving_network
@@ -74,7 +74,7 @@ def serving(request: ServingRequest) -> list[Manifest]:
 
 def serving_secret(request: ServingRequest) -> Manifest:
     """Return the Secret with new tokens and keys."""
-    return _in_namespace(secret(_context(request), (*TOKENS, "serve-token")), request.job)
+    return _in_namespace(secret(_context(request), ("serve-token",)), request.job)
 
 
 def _context(request: ServingRequest) -> BuildContext:

@@ -7,7 +7,7 @@ the orchestrator, whose exit code is the pod's. Only the operator restarts an at
 from __future__ import annotations
 
 from rstar2_operator import names
-from rstar2_operator.builders import accelerator
+from rstar2_operator.builders import accelerator, config
 from rstar2_operator.builders.environment import own_environment
 from rstar2_operator.builders.pod import (
     HEADLESS,
@@ -30,7 +30,7 @@ from rstar2_train.api.base import LocalReference
 from rstar2_train.api.contracts import ExitCode
 from rstar2_train.api.stages import Stage
 from rstar2_train.utils import ports
-from rstar2_train.utils.auth import ENGINE_TOKEN, JUDGE_TOKEN
+from rstar2_train.utils.auth import AGENT_TOKEN, ENGINE_TOKEN, JUDGE_TOKEN
 from rstar2_train.utils.ray_environment import RAY_ENVIRONMENT
 
 CPU_RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
@@ -123,6 +123,10 @@ def _stage_template(
         command += ["--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"]
         if own_environment(context) is not None:
             command += ["--environment", f"{names.environment(context.name)}:{names.ENVIRONMENT_PORT}"]
+    secrets, listening = {ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"}, {"ray": ports.RAY}
+    if stage.needs_engines and job.spec.agent is not None:
+        command += ["--agent-port", str(ports.AGENT)]
+        secrets[AGENT_TOKEN], listening["agent"] = config.AGENT_TOKEN, ports.AGENT
     container = Container(
         name="trainer",
         image=image(trainer.image, context.settings.trainer_image, context),
@@ -130,9 +134,9 @@ def _stage_template(
         env=RAY_ENVIRONMENT,
         tuning=accelerator.environment(context) if learns else {},
         env_from=[context.job.spec.tracking.mlflow.secret_ref, *(s.secret_ref for s in context.job.spec.mcp_servers)],
-        secrets={ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"},
+        secrets=secrets,
         fields={"POD_IP": "status.podIP", "POD_NAMESPACE": "metadata.namespace"},
-        ports={"ray": ports.RAY},
+        ports=listening,
         mounts=[job_mount, shm_mount, *mounts],
         resources=_resources(context, learns=learns),
     )

@@ -67,5 +67,6 @@ def has_started(facts: Facts) -> bool:
         return False
     if progress.phase != "Starting" or not facts.needs_engines:
         return True
-    counts = [ready_of(facts.observed, role) for role in ("redis", "judge", "executor", "rollout", "environment")]
+    roles = ("redis", "judge", "executor", "rollout", "environment", "agent")
+    counts = [ready_of(facts.observed, role) for role in roles]
     return all(ready or not desired for ready, desired in counts)

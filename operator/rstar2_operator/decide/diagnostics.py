@@ -69,6 +69,7 @@ MEMORY_FIELDS = {
     "rollout": "spec.rollout.resources.limits.memory",
     "redis": "spec.redis.resources.limits.memory",
     "environment": "spec.environments[0].resources.limits.memory",
+    "agent": _PATCHED_MEMORY,
 }
 """Role -> field with the memory limit of its containers."""
 WAITING = frozenset(

@@ -231,8 +231,9 @@ def _roles(observed: ObservedJob, plan: Plan) -> list[Status]:
         ready = int((child.get("status") or {}).get("ready") or 0) if child is not None else 0
         rows.append({"name": "trainer", "ready": ready, "desired": desired})
     if plan.serving:
-        environment = ("environment",) if observed.child("Deployment", names.environment(observed.name)) else ()
-        for role in ("rollout", "judge", "executor", "redis", *environment):
+        for role in ("rollout", "judge", "executor", "redis", "environment", "agent"):
             ready, desired = ready_of(observed, role)
+            if role in ("environment", "agent") and not desired:
+                continue
             rows.append({"name": role, "ready": ready, "desired": desired})
     return rows

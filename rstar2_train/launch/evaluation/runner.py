@@ -30,7 +30,7 @@ from rstar2_train.launch.local import preflight
 from rstar2_train.launch.local.services import Services
 from rstar2_train.rewards.task_rewards import TaskRewards
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.context import RolloutContext
 from rstar2_train.rollout.sandbox_check import check_imports
 from rstar2_train.tools.sandbox_program import SourceError

@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--engines", default="", help="HOST:PORT of the engines' headless Service")
     launch.add_argument("--judge", default="", help="base URL of the judge API")
     launch.add_argument("--environment", default="", help="HOST:PORT of the headless Service of the environment")
+    launch.add_argument("--agent-port", type=int, default=0, help="port for the pods of the agent; default: no pods")
     launch.add_argument("--ray-port", type=int, default=ports.RAY, help="port of Ray's head (default: %(default)s)")
     launch.add_argument("--head", default="", help="host of index 0; default: from HOSTNAME and --subdomain")
 
@@ -91,6 +92,7 @@ def _run(args: argparse.Namespace) -> int:
         engines=args.engines,
         judge=args.judge,
         environment=args.environment,
+        agent_port=args.agent_port,
         progress=args.progress,
         ray_port=args.ray_port,
         head=args.head,

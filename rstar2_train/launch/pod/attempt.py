@@ -62,6 +62,7 @@ class AttemptOptions:
     engines: str = ""
     judge: str = ""
     environment: str = ""
+    agent_port: int = 0
     progress: str = ""
     """Name of the progress ConfigMap; empty: none."""
     ray_port: int = ports.RAY
@@ -193,6 +194,7 @@ class _TrainerPod:
             ("--engines", options.engines),
             ("--judge", options.judge),
             ("--environment", options.environment),
+            ("--agent-port", str(options.agent_port or "")),
             ("--ray", ray_address),
         ):
             command += [flag, value] if value else []

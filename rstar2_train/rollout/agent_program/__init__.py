@@ -3,12 +3,17 @@
     rollout.collector
       |  one episode per rollout
       v
-    program (a process) --> HTTP --> endpoint --> episode --> rollout.generation --> engines
+    programs
+      |
+      v
+    program (process or pod) --> HTTP --> endpoint --> episode --> rollout.generation --> engines
                                                    |
                                                    v
                                             conversation --> tree --> segments of the trajectory
 
-- `program`       the process of an episode, its row and its end
+- `programs`      plays one rollout: starts the program, waits for its end
+- `program`       the program as a process of this machine
+- `pods`          the program in a pod; `utils.agent_runner` is the process that starts it there
 - `endpoint`      the routes, and a bearer key for each episode
 - `episode`       requests, limits and reward of one episode
 - `conversation`  messages as tokens: recorded tokens are used again

@@ -2,7 +2,8 @@
 
     POST /v1/chat/completions, POST /v1/reward, GET /v1/models
 
-It runs in the process of the rollouts and listens on loopback. A key exists as long as its episode: any other key is
+It runs in the process of the rollouts. It listens on loopback, or for programs in pods on all addresses.
+A key exists as long as its episode: any other key is
 rejected before the body is read.
 """
 
@@ -19,6 +20,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from rstar2_train.rollout.agent_program.episode import MODEL, AgentEpisode
+from rstar2_train.rollout.agent_program.pods import AgentPods
 from rstar2_train.utils.api_error import ApiError
 from rstar2_train.utils.ports import LOOPBACK
 
@@ -30,18 +32,24 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AgentEndpoint:
     """The server. Use as `async with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, pods: AgentPods | None = None) -> None:
+        """`pods`: the pods that run the programs; None: this machine."""
+        self._pods = pods
         self._episodes: dict[str, AgentEpisode] = {}
         self.url = ""
+        """Base URL for programs on this machine."""
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/reward", self._reward)
         app.router.add_get("/v1/models", self._models)
+        if self._pods is not None:
+            self._pods.add_routes(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        address = (LOOPBACK, 0) if self._pods is None else (None, self._pods.port)
+        await web.TCPSite(self._runner, *address).start()
         self.url = f"http://{LOOPBACK}:{self._runner.addresses[0][1]}"
         return self
 

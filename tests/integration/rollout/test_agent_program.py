@@ -17,7 +17,7 @@ from rstar2_train.inference.pool import EnginePool
 from rstar2_train.judge.client.client import JudgeClient
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext

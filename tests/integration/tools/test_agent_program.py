@@ -15,7 +15,7 @@ from rstar2_train.api.tasks import AgentSpec
 from rstar2_train.data.problems import Problem
 from rstar2_train.rollout import collector
 from rstar2_train.rollout.agent import Agent
-from rstar2_train.rollout.agent_program.program import AgentPrograms
+from rstar2_train.rollout.agent_program.programs import AgentPrograms
 from rstar2_train.rollout.chat_format import ChatFormat
 from rstar2_train.rollout.collector import collect_groups
 from rstar2_train.rollout.context import RolloutContext

@@ -121,7 +121,9 @@ def test_sources_environment_needs_an_image_in_a_cluster() -> None:
         assert resolved_sources(job(environments=[{"name": "game", **spec}]), STATE)
 
 
-def test_sources_agent_is_rejected_in_a_cluster() -> None:
-    """A cluster starts no programs of agents; the error names the command that does."""
-    with pytest.raises(InvalidJob, match=r"spec\.agent.*is only for `rstar2 run`"):
-        resolved_sources(job(agent={"command": ["python", "agent.py"]}), STATE)
+def test_sources_agent_in_a_cluster_needs_an_image() -> None:
+    """One machine runs the program of an agent itself; a cluster needs its image."""
+    agent = {"command": ["python", "agent.py"]}
+    with pytest.raises(InvalidJob, match=r"spec\.agent\.image.*is required in a cluster"):
+        resolved_sources(job(agent=agent), STATE)
+    assert resolved_sources(job(agent=agent | {"image": "agents:1"}), STATE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from rstar2_operator.builders.agent import agent
 from rstar2_operator.builders.environment import environment
 from rstar2_operator.builders.judge import executor, judge
 from rstar2_operator.builders.objects import build_context
@@ -23,7 +24,12 @@ from scripts.docs import manifest_page
 from scripts.docs.effects import EFFECTS, FETCH, LEGEND, LOCAL, NEVER, NOW, REJECTED, effect
 
 ROOT = Path(__file__).parents[3]
-ROLES = {"rollout": rollout, "judge": judge, "executor": executor, "redis": redis, "environment": environment}
+ROLES = {
+    **{"rollout": rollout, "judge": judge, "executor": executor, "redis": redis},
+    **{"environment": environment, "agent": agent},
+}
+AGENT = {"spec.agent": {"command": ["agent"], "image": "agents:1"}}
+"""Change of the example for the fields of an agent, which excludes other fields."""
 SPEC = build_schema()["properties"]["spec"]
 EXAMPLE = yaml.safe_load((ROOT / "examples" / "qwen3-14b.yaml").read_text("utf-8"))
 
@@ -74,13 +80,14 @@ def test_effects_immutable_fields_have_transition_rules() -> None:
 
 def test_effects_replaced_pods_match_the_builders() -> None:
     """A change of a field changes the pod templates of the roles that the page names, and of no other role."""
-    before, wrong = templates({}), {}
+    before, wrong = {False: templates({}), True: templates(AGENT)}, {}
     for path in FIELDS:
         value, effect_of = other_value(path), effect(path)
         if "[]" in path or effect_of in (NEVER, FETCH, REJECTED, LOCAL) or value is None:
             continue
-        after = templates({path: value})
-        replaced = {role for role in ROLES if before[role] != after[role]}
+        of_agent = path.startswith("spec.agent.")
+        after = templates((AGENT if of_agent else {}) | {path: value})
+        replaced = {role for role in ROLES if before[of_agent][role] != after[role]}
         if replaced != set(effect_of.partition("replaces ")[2].partition(";")[0].split(", ")) - {""}:
             wrong[path] = replaced
     assert not wrong
@@ -94,9 +101,9 @@ def templates(changes: Mapping[str, Any]) -> dict[str, Any]:
         node = manifest
         for folder in folders:
             node = node.setdefault(folder, {})
-        node[last] = value
+        node[last] = copy.deepcopy(value)
     built = build_context(AgenticRLJob.model_validate(manifest), OperatorSettings())
-    return {role: [body["spec"].get("template") for body in build(built)] for role, build in ROLES.items()}
+    return {role: [body.get("spec", {}).get("template") for body in build(built)] for role, build in ROLES.items()}
 
 
 def other_value(path: str) -> Any:
