@@ -81,8 +81,11 @@ def addresses(service: str) -> list[tuple[str, int]]:
     return sorted({(str(entry[4][0]), int(port)) for entry in entries})
 
 
-def play(host: str, port: int, token: str, command: list[str]) -> None:
-    """Run one episode of the trainer at this address. Raises OSError and HTTPException if the trainer is lost."""
+def play(host: str, port: int, token: str, command: list[str]) -> bool:
+    """Run one episode of the trainer at this address; return whether there was one.
+
+    Raises OSError, HTTPException and ValueError (half a line) if the trainer is lost.
+    """
     connection = http.client.HTTPConnection(host, port, timeout=SILENCE_SECONDS)
     program: RunningProgram | None = None
     try:
@@ -92,17 +95,18 @@ def play(host: str, port: int, token: str, command: list[str]) -> None:
             raise http.client.HTTPException(f"status {response.status}")
         work = next_work(response)
         if work is None:
-            return
+            return False
         name = f"[{host}]" if ":" in host else host
         variables = {"OPENAI_BASE_URL": f"http://{name}:{port}/v1", "OPENAI_API_KEY": work["key"]}
         try:
             program = RunningProgram(command, work["row"], variables)
         except OSError as error:
             report(host, port, work["key"], 127, f"cannot start the program: {error}")
-            return
+            return True
         threading.Thread(target=watch, args=(program, host, port, work["key"]), daemon=True).start()
         while response.readline():
             pass
+        return True
     finally:
         if program is not None:
             program.kill()
@@ -141,8 +145,9 @@ def play_forever(service: str, token: str, command: list[str]) -> None:
     """Run one episode after another."""
     while True:
         for host, port in addresses(service):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                play(host, port, token, command)
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                while play(host, port, token, command):
+                    pass
         time.sleep(RETRY_SECONDS)
 
 
@@ -167,11 +172,18 @@ def source() -> str:
     return Path(__file__).read_text(encoding="utf-8")
 
 
+def exit_on_error(error: threading.ExceptHookArgs) -> None:
+    """Stop the pod, which the kubelet restarts: without one of its threads it would play fewer episodes."""
+    threading.__excepthook__(error)
+    os._exit(1)
+
+
 def main() -> None:
     """Start the threads."""
     service, episodes, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     token = os.environ.pop(TOKEN)
     reap()
+    threading.excepthook = exit_on_error
     threads = [threading.Thread(target=play_forever, args=(service, token, command)) for _ in range(episodes)]
     for thread in threads:
         thread.start()
