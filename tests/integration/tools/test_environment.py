@@ -85,6 +85,14 @@ async def test_environment_fault_excludes_the_rollout(chat_format: ChatFormat, f
     assert trajectory.error.startswith("server: ") and trajectory.reward == 0.0
 
 
+async def test_environment_drip_fault_excludes_the_rollout(chat_format: ChatFormat) -> None:
+    """A message that arrives a byte at a time, without end, does not extend the deadline of a step."""
+    with running("dripping_environment.py") as port:
+        (trajectory,), _ = await play(chat_format, [port], step_seconds=1)
+    assert (trajectory.lost_to, trajectory.failed, trajectory.reward) == ("server", True, 0.0)
+    assert "no answer within 1 s" in trajectory.error
+
+
 async def test_environment_lost_episode_is_retried_at_another_server(chat_format: ChatFormat) -> None:
     """A server that dies in an episode is avoided: the rollout is played again, from its start, at another one."""
     with running("openenv_server.py", "exit", 64) as dying, running("openenv_server.py", "guess", 64) as port:
