@@ -20,6 +20,8 @@ TESTS = ROOT / "tests" / "integration"
 SCORED = {
     "environment": ("tools/test_environment.py", "fault or lost or full"),
     "mcp": ("tools/test_mcp.py", "faulty or lost"),
+    "agent": ("tools/test_agent_program.py", "without_reward or faulty or key"),
+    "agent_pods": ("tools/test_agent_pods.py", "without_reward or lost or token or without_pod"),
     "tool_and_checker": ("judge/test_user_functions.py", "attack"),
 }
 """Name in the results -> file of tests and pytest's expression that selects its attacks."""
