@@ -20,6 +20,7 @@ from rstar2_operator.apply import (
     apply,
     changed,
     delete,
+    has_equal_pods,
     is_missing,
     keep_revision,
     must_wait,
@@ -139,7 +140,7 @@ class Reconciler:
             status = status_of(job, observed_now, plan, now=now, rejected=rejected)
             wake_at = plan.wake_at
         write_in, written = await self._status_writer.write(
-            key, observed.job, status, attempt_spec=_attempt_spec(observed, status)
+            key, observed.job, status, attempt_is_current=_attempt_is_current(observed, status)
         )
         if written:
             self._metrics.written(observed, status, event_at=event_at)
@@ -285,10 +286,14 @@ def _is_running(plan: Plan, observed: ObservedJob) -> bool:
     return created or bool(stage_progress.running_attempts(observed))
 
 
-def _attempt_spec(observed: ObservedJob, status: Object) -> str:
-    """The `applied_spec` of the last attempt of the current stage; empty before its creation."""
+def _attempt_is_current(observed: ObservedJob, status: Object) -> bool:
+    """Whether a new attempt of the current stage would have the settings of the last one, after an edit of the job."""
+    if status.get("observedGeneration") == observed.status.get("observedGeneration"):
+        return False
     attempts = observed.attempts(str(status.get("stage")))
-    return annotations_of(attempts[max(attempts)]).get(names.SPEC, "") if attempts else ""
+    if not attempts:
+        return False
+    return has_equal_pods(annotations_of(attempts[max(attempts)]).get(names.SPEC, ""), applied_spec(observed.job))
 
 
 def _log_failure(key: Key, error: Exception) -> None:

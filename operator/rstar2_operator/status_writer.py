@@ -16,7 +16,6 @@ from typing import Any
 from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
-from rstar2_operator.apply import applied_spec, has_equal_pods
 from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
@@ -96,12 +95,12 @@ class StatusWriter:
         """Digest of an Event -> time at which it was created."""
 
     async def write(
-        self, key: Key, job: Object, status: dict[str, Any], *, attempt_spec: str = ""
+        self, key: Key, job: Object, status: dict[str, Any], *, attempt_is_current: bool = False
     ) -> tuple[float | None, bool]:
         """Write the status if it has changed. Return the seconds until a delayed write is due, and whether it wrote.
 
         The cache has the written status immediately: the next round reads the timers of this one from it.
-        `attempt_spec`: the `applied_spec` of the running attempt.
+        `attempt_is_current`: as for `events`.
         """
         old = job.get("status") or {}
         wait = self._wait(key, old, status)
@@ -117,8 +116,7 @@ class StatusWriter:
         self._cache.record_write(JOB, await self._client.apply(body, subresource="status"))
         self._written[key] = time.monotonic()
         self._worse_since.pop(key, None)
-        is_current = bool(attempt_spec) and has_equal_pods(attempt_spec, applied_spec(job))
-        for event in events(old, status, attempt_is_current=is_current):
+        for event in events(old, status, attempt_is_current=attempt_is_current):
             await self._create_event(job, event)
         return None, True
 
