@@ -20,7 +20,7 @@ from kubernetes.aio import config as aio_config
 
 from rstar2_operator import watch
 from rstar2_operator.cache import Key, WatchCache
-from rstar2_operator.client import KubeClient
+from rstar2_operator.client import KubeClient, connection
 from rstar2_operator.informer import children, informers
 from rstar2_operator.lease import LeaderLease
 from rstar2_operator.logs import configure_logging
@@ -29,6 +29,7 @@ from rstar2_operator.reconcile import Reconciler
 from rstar2_operator.resync import Resync
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
+from rstar2_train.utils import event_loop
 from rstar2_train.utils.listening import EVERY_ADDRESS, bind
 
 log = logging.getLogger("rstar2_operator")
@@ -181,11 +182,12 @@ async def _http_server(app: web.Application, port: int) -> Any:
 
 async def connected() -> aio.ApiClient:
     """Return a client with the pod's service account; outside of a cluster, with KUBECONFIG."""
+    configuration = aio.Configuration()
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        aio_config.load_incluster_config()  # type: ignore[no-untyped-call]
+        aio_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     else:
-        await aio_config.load_kube_config()  # type: ignore[no-untyped-call]
-    return aio.ApiClient()
+        await aio_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return connection(configuration)
 
 
 async def _main() -> int:
@@ -200,7 +202,7 @@ async def _main() -> int:
 def main() -> int:
     """Entry point. Return the exit code; 78 if the settings or the access to the cluster are wrong."""
     try:
-        return asyncio.run(_main())
+        return event_loop.run_fast(_main())
     except (ValueError, aio_config.ConfigException) as error:
         print(f"rstar2-operator: {error}", file=sys.stderr)
         return 78

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.aio import client as aio
 from kubernetes.aio import config as aio_config
 
-from rstar2_operator.client import KubeClient
+from rstar2_operator.client import KubeClient, connection
 from rstar2_train.api.crd import build_crd
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
@@ -58,9 +58,10 @@ class KubeApiserver:
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[KubeClient]:
         """Provide the operator's client of this server."""
-        await aio_config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
-        async with aio.ApiClient() as connection:
-            yield KubeClient(connection)
+        configuration = aio.Configuration()
+        await aio_config.load_kube_config(str(self.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        async with connection(configuration) as api:
+            yield KubeClient(api)
 
     def _start(self) -> None:
         peer, client, port = free_ports(3)

@@ -1,0 +1,124 @@
+"""The requests to the API server: their form on the wire, errors, and proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from aiohttp import web
+from kubernetes.aio import client as aio
+from kubernetes.aio.client.exceptions import ApiException
+
+from rstar2_operator.client import KubeClient, connection
+
+OBJECT = {"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "lab"}, "data": {"text": "ü <&>"}}
+
+
+class Server:
+    """An HTTP server that records requests, and answers with their body or with an error."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.status = 200
+        self.address = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.text()
+        self.requests.append((request.method, request.path_qs, dict(request.headers), json.loads(body or "null")))
+        if "watch" in request.query:
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            for part in (b'{"type":"ADDED","obj', b'ect":{"n":1}}\n\n{"type":"BOOKMARK","object":{"n":2}}\n'):
+                await stream.write(part)
+                await asyncio.sleep(0.01)
+            return stream
+        answer = {"reason": "Conflict", "message": "no"} if self.status >= 400 else json.loads(body or "{}")
+        return web.json_response(answer, status=self.status)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """Serve on loopback."""
+    result, app = Server(), web.Application()
+    app.router.add_route("*", "/{path:.*}", result.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    result.address = f"http://{host}:{port}"
+    yield result
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[KubeClient]:
+    """Return a client of the server."""
+    async with connection(aio.Configuration(host=server.address, api_key={"BearerToken": "Bearer secret"})) as api:
+        yield KubeClient(api)
+
+
+async def test_client_apply_sends_the_object(server: Server, client: KubeClient) -> None:
+    """Server-side apply is a PATCH of the object with field manager, token and media type; the answer is returned."""
+    assert await client.apply(OBJECT, subresource="status") == OBJECT
+    ((method, path, headers, body),) = server.requests
+    assert (method, body) == ("PATCH", OBJECT)
+    assert path == "/api/v1/namespaces/lab/configmaps/a/status?fieldManager=rstar2-operator&force=true"
+    assert headers["Authorization"] == "Bearer secret" and headers["Content-Type"] == "application/apply-patch+yaml"
+    assert headers["Accept-Encoding"] == "identity"
+
+
+async def test_client_watch_yields_changes_of_a_selector(server: Server, client: KubeClient) -> None:
+    """A selector has characters that a URL must quote; the parts of a change may arrive separately."""
+    selectors = {"labelSelector": "a.b/c=d,e!=f"}
+    changes = [change async for change in client.watch("Pod", "", selectors=selectors, version="7")]
+    assert changes == [("ADDED", {"n": 1}), ("BOOKMARK", {"n": 2})]
+    assert parse_qs(urlsplit(server.requests[0][1]).query)["labelSelector"] == [selectors["labelSelector"]]
+
+
+async def test_client_error_has_status_and_text(server: Server, client: KubeClient) -> None:
+    """A rejection raises the API server's status and words."""
+    server.status = 409
+    with pytest.raises(ApiException) as error:
+        await client.create(OBJECT)
+    assert error.value.status == 409 and json.loads(error.value.body)["message"] == "no"
+
+
+async def test_client_request_starts_no_thread(
+    server: Server, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp would read proxies and .netrc in threads for each request, which wait for a busy event loop."""
+    loop, started = asyncio.get_running_loop(), list[object]()
+    run = loop.run_in_executor
+
+    def record(executor: Any, function: Any, *arguments: Any) -> Any:
+        started.append(function)
+        return run(executor, function, *arguments)
+
+    monkeypatch.setattr(loop, "run_in_executor", record)
+    await client.apply(OBJECT)
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({"https_proxy": "http://proxy:3128"}, "http://proxy:3128"),
+        ({"https_proxy": "http://proxy:3128", "no_proxy": "10.0.0.0,api.example.org"}, None),
+        ({}, None),
+    ],
+)
+async def test_connection_proxy_is_that_of_the_environment(
+    environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTPS_PROXY is used, unless NO_PROXY has the API server."""
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    async with connection(aio.Configuration(host="https://api.example.org:6443")) as api:
+        assert api.rest_client.proxy == proxy
