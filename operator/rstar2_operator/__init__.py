@@ -11,7 +11,7 @@
 - `cache.py`: the observed objects of all jobs; `observed.py`: the objects of one job as `decide/` reads them.
 - `decide/`: the policy, pure; `builders/`: the objects, pure; `names.py`: names and labels of all objects.
 - `reconcile.py`: cache to plan to writes; `desired.py`: specs and desired objects of all jobs, compressed.
-- `apply.py`: server-side apply and deletion; `drift.py`: changes by others.
+- `apply.py`: server-side apply and deletion; `drift.py`: changes by others; `shared_secrets.py`: which Secrets exist.
 - `status_writer.py`: status and Events; `metrics.py`: Prometheus; `client.py`: HTTP requests to the API server.
 - `workqueue.py`: keys with deduplication and backoff; `serving_manifests.py`: objects of `rstar2 serve` on a cluster.
 - `uninstall.py`: the hook of `helm uninstall` that deletes all jobs first.

@@ -6,6 +6,7 @@ save requests.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import replace
@@ -21,14 +22,11 @@ from rstar2_operator.apply import (
     changed,
     delete,
     has_equal_pods,
-    is_missing,
     keep_revision,
     must_wait,
-    owned,
     rejection,
     set_finalizer,
 )
-from rstar2_operator.builders.config import secret
 from rstar2_operator.builders.pod import BuildContext
 from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient, is_transient, retry_after
@@ -41,7 +39,7 @@ from rstar2_operator.decide.kueue import placements
 from rstar2_operator.decide.plan import DELETING, Plan
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.decide.pruning import prunable, prunable_when_suspended
-from rstar2_operator.decide.shared_secret import has_secret_consumers, reported_missing
+from rstar2_operator.decide.shared_secret import has_secret_consumers
 from rstar2_operator.decide.status import invalid_status, status_of
 from rstar2_operator.desired import DesiredState
 from rstar2_operator.drift import DriftCorrections, drifted
@@ -49,6 +47,7 @@ from rstar2_operator.metrics import Metrics, figures_of
 from rstar2_operator.observed import Object, ObservedJob, annotations_of
 from rstar2_operator.quota import QuotaReader
 from rstar2_operator.settings import OperatorSettings
+from rstar2_operator.shared_secrets import SharedSecrets
 from rstar2_operator.status_writer import StatusWriter
 from rstar2_operator.workqueue import WorkQueue
 
@@ -79,8 +78,7 @@ class Reconciler:
         self._corrections = DriftCorrections()
         self._quota = QuotaReader(client)
         self._desired = DesiredState(settings)
-        self._with_secret: dict[Key, str] = {}
-        """Job -> UID, of jobs whose Secret is known to exist. It cannot be watched, because it must not be read."""
+        self._secrets = SharedSecrets(client)
 
     async def work(self, *, urgent_only: bool = False) -> None:
         """Reconcile keys from the queue until cancelled."""
@@ -98,6 +96,7 @@ class Reconciler:
                 _log_failure(key, error)
             finally:
                 self._queue.done(key, failed=failed, after=after)
+            await asyncio.sleep(0)  # a round may have no request, and 1,000 of them must not stop Lease and probes
 
     async def _reconcile(self, key: Key, event_at: float) -> bool:
         """One round. Returns whether the API server rejected something, which is retried."""
@@ -107,7 +106,7 @@ class Reconciler:
         if observed is None or keeps_objects(observed.job) or _is_gone(observed.job):
             self._queue.drop_timer(key)
             self._status_writer.forget(key)
-            self._with_secret.pop(key, None)
+            self._secrets.forget(key)
             self._desired.forget(key)
             self._corrections.forget(key)
             self._quota.forget(key)
@@ -124,7 +123,7 @@ class Reconciler:
             status = invalid_status(observed, errors, now=now, running=running, rejected=rejected)
             wake_at = correct_in = resource = None
         else:
-            job, observed = context.job, await self._with_secret_checked(key, context, observed)
+            job, observed = context.job, await self._secrets.checked(key, context, observed)
             context, observed = await self._with_quota(key, context, observed)
             plan, resource = decide(job, observed, now=now), job.spec.accelerator.resource
             logs.at_stage(plan.stage)
@@ -145,24 +144,11 @@ class Reconciler:
         if written:
             self._metrics.written(observed, status, event_at=event_at)
         self._metrics.observed(key, figures_of(status, observed, resource=resource))
-        delays = [delay for delay in (write_in, correct_in) if delay is not None]
+        delays = [delay for delay in (write_in, correct_in, self._secrets.due_in(key)) if delay is not None]
         delays += [when - now for when in (wake_at, next_overdue_at(observed, now=now)) if when is not None]
         if delays:
             self._queue.add_after(key, min(delays) + TIMER_SLACK_SECONDS)
         return bool(rejected)
-
-    async def _with_secret_checked(self, key: Key, context: BuildContext, observed: ObservedJob) -> ObservedJob:
-        """The snapshot with `secret_missing` set. The API server is asked by a new process, and if a pod reports it."""
-        if reported_missing(observed):
-            self._with_secret.pop(key, None)
-        if self._has_secret(key, observed) or not has_secret_consumers(observed):
-            return observed
-        if await is_missing(
-            self._client, owned(secret(context), observed.job, keep_claims=True, spec=applied_spec(observed.job))
-        ):
-            return replace(observed, secret_missing=True)
-        self._with_secret[key] = observed.job["metadata"]["uid"]
-        return observed
 
     async def _with_quota(
         self, key: Key, context: BuildContext, observed: ObservedJob
@@ -175,9 +161,6 @@ class Reconciler:
         priority = await self._quota.priority(name) if name else None
         return replace(context, placements=placements(observed), priority=priority), observed
 
-    def _has_secret(self, key: Key, observed: ObservedJob) -> bool:
-        return bool(self._with_secret.get(key) == observed.job["metadata"]["uid"])
-
     async def _carry_out(
         self, key: Key, context: BuildContext, plan: Plan, observed: ObservedJob, *, now: float
     ) -> tuple[list[Diagnosis], float | None]:
@@ -187,7 +170,7 @@ class Reconciler:
         rejections, and the seconds until the next correction of drift. Raises the last transient error after all
         writes were tried: it is retried, and the status does not show it.
         """
-        has_secret = self._has_secret(key, observed) or has_secret_consumers(observed)
+        has_secret = self._secrets.exists(key, observed) or has_secret_consumers(observed)
         bodies = desired = self._desired.bodies(key, observed.job, context, plan, has_secret=has_secret)
         if _is_running(plan, observed):
             bodies = keep_revision(bodies, observed)
@@ -214,7 +197,7 @@ class Reconciler:
                 if body in corrections:
                     self._corrections.reject(key, body, rejected[-1])
         if rejected:
-            self._with_secret.pop(key, None)  # it may belong to an earlier job, and be deleted with it
+            self._secrets.doubt(key)
         pods: list[tuple[str, Object]] = [("Pod", pod) for pod in plan.remove_pods]
         rejected += await self._delete(key, prunable(observed, desired, now=now) + pods)
         if transient:
@@ -260,7 +243,7 @@ class Reconciler:
             except ApiException as error:
                 if is_transient(error) or stage_progress.preparation(observed) != "complete":
                     raise  # later it exists: a full quota rejects also the creation of an existing object
-            self._with_secret[key] = observed.job["metadata"]["uid"]
+            self._secrets.record(key, observed)
         elif (live := await apply(self._client, body, observed)) is not None:
             # The next round must see the object even if its watch event comes later.
             self._cache.record_write(body["kind"], live)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rstar2_operator import drift, names, status_writer
+from rstar2_operator import drift, names, shared_secrets, status_writer
 from rstar2_operator.settings import OperatorSettings
 from tests.support.fake_kube_api import Operator, api_error
 from tests.support.simulated_cluster import manifest
@@ -26,6 +28,7 @@ def write_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(status_writer, "HOLD_SECONDS", 0.0)
     monkeypatch.setattr(status_writer, "COUNTS_SECONDS", 0.0)
+    monkeypatch.setattr(shared_secrets, "SPREAD_SECONDS", 0.0)
 
 
 def wake(operator: Operator) -> None:
@@ -87,6 +90,23 @@ async def test_reconcile_changed_spec_event_names_its_effect(change: dict[str, A
     await operator.run()
     (event,) = [each for each in operator.api.events if each["reason"] == "SpecChanged"]
     assert event["note"].endswith(effect)
+
+
+async def test_reconcile_lets_other_tasks_run_between_rounds() -> None:
+    """Rounds without requests, such as those after a restart, delay neither the Lease nor the watches."""
+    operator, waiting = Operator(manifest("g")), list[int]()
+    for number in range(3):
+        operator.api.queue.add(("lab", f"deleted-{number}"))
+
+    async def record() -> None:
+        while operator.api.queue.busy:
+            waiting.append(len(operator.api.queue))
+            await asyncio.sleep(0)
+
+    recording = asyncio.create_task(record())
+    await operator.run()
+    await recording
+    assert {1, 2} <= set(waiting)
 
 
 async def test_reconcile_retry_after_is_respected() -> None:
@@ -232,6 +252,26 @@ async def test_reconcile_new_process_checks_the_secret_once() -> None:
     operator.api.requests.clear()
     operator.restart()
     await operator.run()
+    wake(operator)
+    await operator.run()
+    assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
+
+
+async def test_reconcile_secret_of_a_running_job_is_checked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restarted operator with many running jobs first reconciles all of them, and then asks for their Secrets."""
+    operator = Operator(manifest("g"))
+    await operator.start_stage("g0")
+    operator.run_driver("g0")
+    await operator.run()
+    assert operator.status["phase"] == "Running"
+    operator.api.requests.clear()
+    now = [1000.0]
+    monkeypatch.setattr(shared_secrets, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(shared_secrets, "random", SimpleNamespace(uniform=lambda low, high: 30.0))
+    operator.restart()
+    await operator.run()
+    assert operator.api.requests == []
+    now[0] += 30.0
     wake(operator)
     await operator.run()
     assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
