@@ -51,7 +51,7 @@ class WatchCache:
         self._delivered: set[Key] | None = set()
         """Every delivered job, deleted ones included; None after the initial sync."""
         self._snapshot: tuple[Key, ObservedJob] | None = None
-        """The last result of `observed`; None after a change. A round without writes reads it twice."""
+        """The last result of `observed`; None after a change of the job. A round without writes reads it twice."""
 
     def jobs(self) -> list[Key]:
         """Return the keys of all jobs."""
@@ -59,8 +59,7 @@ class WatchCache:
 
     def record_job(self, body: Object, *, gone: bool) -> Key:
         """Record a job, or its deletion. Return its key."""
-        self._snapshot = None
-        key = self._key(body, body["metadata"]["name"])
+        key = self._changed(self._key(body, body["metadata"]["name"]))
         if self._delivered is not None:
             self._delivered.add(key)
         replaced = self._jobs.get(key)
@@ -79,8 +78,7 @@ class WatchCache:
         owner = labels(body).get(names.JOB_LABEL)
         if owner is None:
             return None
-        self._snapshot = None
-        key, name = self._key(body, owner), body["metadata"]["name"]
+        key, name = self._changed(self._key(body, owner)), body["metadata"]["name"]
         table: dict[Any, Record] = self._pods[key] if kind == "Pod" else self._children[key]
         entry = name if kind == "Pod" else (kind, name)
         before = table.get(entry)
@@ -134,14 +132,13 @@ class WatchCache:
 
     def record_warning(self, event: Object) -> list[Key]:
         """Record a Warning event. Return the keys of the jobs that it may be about."""
-        self._snapshot = None
         about = event["involvedObject"]
         owner = self._owners.get(str(about.get("uid")))
         # An event may be delivered before its object. Then every job with a matching name gets it, and `diagnoses`
         # compares kind, name and UID.
         keys = [owner] if owner is not None else self._candidates(about.get("namespace", ""), str(about.get("name")))
         for key in keys:
-            self._warnings[key].append(thin_event(event))
+            self._warnings[self._changed(key)].append(thin_event(event))
         return keys
 
     def record_node(self, body: Object, *, gone: bool) -> list[Key]:
@@ -179,8 +176,8 @@ class WatchCache:
 
         Of a deleted node None: the deletions of its pods are delivered too.
         """
-        self._snapshot = None
         if kind == NODE:
+            self._snapshot = None
             self._nodes = {name: node for name, node in self._nodes.items() if node[0] != uid}
             return None
         key = self._owners.get(uid)
@@ -239,6 +236,12 @@ class WatchCache:
             self._children.pop(key, None)
             self._pods.pop(key, None)
             self._keys.pop(key, None)
+
+    def _changed(self, key: Key) -> Key:
+        """Drop the last snapshot if it is of this job. Return the key."""
+        if self._snapshot is not None and self._snapshot[0] == key:
+            self._snapshot = None
+        return key
 
     def _key(self, body: Object, name: str) -> Key:
         """The key of a job, the same tuple for all its objects."""

@@ -30,6 +30,8 @@ CHILDREN = (
 QUOTA = ("Workload",)
 """Further children, if the operator uses Kueue."""
 WARNING = "Warning"
+LISTS = 2
+"""Kinds that are listed at the same time: the API server encodes a page while another one is decoded."""
 LONGEST_WAIT = 30.0
 """Maximum seconds between two attempts to reach the API server."""
 
@@ -49,15 +51,15 @@ class Informer:
         client: KubeClient,
         cache: WatchCache,
         queue: WorkQueue[Key],
-        listing: asyncio.Lock | None = None,
+        listing: asyncio.Semaphore | None = None,
     ) -> None:
-        """`listing`: held during a list, so that the pages of several kinds are not in memory at the same time."""
+        """`listing`: held during a list, so that few pages are in memory at the same time."""
         self.kind = kind
         self._namespace = namespace
         self._client = client
         self._cache = cache
         self._queue = queue
-        self._listing = listing or asyncio.Lock()
+        self._listing = listing or asyncio.Semaphore(LISTS)
         own = {"labelSelector": names.SELECTOR}
         self._selectors = {WARNING: {"fieldSelector": "type=Warning"}, NODE: {}}.get(kind, own)
         self._failed: set[str] = set()
@@ -154,7 +156,7 @@ def informers(
     site: OperatorSettings, *, client: KubeClient, cache: WatchCache, queue: WorkQueue[Key]
 ) -> list[Informer]:
     """Return the informers of all children and of Warning events. Without namespaces: also of nodes."""
-    listing = asyncio.Lock()
+    listing = asyncio.Semaphore(LISTS)
     nodes = () if site.watch_namespaces else (NODE,)  # nodes need rights in the whole cluster
     return [
         Informer(kind, namespace, client=client, cache=cache, queue=queue, listing=listing)

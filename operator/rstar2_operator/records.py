@@ -10,12 +10,11 @@ objects, and one of them changes at a time, so the cache keeps JSON and decodes 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 Object = Mapping[str, Any]
 
@@ -64,8 +63,7 @@ def bodies(records: Iterable[Record]) -> list[Object]:
 
 def record(kind: str, body: Object) -> Record:
     """Return the record of an object as the API server sent it."""
-    kept = json.dumps(thin(kind, body), separators=(",", ":"), ensure_ascii=False)
-    return Record(uid_of(body), version_of(body), kept.encode())
+    return Record(uid_of(body), version_of(body), to_json(thin(kind, body)))
 
 
 def thin(kind: str, body: Object) -> dict[str, Any]:

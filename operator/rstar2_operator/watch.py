@@ -16,9 +16,23 @@ import kopf
 
 from rstar2_operator import names
 from rstar2_operator.cache import Key, WatchCache
+from rstar2_operator.client import PAGE_OBJECTS
 from rstar2_operator.settings import OperatorSettings
 from rstar2_operator.workqueue import WorkQueue
 from rstar2_train.utils.dns import join_address
+
+
+class WithoutDiffs(kopf.StatusDiffBaseStorage):
+    """kopf's description of a job, empty: low-level handlers need no diff, and kopf would copy the spec per event."""
+
+    def build(self, **_: Any) -> Any:
+        """Return an empty description."""
+        return {}
+
+    def fetch(self, **_: Any) -> Any:
+        """Return none: no description is stored."""
+        return None
+
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -58,11 +72,12 @@ def settings(site: OperatorSettings) -> kopf.OperatorSettings:
     result.scanning.disabled = True
     result.peering.standalone = True
     result.admission.managed = None
-    result.watching.chunk_size = 500
+    result.persistence.diffbase_storage = WithoutDiffs()
+    result.watching.chunk_size = PAGE_OBJECTS
     result.watching.connect_timeout = 10
     result.networking.request_timeout = 30
     result.networking.connect_timeout = 10
-    result.queueing.idle_timeout = 0.5  # of the task that kopf starts for each job
+    result.queueing.idle_timeout = 0.1  # of the task that kopf starts for each job
     return result
 
 
