@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from rstar2_operator.cache import Key
 from rstar2_operator.observed import Object, ObservedJob, condition, is_alive, seconds
@@ -78,6 +80,37 @@ def restart_reason(observed: ObservedJob, stage: str | None) -> str:
     return "Disrupted" if row.get("disruptedAttempt") == row.get("attempts") and row else "NoOutcome"
 
 
+class _FiguresOfJobs(Collector):
+    """The metrics of single jobs, made per scrape: thousands of Gauge objects would take memory and time."""
+
+    def __init__(self, figures: Mapping[Key, JobFigures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield all of them."""
+        phases = Tally(job.phase for job in self._figures.values())
+        stalled = Tally(job.stalled for job in self._figures.values() if job.stalled)
+        held: Tally[str] = Tally()
+        steps = GaugeMetricFamily("rstar2_job_step", "Step of the current stage", labels=["namespace", "job", "stage"])
+        restarts = GaugeMetricFamily("rstar2_job_restarts", "Restarts of a job so far", labels=["namespace", "job"])
+        for key, job in self._figures.items():
+            held[job.phase] += job.accelerators
+            restarts.add_metric(key, job.restarts)
+            if job.stage:
+                steps.add_metric([*key, job.stage], job.step)
+        for name, text, label, counts in (
+            ("rstar2_operator_accelerators", "Accelerators that jobs hold, by phase", "phase", held),
+            ("rstar2_operator_jobs", "Number of jobs by phase", "phase", phases),
+            ("rstar2_operator_stalled_jobs", "Jobs that need a person, by reason", "reason", stalled),
+        ):
+            family = GaugeMetricFamily(name, text, labels=[label])
+            for value, count in counts.items():
+                family.add_metric([value], count)
+            yield family
+        yield steps
+        yield restarts
+
+
 class Metrics:
     """The metrics, in a registry of their own."""
 
@@ -115,17 +148,9 @@ class Metrics:
             "rstar2_operator_stage_seconds", "Duration of finished stages in seconds", ["type", "outcome"],
             registry=own, buckets=STAGE_SECONDS,
         )  # fmt: skip
-        self._held = Gauge(
-            "rstar2_operator_accelerators", "Accelerators that jobs hold, by phase", ["phase"], registry=own
-        )
         self._figures: dict[Key, JobFigures] = {}
+        own.register(_FiguresOfJobs(self._figures))
         self._leading = Gauge("rstar2_operator_leading", "1 on the leader, 0 on the standby", registry=own)
-        self._phases = Gauge("rstar2_operator_jobs", "Number of jobs by phase", ["phase"], registry=own)
-        self._stalled = Gauge(
-            "rstar2_operator_stalled_jobs", "Jobs that need a person, by reason", ["reason"], registry=own
-        )
-        self._steps = Gauge("rstar2_job_step", "Step of the current stage", ["namespace", "job", "stage"], registry=own)
-        self._restarts = Gauge("rstar2_job_restarts", "Restarts of a job so far", ["namespace", "job"], registry=own)
 
     @contextmanager
     def reconciling(self) -> Iterator[None]:
@@ -184,19 +209,6 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return the text that Prometheus scrapes."""
-        for gauge in (self._phases, self._steps, self._restarts, self._stalled, self._held):
-            gauge.clear()
-        held: Tally[str] = Tally()
-        for key, job in self._figures.items():
-            self._phases.labels(job.phase).inc()
-            self._restarts.labels(*key).set(job.restarts)
-            held[job.phase] += job.accelerators
-            if job.stalled:
-                self._stalled.labels(job.stalled).inc()
-            if job.stage:
-                self._steps.labels(*key, job.stage).set(job.step)
-        for phase, count in held.items():
-            self._held.labels(phase).set(count)
         return bytes(generate_latest(self.registry))
 
     def failure(self) -> str:
