@@ -1,16 +1,20 @@
 """Measures the operator with many jobs, on a real API server with played pods, next to a kopf operator without logic.
 
 `make bench-operator` writes bench/results/operator.json for 1,000 jobs with 10,000 pods; `QUICK=1` takes 50 jobs and
-prints instead. `python -m bench.operator --jobs N` takes another number. The API server has no controllers: its pods
-are played (tests/support/cluster_player.py). Keys of the result:
+prints instead. `python -m bench.operator --jobs N` measures only restart and memory with another number, and adds them
+to the same file as `growth`. The API server has no controllers: its pods are played (tests/support/cluster_player.py).
+Keys of the result:
 
 - restart_s: from the start of the process until each job has been reconciled once; rss_mib: its memory after that;
 - steady_writes_per_min: write requests without a change in the cluster, apart from the Lease;
 - failure_to_condition_p99_s: from the failure of an attempt's pods to the job's condition, as a watch sees it, while
   pods of other jobs change, together EVENTS_PER_SECOND events, or as many as the API server takes (events_per_s);
+  FAILURES_PER_SECOND attempts fail, and restart, which causes further events;
+- storm: the same with STORM_PER_SECOND failing attempts;
 - writes_per_job, objects_per_job: write requests and created objects from the creation of a job to its first stage;
 - reconcile_cpu_ms: CPU time of the process per reconciliation, during the failures;
-- noop: the same for an operator that only watches.
+- noop: the same for an operator that only watches;
+- growth: number of jobs -> restart_s and rss_mib.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "operator.json"
 NAMESPACE = "default"
 EVENTS_PER_SECOND = 200
-FAILURES_PER_SECOND = 20
+FAILURES_PER_SECOND = 5
+STORM_PER_SECOND = 20
 EVENTS_PER_FAILURE = 3
 """Two pods and their Job."""
 EVENTS_IN_FLIGHT = 32
@@ -179,9 +184,14 @@ async def _noop(server: KubeApiserver, client: KubeClient) -> dict[str, float]:
         process.stop()
 
 
-async def _failures(player: ClusterPlayer, jobs: int, seconds: float) -> dict[str, float]:
-    """Let attempts fail while pods of other jobs change. Return the 99th percentile of the delay, and the events/s."""
-    waiting, failed, start = [f"job-{number}" for number in range(jobs)], dict[str, float](), time.monotonic()
+async def _failures(
+    player: ClusterPlayer, jobs: int, waiting: list[str], *, per_second: int, seconds: float
+) -> dict[str, float]:
+    """Let attempts fail while pods of other jobs change. Return the 99th percentile of the delay, and the events/s.
+
+    `waiting`: names of the jobs that may fail; the failed ones are removed.
+    """
+    failed, start = dict[str, float](), time.monotonic()
     changes, failures, in_flight = 0, 0, set[asyncio.Task[None]]()
 
     async def fail(name: str) -> None:
@@ -196,10 +206,10 @@ async def _failures(player: ClusterPlayer, jobs: int, seconds: float) -> dict[st
     while (elapsed := time.monotonic() - start) < seconds and waiting:
         if len(in_flight) >= EVENTS_IN_FLIGHT:  # the API server is at its limit; a longer queue would be its delay
             await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
-        elif failures < elapsed * FAILURES_PER_SECOND:
+        elif failures < elapsed * per_second:
             in_flight.add(asyncio.create_task(fail(waiting.pop())))
             failures += 1
-        elif changes < elapsed * (EVENTS_PER_SECOND - EVENTS_PER_FAILURE * FAILURES_PER_SECOND):
+        elif changes < elapsed * (EVENTS_PER_SECOND - EVENTS_PER_FAILURE * per_second):
             in_flight.add(asyncio.create_task(change(changes)))
             changes += 1
         else:
@@ -215,13 +225,15 @@ async def _failures(player: ClusterPlayer, jobs: int, seconds: float) -> dict[st
     return {"failure_to_condition_p99_s": p99, "events_per_s": round(events_per_s, 1)}
 
 
-async def measure(jobs: int, *, quick: bool) -> dict[str, Any]:
-    """Return all figures for a number of jobs."""
+async def measure(jobs: int, *, quick: bool, restart_only: bool = False) -> dict[str, Any]:
+    """Return all figures for a number of jobs, or only those after a restart."""
     with KubeApiserver() as server:
         async with server.client() as client:
             player = ClusterPlayer(client, NAMESPACE)
             playing = asyncio.create_task(player.run())
-            measuring = asyncio.create_task(_measure(server, client, player, jobs, quick=quick))
+            measuring = asyncio.create_task(
+                _measure(server, client, player, jobs, quick=quick, restart_only=restart_only)
+            )
             try:
                 await asyncio.wait({playing, measuring}, return_when=asyncio.FIRST_COMPLETED)
                 if playing.done():
@@ -238,7 +250,7 @@ async def measure(jobs: int, *, quick: bool) -> dict[str, Any]:
 
 
 async def _measure(
-    server: KubeApiserver, client: KubeClient, player: ClusterPlayer, jobs: int, *, quick: bool
+    server: KubeApiserver, client: KubeClient, player: ClusterPlayer, jobs: int, *, quick: bool, restart_only: bool
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with _operator(server) as process:
@@ -255,6 +267,9 @@ async def _measure(
         await asyncio.sleep(15)  # delayed writes of the status
     with _operator(server) as process:
         result["restart_s"] = await _reconciled(process, jobs)
+        if restart_only:
+            await asyncio.sleep(15)
+            return {**result, "rss_mib": process.rss_mib()}
         await asyncio.sleep(15 if quick else COUNTS_SECONDS + 15)  # delayed writes of the status
         before, start = await _page(process), time.monotonic()
         await asyncio.sleep(30 if quick else STEADY_SECONDS)
@@ -263,9 +278,13 @@ async def _measure(
         result["rss_mib"] = process.rss_mib()
         print(json.dumps(result), file=sys.stderr, flush=True)
         cpu = process.cpu()
-        result |= await _failures(player, jobs, 10 if quick else 60)
+        seconds, waiting = 5 if quick else 60, [f"job-{number}" for number in range(jobs)]
+        result |= await _failures(player, jobs, waiting, per_second=FAILURES_PER_SECOND, seconds=seconds)
         rounds = (await _page(process)).rounds - after.rounds
         result["reconcile_cpu_ms"] = round(1000 * (process.cpu() - cpu) / max(1, rounds), 2)
+        print(json.dumps(result), file=sys.stderr, flush=True)
+        await asyncio.sleep(15)  # restarts of the failed attempts
+        result["storm"] = await _failures(player, jobs, waiting, per_second=STORM_PER_SECOND, seconds=seconds)
     result["noop"] = await _noop(server, client)
     return {**result, "jobs": jobs, "pods": sum(map(len, player.pods.values()))}
 
@@ -276,6 +295,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="number of jobs, of ten pods each (default: 1000; with QUICK=1: 50)")
     options = parser.parse_args()
     quick = bool(os.environ.get("QUICK"))
+    if options.jobs is not None and not quick:
+        figures = asyncio.run(measure(options.jobs, quick=True, restart_only=True))
+        result = json.loads(RESULTS.read_text(encoding="utf-8"))
+        figures = {field: figures[field] for field in ("restart_s", "rss_mib")} | {"commit": describe_commit()}
+        growth = {**result.get("growth", {}), str(options.jobs): figures}
+        result["growth"] = dict(sorted(growth.items(), key=lambda row: int(row[0])))
+        return _write(result)
     result = asyncio.run(measure(options.jobs or (50 if quick else 1000), quick=quick))
     result |= {
         "command": f"{'QUICK=1 ' if quick else ''}make bench-operator",
@@ -284,9 +310,15 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 1),
     }
+    if quick:
+        print(json.dumps(result, indent=1))
+    else:
+        _write({**result, "growth": json.loads(RESULTS.read_text(encoding="utf-8")).get("growth", {})})
+
+
+def _write(result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
-    if not quick and options.jobs is None:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
