@@ -29,7 +29,7 @@ HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
 """A Qwen3 of 42 million parameters."""
 PAPER_BUDGET, PAPER_RESPONSE, PAPER_RANKS = 20_480, 12_288, 24
 SEQUENCES = 16
-"""Rollouts of the long form; TRL's step holds the logits of all of them several times, 11 GiB."""
+"""Rollouts of the long form; TRL's step holds the logits of all of them several times, 9 GiB."""
 STEPS = ("ours", "naive", "trl")
 
 
