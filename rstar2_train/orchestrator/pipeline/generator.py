@@ -188,7 +188,11 @@ class Generator:
         metrics = self._rollouts.take_metrics(sampled, seconds=None if settings.max_staleness else seconds)
         ctx.check_current()
         drawn = [problem.id for problem in problems if problem.id in groups]
-        await asyncio.to_thread(group_log.seal, drawn)
+        sealing = asyncio.create_task(asyncio.to_thread(group_log.seal, drawn))
+        try:
+            await asyncio.shield(sealing)
+        finally:
+            await asyncio.wait({sealing})  # the thread of a cancelled batch still writes its file
         trained = [sequences for prompt_id in drawn if (sequences := selected[prompt_id])]
         return Batch(step, [groups[prompt_id] for prompt_id in drawn], trained, seconds, metrics)
 

@@ -19,6 +19,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.device_turns import DeviceTurns
 from rstar2_train.orchestrator.initial_policy import version_step
+from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Segment, Trajectory
@@ -337,13 +338,22 @@ async def test_grpo_rejected_weights_are_exported_again(stage: Callable[..., Sta
     assert rollouts.pushed[-1] == "g0-step-000004"
 
 
-async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., StageContext]) -> None:
-    """A stage that finishes early deletes the batches that were sampled for later steps."""
+async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., StageContext], monkeypatch: Any) -> None:
+    """A stage that finishes early deletes the batches that were sampled for later steps, also those being written."""
+    seal, started = GroupLog.seal, []
+
+    def seal_slowly(log: GroupLog, drawn: Sequence[str]) -> None:
+        started.append(log._parquet.stem)
+        time.sleep(1.0 * (started[-1] > "step-000002"))
+        seal(log, drawn)
+
+    monkeypatch.setattr(GroupLog, "seal", seal_slowly)
     ctx = stage(maxStaleness=3, advanceWhen={"truncationBelow": 0.5, "windowSteps": 2})
     outcome = await run(ctx, SlowRollouts())
     assert (outcome.reason, outcome.checkpoint and outcome.checkpoint.step) == ("TruncationSettled", 2)
+    await asyncio.get_running_loop().shutdown_default_executor()  # no thread may write a file later
     names = sorted(path.name for path in ctx.folder.trajectories.iterdir())
-    assert names == ["step-000001.parquet", "step-000002.parquet"]
+    assert len(started) > 2 and names == ["step-000001.parquet", "step-000002.parquet"]
 
 
 @pytest.mark.parametrize(
