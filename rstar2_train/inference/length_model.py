@@ -22,6 +22,10 @@ class LengthModel:
     BINS = 96
     CLASSES = (0.5, 0.85, 1.3)
     """Upper limits of the classes: mean length of the prompt / mean length of all."""
+    UNKNOWN = len(CLASSES) + 1
+    """Class of prompts of which little is known. Its lengths are those of all classes together."""
+    LITTLE = 0.5
+    """Tokens of a prompt, finished or running / mean length of all, below which little is known."""
     PRIOR = 4.0
     """Weight of the assumption that a trajectory uses its whole budget, in trajectories."""
     GROUP_PRIOR = 2.0
@@ -32,10 +36,13 @@ class LengthModel:
     def __init__(self) -> None:
         self.longest = 1
         """Largest budget so far, in tokens."""
-        self._ended: Floats = np.zeros((len(self.CLASSES) + 1, self.BINS))
+        self._ended: Floats = np.zeros((self.UNKNOWN + 1, self.BINS))
         self._groups: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._count = self._sum = 0.0
-        self.survival: Floats = np.ones((len(self.CLASSES) + 1, self.BINS + 1))
+        self._running: dict[Hashable, float] = {}
+        """Tokens of the running trajectories of each prompt at the last update."""
+        self._running_sum = 0.0
+        self.survival: Floats = np.ones((self.UNKNOWN + 1, self.BINS + 1))
         """Probability per class and bin that a trajectory reaches the start of the bin."""
 
     def admit(self, budget: int) -> None:
@@ -45,14 +52,25 @@ class LengthModel:
             self._ended[:] = 0
 
     def relative_length(self, group: Hashable) -> float:
-        """Return the mean length of a prompt / the mean length of all; 1 if nothing is known."""
-        if not self._count:
+        """Return the mean length of a prompt / the mean length of all; 1 if nothing is known.
+
+        Tokens of running trajectories count, without an end: a prompt whose trajectories have been running for long has
+        long ones, even if none of them has finished.
+        """
+        mean = self._mean
+        if mean <= 0:
             return 1.0
-        mean = self._sum / self._count
-        known = self._groups.get(group)
-        if known is None or mean <= 0:
-            return 1.0
-        return (known[1] + self.GROUP_PRIOR * mean) / ((known[0] + self.GROUP_PRIOR) * mean)
+        count, tokens = self._tokens(group)
+        return (tokens + self.GROUP_PRIOR * mean) / ((count + self.GROUP_PRIOR) * mean)
+
+    @property
+    def _mean(self) -> float:
+        return (self._sum + self._running_sum) / max(1.0, self._count)
+
+    def _tokens(self, group: Hashable) -> tuple[float, float]:
+        """Return the finished trajectories of a prompt, and the tokens of its finished and running ones."""
+        count, tokens = self._groups.get(group, [0.0, 0.0])
+        return count, tokens + self._running.get(group, 0.0)
 
     def known(self, group: Hashable) -> bool:
         """Return whether a trajectory of the prompt has finished."""
@@ -60,6 +78,9 @@ class LengthModel:
 
     def class_of(self, group: Hashable) -> int:
         """Return the class of a prompt."""
+        _, tokens = self._tokens(group)
+        if not self.known(group) and tokens <= self.LITTLE * self._mean:
+            return self.UNKNOWN
         return bisect_left(self.CLASSES, self.relative_length(group))
 
     def bin_of(self, length: float) -> int:
@@ -76,12 +97,16 @@ class LengthModel:
         known[0] += 1
         known[1] += length
 
-    def update(self, running: Sequence[tuple[int, int]]) -> None:
-        """Compute `survival`. `running`: (class, bin) of each running trajectory."""
+    def update(self, running: Sequence[tuple[Hashable, int, float]]) -> None:
+        """Compute `survival`. `running`: prompt, class and length so far of each running trajectory."""
         alive = np.zeros_like(self._ended)
-        for row, column in running:
-            alive[row, column] += 1
+        tokens: defaultdict[Hashable, float] = defaultdict(float)
+        for group, row, length in running:
+            alive[row, self.bin_of(length)] += 1
+            tokens[group] += length
+        self._running, self._running_sum = tokens, sum(tokens.values())
         # A class with few trajectories borrows from all of them.
         ended = self._ended + self._ended.sum(axis=0) * (self.PRIOR / max(self.PRIOR, self._ended.sum()))
+        ended[self.UNKNOWN], alive[self.UNKNOWN] = self._ended.sum(axis=0), alive.sum(axis=0)
         reached = (ended + alive)[:, ::-1].cumsum(axis=1)[:, ::-1] + self.PRIOR
         self.survival[:, 1:] = np.cumprod(1 - ended / reached, axis=1)

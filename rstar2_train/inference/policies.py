@@ -105,7 +105,7 @@ class SchedulingPolicy(Protocol):
         """Take note of a trajectory that finished in an engine or leaves it."""
         return
 
-    def observed(self, engine: EngineState) -> None:
+    def observed(self, engine: EngineState, *, now: float) -> None:
         """Take note of new live figures of an engine."""
         return
 
@@ -170,10 +170,16 @@ class Graded:
     """Largest number of arrivals by which a later trajectory may start before an earlier one."""
     PROBES = 2
     """Trajectories per prompt that start early, to learn the length of its answers."""
-    HEADROOM, MOST_HEADROOM = 4.0, 8.0
+    HEADROOM, MOST_HEADROOM = 2.0, 8.0
     """Standard deviations between the expected peak and the capacity: at first, and at most after preemptions."""
+    MOST_SCALE = 1.5
+    """Largest correction of the expected tokens by the measured ones."""
+    FEW = 0.1
+    """Fraction of the cache in use below which the estimate is not corrected."""
     FULL, RELIEVED = 0.98, 0.96
     """Fraction of the cache in use at which trajectories leave, and at which no more do."""
+    MUCH_FEWER = 0.75
+    """Trajectories of an engine / those of another one, below which a trajectory moves at the end of a step."""
     REFRESH = 2.0
     """Seconds for which an engine's forecast is valid."""
     POINTS = 24
@@ -186,6 +192,8 @@ class Graded:
         self._forecasts: dict[str, _Forecast] = {}
         self._headroom: defaultdict[str, float] = defaultdict(lambda: self.HEADROOM)
         self._preemptions: dict[str, int] = {}
+        self._scale: defaultdict[str, float] = defaultdict(lambda: 1.0)
+        """Measured tokens / estimated tokens of each engine at the last report of its figures, 1 to MOST_SCALE."""
         self._started: defaultdict[Hashable, int] = defaultdict(int)
         self._updated = -np.inf
 
@@ -212,7 +220,7 @@ class Graded:
     def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
         """Return the engine with the fewest trajectories, if it has much fewer than its own and the trajectory fits."""
         best = min(engines, key=lambda other: len(other.running))
-        if len(best.running) + 2 > 0.75 * len(engine.running):
+        if len(best.running) + 2 > self.MUCH_FEWER * len(engine.running):
             return engine
         return best if not best.running or self._peak(best, work, engines, now=now) < 1 else engine
 
@@ -239,10 +247,17 @@ class Graded:
         """Remove a trajectory from the forecast of its engine."""
         self._add(work, engine, now, sign=-1)
 
-    def observed(self, engine: EngineState) -> None:
-        """Discard the forecast of an engine. After a preemption its headroom grows; then it shrinks slowly."""
+    def observed(self, engine: EngineState, *, now: float) -> None:
+        """Correct the forecast of an engine. After a preemption its headroom grows; then it shrinks slowly."""
         self._forecasts.pop(engine.name, None)
         assert engine.load is not None
+        estimated = sum(
+            work.prompt_tokens + engine.block / 2 + engine.written(work, now) for work in engine.running.values()
+        )
+        # A forecast is made for the trajectories of its own time: the correction must not mix them with older figures.
+        measured = engine.load.kv_usage * engine.capacity
+        is_enough = estimated >= self.FEW * engine.capacity
+        self._scale[engine.name] = min(self.MOST_SCALE, max(1.0, measured / estimated)) if is_enough else 1.0
         before = self._preemptions.get(engine.name, engine.load.preemptions)
         self._preemptions[engine.name] = engine.load.preemptions
         if engine.load.preemptions > before:
@@ -265,7 +280,7 @@ class Graded:
                 self._updated = now
                 self.lengths.update(
                     [
-                        (self._class(other), self.lengths.bin_of(state.written(other, now)))
+                        (other.group, self._class(other), state.written(other, now))
                         for state in engines
                         for other in state.running.values()
                     ]
@@ -286,9 +301,7 @@ class Graded:
     def _forecast(self, engine: EngineState, now: float) -> _Forecast:
         works = list(engine.running.values())
         expected, variance = self._tokens(works, [engine.written(work, now) for work in works], engine.block)
-        present = max(1.0, float(expected[0]))
-        measured = engine.load.kv_usage * engine.capacity if engine.load else 0.0
-        return _Forecast(expected, variance, min(1.5, max(1.0, measured / present)), now)
+        return _Forecast(expected, variance, self._scale[engine.name], now)
 
     def _tokens(self, works: Sequence[Work], written: Sequence[float], block: int) -> tuple[Floats, Floats]:
         """Return the expected tokens of trajectories and their variance, at each point of a forecast."""

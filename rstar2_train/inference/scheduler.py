@@ -17,6 +17,8 @@ from rstar2_train.inference.engine_load import EngineLoad, LagDetector
 from rstar2_train.inference.policies import EngineState, PolicyName, SchedulingPolicy, Work, make_policy
 
 Key = TypeVar("Key", bound=Hashable)
+RANK_SECONDS = 5.0
+"""Seconds between two rankings of all waiting trajectories."""
 _RATE_WEIGHT = 0.1
 """Weight of the newest turn in an engine's tokens per second."""
 
@@ -74,6 +76,14 @@ class _WaitingWork:
             self._ranks[group] = ranked
             heapq.heappush(self._heads, (*ranked, group))
 
+    def rank_all(self) -> None:
+        """Rank all heads again: trajectories that run make their groups look longer."""
+        for group, queue in self._groups.items():
+            order, work = queue[0]
+            self._ranks[group] = (self._policy.rank(work), order)
+        self._heads = [(*ranked, group) for group, ranked in self._ranks.items()]
+        heapq.heapify(self._heads)
+
 
 class Scheduler(Generic[Key]):
     """Assigns keys to engines. Methods change the state; `assign` returns the keys that start now."""
@@ -95,6 +105,7 @@ class Scheduler(Generic[Key]):
         self._works: dict[Key, Work] = {}
         self._engine_of: dict[Key, EngineState] = {}
         self._count = 0
+        self._ranked = clock()
 
     @property
     def engines(self) -> list[str]:
@@ -177,8 +188,11 @@ class Scheduler(Generic[Key]):
         if state is None:
             return []
         state.load = load
-        self.policy.observed(state)
+        self.policy.observed(state, now=self._clock())
         self._lag.observe(engine, load, now=self._clock())
+        if self._clock() - self._ranked >= RANK_SECONDS:
+            self._ranked = self._clock()
+            self._waiting.rank_all()
         return [self._requeue(work) for work in self.policy.displaced(state, now=self._clock())]
 
     def relieve(self, engine: str) -> list[tuple[Key, str]]:

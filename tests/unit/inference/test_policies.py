@@ -230,7 +230,76 @@ def test_length_model_corrects_for_running_trajectories(observed: float) -> None
     for length in lengths:
         if length < now:
             model.add(None, length, length_class=2)
-    model.update([(2, model.bin_of(now)) for length in lengths if length >= now])
+    model.update([(None, 2, now) for length in lengths if length >= now])
     row = model.survival[2]
     for fraction in (0.1, 0.25):
         assert row[int(LengthModel.BINS * fraction)] == pytest.approx(1 - fraction, abs=0.04)
+
+
+def test_length_model_unknown_prompt_has_the_lengths_of_all() -> None:
+    """Classes that are known to be short or long do not leave the rest to the prompts of which nothing is known."""
+    model = LengthModel()
+    model.admit(960)
+    for length_class, length in ((LengthModel.UNKNOWN, 800), (0, 100), (0, 100), (3, 900)):
+        for _ in range(500):
+            model.add(f"{length}", length, length_class=length_class)
+    model.update([])
+    assert model.class_of("new") == LengthModel.UNKNOWN
+    unknown, short = model.survival[LengthModel.UNKNOWN], model.survival[0]
+    assert unknown[LengthModel.BINS // 2] == pytest.approx(0.5, abs=0.02)
+    assert short[LengthModel.BINS // 2] < 0.05
+
+
+def test_length_model_prompt_that_runs_for_long_is_long() -> None:
+    """A prompt with no finished trajectory is long if those that run have many tokens; it is unknown before."""
+    model = LengthModel()
+    model.admit(960)
+    for at in range(100):
+        model.add(f"other-{at}", 300, length_class=LengthModel.UNKNOWN)
+    unknown = LengthModel.UNKNOWN
+    model.update([("long", unknown, 700.0), ("long", unknown, 700.0), ("young", unknown, 20.0)])
+    assert model.relative_length("young") < 1.1 < 1.4 < model.relative_length("long")
+    assert (model.class_of("young"), model.class_of("long")) == (unknown, len(LengthModel.CLASSES))
+    model.update([])
+    assert model.class_of("long") == unknown  # they have left their engines
+
+
+def test_graded_long_prompt_starts_when_it_is_noticed() -> None:
+    """A prompt whose trajectories run for long comes before the others at the next report, without an end."""
+    clock = Clock()
+    plan = graded(clock, most=4)
+    plan.add_engine("e", capacity=10**6)
+    for at in range(5):
+        for group in ("short", "long"):
+            plan.submit(f"{group}-{at}", tokens=1000, group=group)
+    assert [key for key, _ in plan.assign()] == ["short-0", "long-0", "short-1", "long-1"]  # two probes of each
+    for group, context in (("short", 10), ("long", 900)):
+        for at in range(2):
+            plan.next_turn(f"{group}-{at}", context=context)
+    plan.finish("short-0", tokens=60)
+    assert plan.assign() == [("short-2", "e")]  # nothing is known of the others
+    clock.now += 10
+    plan.observe("e", EngineLoad(0.4, running=4))
+    plan.finish("short-1")
+    plan.finish("short-2")
+    assert [key for key, _ in plan.assign()] == ["long-2", "long-3"]
+
+
+def test_graded_figures_of_ended_trajectories_do_not_count() -> None:
+    """The figures of an engine correct the forecast of their own time, not that of the next step's trajectories."""
+    fresh, used = learned(200), learned(200)
+    for plan in (fresh, used):
+        plan.add_engine("e", capacity=10_000)
+    for at in range(30):
+        used.submit(f"before-{at}", tokens=1000)
+    before = [key for key, _ in used.assign()]
+    for key in before:
+        used.next_turn(key, context=200)
+    used.observe("e", EngineLoad(len(before) * 200 / 10_000, running=len(before)))
+    for key in before:
+        used.finish(key)
+    for plan in (fresh, used):
+        for at in range(100):
+            plan.submit(f"k{at}", tokens=1000)
+    waiting = [plan.waiting for plan in (fresh, used) if plan.assign()]
+    assert len(waiting[0]) == pytest.approx(len(waiting[1]), abs=1)
