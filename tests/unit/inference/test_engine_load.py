@@ -120,15 +120,17 @@ def test_statistics_take_returns_the_metrics_of_a_step() -> None:
         for at, running in enumerate((4, 4, 0)):
             load = EngineLoad(running / 10, running, waiting=1, preemptions=at, tokens=speed * 10 * at)
             statistics.add(name, load, kv_tokens=1000, now=10.0 * at)
+    own = {"kv_usage_mean": 0.3, "kv_usage_max": 0.4, "running_mean": 3, "waiting_mean": 1, "idle_ratio": 0}
     assert statistics.take() == pytest.approx(
-        {
+        {f"engines/{name}": value for name, value in own.items()}
+        | {f"engines/{number}/{name}": value for number in range(2) for name, value in own.items()}
+        | {
+            "engines/0/preemptions": 2,
+            "engines/1/preemptions": 2,
+            "engines/0/tokens_per_second": 100,
+            "engines/1/tokens_per_second": 50,
             "engines/count": 2,
-            "engines/kv_usage_mean": 0.3,
-            "engines/kv_usage_max": 0.4,
-            "engines/running_mean": 3,
-            "engines/waiting_mean": 1,
             "engines/preemptions": 4,
-            "engines/idle_ratio": 0,
             "engines/tokens_per_second_mean": 75,
             "engines/tokens_per_second_min": 50,
             "engines/tokens_per_second_max": 100,
@@ -140,3 +142,21 @@ def test_statistics_take_returns_the_metrics_of_a_step() -> None:
     statistics.remove("a")
     statistics.add("a", EngineLoad(0.0, tokens=2000), kv_tokens=1000, now=90.0)
     assert statistics.take() == {}
+
+
+def test_statistics_number_of_an_engine_is_kept_and_reused() -> None:
+    """An engine that reloads keeps its number; one that has left the pool gives it to the next new one."""
+    statistics = EngineStatistics()
+
+    def numbers(*engines: str) -> set[str]:
+        for engine in engines:
+            for at in range(2):
+                statistics.add(engine, EngineLoad(0.5, 1, tokens=at), kv_tokens=1000, now=float(at))
+            statistics.remove(engine)
+        return {name.split("/")[1] for name in statistics.take() if name.count("/") == 2}
+
+    assert numbers("a", "b") == {"0", "1"}
+    assert numbers("b") == {"1"}
+    statistics.forget("a")
+    assert numbers("c") == {"0"}
+    assert numbers("d") == {"2"}
