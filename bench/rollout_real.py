@@ -62,7 +62,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         folder = Path(temporary)
         model = write_endless_policy(folder / "model")
         with engines(model, folder) as started:
-            return asyncio.run(_measure(started, model, folder, seeds=1 if quick else 3, prompts=16 if quick else 32))
+            return asyncio.run(_measure(started, model, folder, seeds=1 if quick else 3, prompts=16 if quick else 24))
 
 
 async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seeds: int, prompts: int) -> dict[str, Any]:
