@@ -96,10 +96,10 @@ def score_episode(trajectory: Trajectory, model_text: str, reward: float | None,
 
 
 def _set_penalties(trajectory: Trajectory, model_text: str) -> None:
-    """Set p_err and p_format. A trajectory whose environment ended the episode needs no answer."""
+    """Set p_err and p_format. An episode that its environment ended, and an answer by calls, need no answer block."""
     trajectory.answer_tags, trajectory.tags_balanced = count_answers(model_text)
     trajectory.p_err = error_penalty(calls=len(trajectory.calls), errors=trajectory.call_errors)
-    if trajectory.stop != "done":
+    if trajectory.stop != "done" and not trajectory.answered_by_calls:
         trajectory.p_format = format_penalty(
             answers=trajectory.answer_tags, turns=trajectory.turns, balanced=trajectory.tags_balanced
         )

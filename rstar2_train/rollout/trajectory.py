@@ -173,6 +173,11 @@ class Trajectory:
         return self.stop in ("length", "max_turns", "tool_overflow")
 
     @property
+    def answered_by_calls(self) -> bool:
+        """Whether the calls of the last turn are the answer: functions that a row declares do not run."""
+        return self.stop == "answered" and any(call.turn == self.turns - 1 for call in self.calls)
+
+    @property
     def response_tokens(self) -> int:
         """Number of tokens after the prompts, tool output included."""
         return sum(len(segment.token_ids) for segment in self.segments if segment.kind != "prompt")

@@ -27,6 +27,8 @@ _STOPS = {
     "infrastructure": "an infrastructure failure",
 }
 
+_BY_CALLS = "the calls of the last turn are the answer: the row declares the functions"
+
 
 def render_check(check: CheckPlan, trajectory: Trajectory) -> Text:
     """Return the whole conversation, its calls, penalties and reward."""
@@ -59,7 +61,8 @@ def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
     yield _heading("result")
     if check.turns is not None and turn < len(check.turns):
         yield Text(f"note: {len(check.turns) - turn} turns of the script were not used", style="yellow")
-    yield Text(f"stop: {trajectory.stop}: {_STOPS[trajectory.stop]}")
+    stop = _BY_CALLS if trajectory.answered_by_calls else _STOPS[trajectory.stop]
+    yield Text(f"stop: {trajectory.stop}: {stop}")
     yield Text(
         f"size: {trajectory.turns} of {sampling.max_turns} turns, {trajectory.response_tokens} of "
         f"{sampling.max_response_tokens} tokens"

@@ -28,11 +28,11 @@ class FakeJudge:
 
 
 async def score(
-    chat_format: ChatFormat, judge: FakeJudge, *, gold: str = "5", stop: StopReason = "answered"
+    chat_format: ChatFormat, judge: FakeJudge, *, gold: str = "5", stop: StopReason = "answered", turns: int = 2
 ) -> Trajectory:
     calls = [ToolCall(0, "t", "code", "", status, "response") for status in ("ok", "timeout")]
     segments = [Segment("model", chat_format.encode(ANSWER))]
-    trajectory = Trajectory("p", 0, [1], segments=segments, calls=calls, turns=2, stop=stop, gold=gold)
+    trajectory = Trajectory("p", 0, [1], segments=segments, calls=calls, turns=turns, stop=stop, gold=gold)
     await score_trajectory(trajectory, f"{ANSWER}\n{ANSWER}", chat_format=chat_format, judge=judge)
     return trajectory
 
@@ -43,6 +43,13 @@ async def test_score_trajectory_correct_answer_sets_all_fields(chat_format: Chat
     assert (trajectory.verdict, trajectory.answer, trajectory.reward) == ("correct", "10/2", 1.0)
     assert (trajectory.answer_tags, trajectory.p_err, trajectory.p_format) == (2, 0.5, 0.5)
     assert (trajectory.failed, trajectory.lost_to) == (False, None)
+
+
+async def test_score_trajectory_of_calls_needs_no_block(chat_format: ChatFormat) -> None:
+    """If the calls of the last turn are the answer, its blocks do not count: a row declares their functions."""
+    trajectory = await score(chat_format, FakeJudge(CallResult("ok", stdout="correct\n")), turns=1)
+    assert trajectory.answered_by_calls
+    assert (trajectory.answer_tags, trajectory.p_err, trajectory.p_format) == (2, 0.5, 0.0)
 
 
 async def test_score_trajectory_truncated_is_not_graded(chat_format: ChatFormat) -> None:
