@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from rstar2_train.tools.mcp_session import ServerLost
 from rstar2_train.tools.openenv import MAX_MESSAGE_BYTES, Observation, ServerFull
 from rstar2_train.tools.remote_schema import remote_signature
 from rstar2_train.tools.sandbox_program import SourceError
+
+log = logging.getLogger(__name__)
 
 STEP = "step"
 """Name of the only tool of an environment without tools of its own."""
@@ -105,7 +108,7 @@ async def _get(servers: EpisodeServers, path: str, patience_seconds: float) -> d
 
     from rstar2_train.tools.bounded_http import bounded_client
 
-    deadline, failure = time.monotonic() + patience_seconds, "it has no server"
+    deadline, failure, waiting = time.monotonic() + patience_seconds, "it has no server", False
     async with bounded_client({}, max_bytes=MAX_MESSAGE_BYTES) as http:
         while True:
             for url in await servers.urls():
@@ -119,6 +122,9 @@ async def _get(servers: EpisodeServers, path: str, patience_seconds: float) -> d
                     failure = f"{url}{path}: {type(error).__name__}: {error}"[:300]
             if time.monotonic() > deadline:
                 raise ServerLost(f"environment {servers.spec.name}: {failure}")
+            if not waiting:
+                log.warning("environment %s: waiting for a server: %s", servers.spec.name, failure)
+                waiting = True
             await asyncio.sleep(RETRY_SECONDS)
 
 

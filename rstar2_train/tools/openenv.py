@@ -24,6 +24,8 @@ from rstar2_train.tools.mcp_session import ServerLost
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Largest message that a server may send."""
+CLOSE_SECONDS = 2.0
+"""Time of a server to end the session. If the client ends the connection first, OpenEnv logs an error."""
 FULL = "CAPACITY_REACHED"
 """Code of the error message of a server whose episodes are all in use."""
 
@@ -59,7 +61,11 @@ class Connection:
     async def __aenter__(self) -> Self:
         try:
             self._socket = await websockets.connect(
-                self._url, proxy=None, max_size=MAX_MESSAGE_BYTES, open_timeout=self._seconds, close_timeout=2
+                self._url,
+                proxy=None,
+                max_size=MAX_MESSAGE_BYTES,
+                open_timeout=self._seconds,
+                close_timeout=CLOSE_SECONDS,
             )
         except (OSError, websockets.WebSocketException, TimeoutError, ValueError) as error:
             raise ServerLost(f"{self._url}: no connection: {type(error).__name__}: {error}"[:400]) from error
@@ -69,6 +75,12 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
+            with contextlib.suppress(OSError, TimeoutError, websockets.WebSocketException):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.send('{"type": "close"}')
+                    await (
+                        self._socket.recv()
+                    )  # the end of the connection, or the error of a server without this message
             await self._socket.close()
         else:
             self._socket.transport.abort()

@@ -157,6 +157,8 @@ def create_app(kind: str, episodes: int) -> FastAPI:
                     case "state":
                         data = {"episode_id": environment.episode, "step_count": environment.steps}
                         reply = json.dumps({"type": "state", "data": data})
+                    case "close":
+                        break
                     case _:
                         reply = error("UNKNOWN_TYPE", message["type"])
                 if reply is not None:
