@@ -109,6 +109,15 @@ async def test_agent_pods_program_without_reward_loses_the_rollout(
     assert message in trajectory.error
 
 
+async def test_agent_pods_program_has_no_token(chat_format: ChatFormat) -> None:
+    """The token of the pods is no variable of a program, which could play other episodes with it."""
+    (port,) = free_ports(1)
+    check = 'if env | grep -q TOKEN; then exit 3; fi; exec "$@"'
+    async with runner(port, "sh", "-c", check, "sh", *program("good")):
+        (trajectory,), _ = await collect(chat_format, AgentPods(token=TOKEN, port=port))
+    assert (trajectory.stop, trajectory.lost_to) == ("done", None), trajectory.error
+
+
 async def test_agent_pods_lost_pod_is_replaced(chat_format: ChatFormat) -> None:
     """If a pod dies in an episode, the rollout is played again, from its start, in another one."""
     (port,) = free_ports(1)
