@@ -41,19 +41,32 @@ class JobFigures:
     """Reason of the condition Stalled; empty if it is False."""
     accelerators: int
     """Accelerators that its pods hold on nodes."""
+    engines_idle: float | None
+    """Share of the engines' time without a request in the last step; None without one."""
+    makespan_over_bound: float | None
+    """Rollout time of the last step / its lower bound; None without one."""
 
 
 def figures_of(status: Object, observed: ObservedJob, *, resource: str | None) -> JobFigures:
     """Return the figures of a job with this status. `resource`: name of its accelerators. Pure."""
     stalled = condition({"status": status}, "Stalled")
+    stage = status.get("stage") or ""
+    rows = [row for row in status.get("stages", ()) if row["name"] == stage]
+    step = (rows[0].get("metrics") or {}) if rows else {}
     return JobFigures(
         phase=status.get("phase", "Pending"),
         restarts=status.get("restarts", 0),
-        stage=status.get("stage") or "",
+        stage=stage,
         step=status.get("step") or 0,
         stalled=stalled["reason"] if stalled is not None and stalled["status"] == "True" else "",
         accelerators=sum(_accelerators(pod, resource) for pod in observed.pods) if resource else 0,
+        engines_idle=_number(step.get("engines_idle")),
+        makespan_over_bound=_number(step.get("makespan_over_bound")),
     )
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
 
 
 def _accelerators(pod: Object, resource: str) -> int:
@@ -93,11 +106,24 @@ class _FiguresOfJobs(Collector):
         held: Tally[str] = Tally()
         steps = GaugeMetricFamily("rstar2_job_step", "Step of the current stage", labels=["namespace", "job", "stage"])
         restarts = GaugeMetricFamily("rstar2_job_restarts", "Restarts of a job so far", labels=["namespace", "job"])
+        idle = GaugeMetricFamily(
+            "rstar2_job_engines_idle_ratio",
+            "Share of the engines' time without a request in the last step",
+            labels=["namespace", "job", "stage"],
+        )
+        makespan = GaugeMetricFamily(
+            "rstar2_job_makespan_over_bound",
+            "Rollout time of the last step / its lower bound",
+            labels=["namespace", "job", "stage"],
+        )
         for key, job in self._figures.items():
             held[job.phase] += job.accelerators
             restarts.add_metric(key, job.restarts)
             if job.stage:
                 steps.add_metric([*key, job.stage], job.step)
+            for family, value in ((idle, job.engines_idle), (makespan, job.makespan_over_bound)):
+                if value is not None:
+                    family.add_metric([*key, job.stage], value)
         for name, text, label, counts in (
             ("rstar2_operator_accelerators", "Accelerators that jobs hold, by phase", "phase", held),
             ("rstar2_operator_jobs", "Number of jobs by phase", "phase", phases),
@@ -107,8 +133,7 @@ class _FiguresOfJobs(Collector):
             for value, count in counts.items():
                 family.add_metric([value], count)
             yield family
-        yield steps
-        yield restarts
+        yield from (steps, restarts, idle, makespan)
 
 
 class Metrics:

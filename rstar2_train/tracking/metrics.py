@@ -21,6 +21,8 @@ HEADLINE = {
     "tokens_per_second": "rollout/tokens_per_second",
     "response_tokens": "response/length_mean",
     "all_correct": "reject_equal_reward/all_correct_ratio",
+    "engines_idle": "engines/idle_ratio",
+    "makespan_over_bound": "rollout/makespan_over_bound",
 }
 """Name in `progress.json` and the terminal view -> metric."""
 

@@ -43,6 +43,8 @@ _METRICS = (
     ("all_correct", "all-correct groups", "{:.0%}"),
     ("response_tokens", "response tokens", "{:.1f}"),
     ("tokens_per_second", "tokens/s", "{:,.0f}"),
+    ("engines_idle", "engines idle", "{:.0%}"),
+    ("makespan_over_bound", "rollout time / bound", "{:.2f}"),
     ("loss", "loss", "{:.4f}"),
     ("pass_at_1", "pass@1", "{:.3f}"),
 )

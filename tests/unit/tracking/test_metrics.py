@@ -109,8 +109,9 @@ def test_step_metrics_without_data_are_omitted() -> None:
 
 
 def test_headline_returns_all_short_names() -> None:
-    """The headline has all short names."""
-    assert set(headline(step_metrics(GROUPS, {}, {"rollout": 1.0}))) == set(HEADLINE)
+    """The headline has all short names, those of the engines' figures included."""
+    engines = {"engines/idle_ratio": 0.1, "rollout/makespan_over_bound": 1.2}
+    assert set(headline(step_metrics(GROUPS, {}, {"rollout": 1.0}) | engines)) == set(HEADLINE)
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=50), st.floats(0.01, 1))
