@@ -48,15 +48,15 @@ class Resync:
 
     async def wait_until_complete(self, informers: Iterable[Informer] = ()) -> None:
         """Return when every existing job and child has been delivered to the cache."""
-        for namespace in self._namespaces:
+        for informer in informers:
+            if informer.kind != NODE:  # an account without rights on nodes reports only lost ones
+                await informer.synced.wait()
+        for namespace in self._namespaces:  # last: by now kopf has usually delivered all jobs, and one list suffices
             while True:
                 listed = await self._list(JOB, namespace)
                 if all(self._cache.was_delivered((meta["namespace"], meta["name"])) for meta in listed):
                     break
                 await asyncio.sleep(POLL_SECONDS)
-        for informer in informers:
-            if informer.kind != NODE:  # an account without rights on nodes reports only lost ones
-                await informer.synced.wait()
         self._cache.end_initial_sync()
         counts = {kind: len(self._cache.uids(kind, "")) for kind in self._kinds}
         log.info("the cache is complete: %d jobs, %d objects", counts[JOB], sum(counts.values()))
