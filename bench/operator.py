@@ -41,6 +41,7 @@ import psutil
 from bench.provenance import describe_commit
 from rstar2_operator.client import KubeClient
 from rstar2_operator.informer import CHILDREN
+from rstar2_operator.shared_secrets import SPREAD_SECONDS
 from rstar2_operator.status_writer import COUNTS_SECONDS
 from rstar2_train.utils.ports import free_ports
 from tests.support.cluster_player import ClusterPlayer
@@ -270,7 +271,8 @@ async def _measure(
         if restart_only:
             await asyncio.sleep(15)
             return {**result, "rss_mib": process.rss_mib()}
-        await asyncio.sleep(15 if quick else COUNTS_SECONDS + 15)  # delayed writes of the status
+        # delayed writes of the status, and requests for Secrets
+        await asyncio.sleep(SPREAD_SECONDS + 5 if quick else COUNTS_SECONDS + 15)
         before, start = await _page(process), time.monotonic()
         await asyncio.sleep(30 if quick else STEADY_SECONDS)
         after = await _page(process)
