@@ -11,6 +11,7 @@ are open and the requests spread over time; only then the measurement starts.
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import time
 from array import array
@@ -55,10 +56,14 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Return `loop_cpu_ms_per_request`, `loop_lag_p99_ms` and the requests that were measured."""
     with tempfile.TemporaryDirectory() as folder:
         chat_format = load_chat_format(random_model(Path(folder) / "model", seed=0))
-    seconds = 45 if quick else 180
+    seconds = 45 if quick else 120
     with stub_engine(chat_format) as port:
         results = run_fast(_measure(chat_format, port, seconds=seconds))
-    results["loop"]["workers"] = [measure_workers(chat_format, count, seconds=seconds) for count in (1, 2)]
+    print(results, file=sys.stderr, flush=True)
+    results["loop"]["workers"] = []
+    for count in (1, 2):
+        results["loop"]["workers"].append(measure_workers(chat_format, count, seconds=seconds))
+        print(results["loop"]["workers"][-1], file=sys.stderr, flush=True)
     return results
 
 
