@@ -87,6 +87,11 @@ class FakeKubeApi:
             if key is not None:
                 self.queue.add(key)
 
+    @property
+    def has_late_events(self) -> bool:
+        """Whether watch events are held back."""
+        return bool(self._late)
+
     def deliver(self) -> None:
         """Deliver the watch events that were held back, in order."""
         events, self._late, kinds, self.late_kinds = self._late, [], self.late_kinds, set()

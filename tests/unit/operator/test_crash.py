@@ -1,4 +1,7 @@
-"""The operator is killed at each request, in each phase: the objects are those of an operator that was not killed."""
+"""The operator is killed at each request, in each phase: the objects are those of an operator that was not killed.
+
+Watch events arrive immediately, or only after the operator has done everything that it can do without them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 import pytest
 
 from rstar2_operator import names, status_writer
+from rstar2_operator.informer import CHILDREN
 from tests.support.fake_kube_api import FakeKubeApi, Operator
 from tests.support.simulated_cluster import manifest
 
 VERBS = ("apply", "create", "delete", "find")
+LATE = frozenset(CHILDREN)
 
 
 class Killed(BaseException):
@@ -68,6 +73,7 @@ async def settle(operator: Operator) -> int:
             work.result()
         kills += 1
         operator.api.queue = type(operator.api.queue)()
+        operator.api.deliver()  # a new process lists all objects
         operator.restart()
 
 
@@ -108,11 +114,12 @@ def uids(operator: Operator) -> dict[tuple[str, str], str]:
 
 
 async def run(
-    monkeypatch: pytest.MonkeyPatch, *, step: int, kill_at: int | None, after: bool
+    monkeypatch: pytest.MonkeyPatch, *, step: int, kill_at: int | None = None, after: bool = False, late: bool = False
 ) -> tuple[Operator, set[tuple[str, str]], int]:
     """Lead a job to a phase, and kill the operator there.
 
-    Return it, the objects that the phase did not replace, and the number of requests of the phase.
+    `late`: whether the watch events of the children arrive late. Return it, the objects that the phase did not
+    replace, and the number of requests of the phase.
     """
     with monkeypatch.context() as patch:
         operator = Operator(manifest("g"))
@@ -121,19 +128,25 @@ async def run(
             if number == step:
                 dying.requests, dying.kill_at, dying.after_effect = 0, kill_at, after
                 before = uids(operator)
+                operator.api.late_kinds = set(LATE if late else ())
             change()
             kills = await settle(operator)
+            while operator.api.has_late_events:
+                operator.api.deliver()
+                kills += await settle(operator)
         assert kills == (kill_at is not None)
         return operator, {key for key, _ in before.items() & uids(operator).items()}, dying.requests
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["events", "late events"])
 @pytest.mark.parametrize("step", range(7))
-async def test_crash_at_each_request_changes_nothing(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crash_at_each_request_changes_nothing(step: int, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each phase, a kill at any request leads to the objects, Jobs and phase of the undisturbed run."""
-    undisturbed, kept, count = await run(monkeypatch, step=step, kill_at=None, after=False)
+    undisturbed, kept, _ = await run(monkeypatch, step=step)
     expected = objects(undisturbed)
-    assert count > 0
+    operator, same, count = await run(monkeypatch, step=step, late=late)
+    assert (objects(operator), same) == (expected, kept) and count > 0
     for kill_at in range(1, count + 1):
-        for after in (False, True):
-            operator, same, _ = await run(monkeypatch, step=step, kill_at=kill_at, after=after)
+        for after in (True,) if late else (False, True):  # the response is lost too
+            operator, same, _ = await run(monkeypatch, step=step, kill_at=kill_at, after=after, late=late)
             assert (objects(operator), same) == (expected, kept), (kill_at, after)
