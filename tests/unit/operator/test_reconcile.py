@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,64 +242,6 @@ async def test_reconcile_retained_claim_is_reused() -> None:
     second.api.put(first.api.objects["PersistentVolumeClaim", "demo-state"])
     await second.run()
     assert second.names("Job") == ["demo-prepare"] and second.condition("Degraded")["status"] == "False"
-
-
-async def test_reconcile_new_process_checks_the_secret_once() -> None:
-    """A new process asks once whether the Secret exists, and writes nothing."""
-    operator = Operator(manifest("g"))
-    await operator.start_stage("g0")
-    operator.api.requests.clear()
-    operator.restart()
-    await operator.run()
-    wake(operator)
-    await operator.run()
-    assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
-
-
-async def test_reconcile_secret_of_a_running_job_is_checked_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restarted operator with many running jobs first reconciles all of them, and then asks for their Secrets."""
-    operator = Operator(manifest("g"))
-    await operator.start_stage("g0")
-    operator.run_driver("g0")
-    await operator.run()
-    assert operator.status["phase"] == "Running"
-    operator.api.requests.clear()
-    now = [1000.0]
-    monkeypatch.setattr(shared_secrets, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(shared_secrets, "random", SimpleNamespace(uniform=lambda low, high: 30.0))
-    operator.restart()
-    await operator.run()
-    assert operator.api.requests == []
-    now[0] += 30.0
-    wake(operator)
-    await operator.run()
-    assert operator.api.requests == [("dry-run", "Secret", "demo-secrets")]
-
-
-@pytest.mark.parametrize("known_by", ["pod", "event", "restart"])
-async def test_reconcile_lost_secret_replaces_its_consumers(known_by: str) -> None:
-    """The loss of the Secret is detected by an error of a pod or at a restart; all its consumers are replaced."""
-    operator = Operator(manifest("g"))
-    await operator.start_stage("g0")
-    operator.api.drop("Secret", "demo-secrets")
-    await operator.run()
-    engines = operator.api.objects["Deployment", "demo-rollout"]["metadata"]["uid"]
-    if known_by == "restart":
-        operator.restart()
-    else:
-        error = 'secret "demo-secrets" not found'
-        pod = {"kind": "Pod", "metadata": {"name": "demo-rollout-x", "labels": names.labels("demo", "rollout")}}
-        waiting = {"reason": "CreateContainerConfigError", "message": error}
-        statuses = [{"state": {"waiting": waiting}}] if known_by == "pod" else []
-        meta = operator.api.put({**pod, "status": {"phase": "Pending", "containerStatuses": statuses}})["metadata"]
-        if known_by == "event":
-            about = {"kind": "Pod", **{field: meta[field] for field in ("namespace", "name", "uid")}}
-            event = {"involvedObject": about, "reason": "FailedMount", "message": error, "metadata": meta}
-            operator.api.store.record_warning(event)
-    await operator.until(lambda: ("Job", "demo-g0-2") in operator.api.objects)
-    assert operator.names("Secret") == ["demo-secrets"]
-    assert operator.api.objects["Deployment", "demo-rollout"]["metadata"]["uid"] != engines
-    assert ("Job", "demo-g0-1") not in operator.api.objects
 
 
 async def test_reconcile_invalid_spec_runs_and_can_be_suspended() -> None:
