@@ -130,8 +130,8 @@ class _FiguresOfJobs(Collector):
             ("rstar2_operator_stalled_jobs", "Jobs that need a person, by reason", "reason", stalled),
         ):
             family = GaugeMetricFamily(name, text, labels=[label])
-            for value, count in counts.items():
-                family.add_metric([value], count)
+            for label_value, count in counts.items():
+                family.add_metric([label_value], count)
             yield family
         yield from (steps, restarts, idle, makespan)
 
