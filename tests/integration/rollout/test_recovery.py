@@ -1,7 +1,8 @@
-"""Two real engines, one of which is lost in the middle of long turns: the other one samples the rest."""
+"""Two real engines, one of which is lost or drains in the middle of long turns: the other one samples the rest."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.engine_fixtures import Models
 PART = 4
 SAMPLES = 24
 TOLERANCE = 1e-4
+PROBLEM = Problem(id="p", problem=QUESTION, answer="42")
 
 
 class RecordingClient(EngineClient):
@@ -36,15 +38,44 @@ class RecordingClient(EngineClient):
 
     turns: dict[int, tuple[str, SampledTurn]]
     resumed: list[tuple[str, int]]
+    started: dict[int, SampledTurn]
+    """All turns; a turn that continues in another engine is the same one."""
 
     async def generate(self, *args: Any, turn: SampledTurn | None = None, **options: Any) -> Generation:
         assert turn is not None
         self.turns[id(turn)] = self.url, turn
+        self.started[id(turn)] = turn
         self.resumed.append((self.url, len(turn.token_ids)))
         try:
             return await super().generate(*args, turn=turn, **options)
         finally:
             del self.turns[id(turn)]
+
+
+def recording() -> Callable[..., RecordingClient]:
+    """Return the constructor of clients, without records, that ask for short parts."""
+    RecordingClient.turns, RecordingClient.resumed, RecordingClient.started = {}, [], {}
+    return partial(RecordingClient, part_tokens=PART)
+
+
+def context_of(pool: EnginePool, judge: JudgeClient, chat_format: ChatFormat) -> RolloutContext:
+    """Return the context of trajectories of one long turn."""
+    agent = Agent(
+        chat_format=chat_format,
+        sampling=Sampling(max_response_tokens=RESPONSE_TOKENS, max_turns=1),
+        rollout=RolloutSpec(),
+        limits=JudgeLimits(),
+    )
+    return RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0, "kill"))
+
+
+async def until_in_long_turns(engine: Engine) -> None:
+    """Return when an engine has sampled several parts of a turn."""
+    async with asyncio.timeout(300):
+        while engine.url not in {
+            url for url, turn in RecordingClient.turns.values() if len(turn.token_ids) >= 5 * PART
+        }:
+            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -61,32 +92,21 @@ async def test_killed_engine_costs_the_last_part_only(
     engine: Engine, second: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
 ) -> None:
     """After a SIGKILL all trajectories finish once; log-probabilities are exact before and after the change."""
-    RecordingClient.turns, RecordingClient.resumed = {}, []
     urls = [engine.url, second.url]
-    connect = partial(RecordingClient, part_tokens=PART)
-    async with EnginePool(urls, token=engine.token, times=TIMES, connect=connect) as pool:
+    async with EnginePool(urls, token=engine.token, times=TIMES, connect=recording()) as pool:
         await pool.update_weights(models.boot, "kill/1")
         assert len(pool.serving) == 2
-        agent = Agent(
-            chat_format=engine_chat_format,
-            sampling=Sampling(max_response_tokens=RESPONSE_TOKENS, max_turns=1),
-            rollout=RolloutSpec(),
-            limits=JudgeLimits(),
+        work = asyncio.create_task(
+            collect_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
         )
-        context = RolloutContext(agent=agent, pool=pool, judge=judge, seed=(0, "kill"))
-        problem = Problem(id="p", problem=QUESTION, answer="42")
-        work = asyncio.create_task(collect_groups([problem], samples=SAMPLES, context=context))
-        async with asyncio.timeout(300):
-            while second.url not in {
-                url for url, turn in RecordingClient.turns.values() if len(turn.token_ids) >= 5 * PART
-            }:
-                await asyncio.sleep(0.002)
+        await until_in_long_turns(second)
         second.kill()  # in the loop: no turn continues meanwhile
         [group] = await work
     assert [trajectory.sample for trajectory in group] == list(range(SAMPLES))
     assert not any(trajectory.failed for trajectory in group)
     resumed = [tokens for url, tokens in RecordingClient.resumed if url == engine.url and tokens]
     assert max(resumed) >= 5 * PART  # else nothing was recovered
+    assert len(RecordingClient.started) == SAMPLES
     # Whole parts after the first token, which vLLM passes on alone: at most the last part was lost.
     assert all(tokens % PART == 1 for tokens in resumed), resumed
     model = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
@@ -98,3 +118,35 @@ async def test_killed_engine_costs_the_last_part_only(
             ]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
         assert float((torch.tensor(logprobs) - expected).abs().max()) < TOLERANCE
+
+
+async def test_draining_engine_hands_over_its_turns(
+    engine: Engine, second: Engine, judge: JudgeClient, engine_chat_format: ChatFormat, models: Models
+) -> None:
+    """An engine whose pod terminates, as in a scale-down or `kubectl drain`: no trajectory restarts."""
+    urls = {engine.url, second.url}
+
+    async def find() -> frozenset[str]:
+        return frozenset(urls)
+
+    times = replace(TIMES, discovery_interval=0.05)
+    async with EnginePool(token=engine.token, find=find, times=times, connect=recording()) as pool:
+        async with asyncio.timeout(300):
+            await pool.update_weights(models.boot, "drain/1")
+            while len(pool.serving) < 2:
+                await asyncio.sleep(0.05)
+        work = asyncio.create_task(
+            collect_groups([PROBLEM], samples=SAMPLES, context=context_of(pool, judge, engine_chat_format))
+        )
+        await until_in_long_turns(second)
+        urls.remove(second.url)
+        async with asyncio.timeout(300):
+            while second.url in pool.serving:
+                await asyncio.sleep(0.002)
+        requests = len(RecordingClient.resumed)
+        [group] = await work
+    assert [trajectory.sample for trajectory in group] == list(range(SAMPLES))
+    assert not any(trajectory.failed for trajectory in group)
+    assert second.url not in {url for url, _ in RecordingClient.resumed[requests:]}
+    assert len(RecordingClient.started) == SAMPLES, "a trajectory has one turn: another one is a restart"
+    assert max(tokens for url, tokens in RecordingClient.resumed if url == engine.url) >= 5 * PART
