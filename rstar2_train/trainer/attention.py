@@ -39,7 +39,7 @@ class Packing:
 def packing_of(lengths: Sequence[int], device: torch.device, dtype: torch.dtype) -> Packing:
     """Return the borders of sequences of these lengths."""
     borders = None
-    if device.type == "cuda" and dtype.itemsize == 2 and has_varlen_kernel():
+    if uses_kernel(device, dtype):
         ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         borders = ends.pin_memory().to(device, non_blocking=True)
     return Packing(tuple(lengths), max(lengths), borders)
@@ -49,6 +49,11 @@ def positions_of(lengths: Sequence[int], device: torch.device) -> Tensor:
     """Return the position of each token in its sequence, [1, tokens]."""
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     return positions.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else positions
+
+
+def uses_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether attention of packed sequences is one call of the variable-length kernel."""
+    return device.type == "cuda" and dtype.itemsize == 2 and has_varlen_kernel()
 
 
 def has_varlen_kernel() -> bool:

@@ -117,11 +117,16 @@ def shard_policy(
     model.eval()
     layers = model.base_model.layers
     checked = max(0, len(layers) - layout.unchecked)
+    # Torch compiles no part of a checkpointed layer that has a break, which attention per sequence is: then the layer
+    # itself is compiled, within its wrapper.
+    within = compiled and packed and not attention.uses_kernel(compute.device, compute.dtype)
     for number, layer in enumerate(layers):
+        if within:
+            layer.compile()
         # Evenly distributed: the largest number of neighbours that keep their activations stays small.
         if (number + 1) * checked // len(layers) > number * checked // len(layers):
             layers[number] = layer = checkpoint_wrapper(layer, CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
-        if compiled:
+        if compiled and not within:
             layer.compile()
     policy = Policy(model, chunk=chunk, reduce_once=layout.reduce_once)
     mesh = _mesh(compute.device.type, layout)
