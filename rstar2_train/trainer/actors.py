@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _BACKGROUND = "background"
 """Ray's concurrency group of calls that run next to the others, in a second thread of each rank."""
+LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+"""Texts in the errors of gloo if another rank does not answer; they have no class of their own."""
 SETTLE_SECONDS = 5.0
 """Wait for a crashed rank that may be the cause of another rank's error, in seconds."""
 
@@ -44,32 +46,72 @@ class RankProcess:
         self._rank: TrainerRank = TrainerRank(rank=rank, ranks=ranks, config=config)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the rank."""
-        return getattr(self._rank, method)(*args)
+        """Call a method of the rank. Raises RanksLost for a full device and for a lost connection to another rank."""
+        try:
+            return getattr(self._rank, method)(*args)
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            raise RanksLost(f"trainer rank {self._rank.rank} of {self._rank.ranks} {reason} during {method}") from error
+
+
+def _reason(error: Exception) -> str | None:
+    """Return why a rank cannot continue although the program has no defect, as a part of a sentence; else None."""
+    import torch
+    from torch.distributed import DistError
+
+    text = str(error).strip().partition("\n")[0]
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"has no free device memory ({text}; lower spec.trainer.tokensPerMicroBatch or set "
+            "spec.trainer.activationCheckpointing to true)"
+        )
+    if isinstance(error, DistError) or any(sign in str(error) for sign in LOST_CONNECTION):
+        return f"lost the connection to another rank ({text})"
+    return None
 
 
 class RankActors:
     """The actors of all ranks, in one process group; every call reaches all of them."""
 
-    def __init__(self, *, ranks: int, config: TrainConfig, ray_address: str | None, gpus_per_rank: float) -> None:
+    def __init__(
+        self,
+        *,
+        ranks: int,
+        config: TrainConfig,
+        ray_address: str | None,
+        gpus_per_rank: float,
+        process: type[RankProcess] = RankProcess,
+    ) -> None:
+        """Start the ranks. `process`: the class of their actors; the other arguments are those of TrainerGroup."""
         self.count = ranks
         self._runtime = ray_runtime.start_or_join(ray_address, cpus=ranks, gpus=round(ranks * gpus_per_rank))
         # No restarts: a new rank could not join the old process group.
         remote = self._runtime.ray.remote(
             num_cpus=1, num_gpus=gpus_per_rank, max_restarts=0, concurrency_groups={_BACKGROUND: 1}
-        )(RankProcess)
+        )(process)
         self._actors: list[ActorHandle[Any]] = [
             remote.remote(rank=rank, ranks=ranks, config=config) for rank in range(ranks)
         ]
+        try:
+            self.pids = self._connect()
+        except BaseException:
+            self._kill()
+            self._runtime.stop()
+            raise
+
+    def _connect(self) -> list[int]:
+        """Number the ranks by host, let them form a process group, and return their process ids."""
         hosts = self.call("host")
         order = order_by_host(hosts)
-        if order != list(range(ranks)):
+        if order != list(range(self.count)):
             self._actors, hosts = [self._actors[index] for index in order], [hosts[index] for index in order]
-            self.call_each("renumber", [(rank,) for rank in range(ranks)])
+            self.call_each("renumber", [(rank,) for rank in range(self.count)])
         port = self._wait([self._actors[0].call.remote("listen", hosts[0])], "listen")[0]
         ranks_on = Counter(hosts)
         equal = ranks_per_host(hosts)
-        self.pids: list[int] = self.call_each("connect", [(hosts[0], port, ranks_on[host], equal) for host in hosts])
+        return self.call_each("connect", [(hosts[0], port, ranks_on[host], equal) for host in hosts])
 
     def call(self, method: str, *args: Any) -> list[Any]:
         """Call a method of every rank with the same arguments; return the results by rank. Raises as `_wait` does."""

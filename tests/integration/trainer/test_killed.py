@@ -1,4 +1,4 @@
-"""A killed trainer process: a clear error, and no remaining process."""
+"""A trainer process that is killed, or loses its device or network: a clear error, and no remaining process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 from models import CONFIG, OPTIMIZER, conversations, save
 
-from rstar2_train.trainer.actors import RanksLost
+from rstar2_train.trainer.actors import RankProcess, RanksLost
 from rstar2_train.trainer.trainer_group import TrainerGroup
 from tests.support.processes import has_ended
 from tests.support.waiting import until
@@ -33,6 +36,29 @@ def test_trainer_group_killed_rank_raises_ranks_lost(model_dir: Path, tmp_path: 
         group.close()
     # Closed twice by now, and no process remains.
     until(lambda: not any("ray::Rank" in name for _, name in named(psutil.Process())), "no rank remains")
+
+
+ERRORS = [
+    (
+        torch.OutOfMemoryError("HIP out of memory.\nMore text."),
+        r"has no free device memory \(HIP out of memory.; lower spec.trainer.tokens",
+    ),
+    (RuntimeError("[pair.cc:534] Connection closed by peer [10.0.0.7]:4711"), r"lost the connection .*4711\) during"),
+    (dist.DistBackendError("NCCL error: remote process exited"), r"lost the connection .*NCCL error"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), ERRORS, ids=["memory", "gloo", "nccl"])
+def test_rank_process_lost_resource_is_ranks_lost(error: Exception, message: str) -> None:
+    """A full device and a lost connection are no defects of the program; another error stays as it is."""
+    process = RankProcess(rank=3, ranks=24, config=CONFIG)
+    with (
+        patch.object(process._rank, "park", side_effect=error),
+        pytest.raises(RanksLost, match=f"trainer rank 3 of 24 {message}"),
+    ):
+        process.call("park")
+    with pytest.raises(RuntimeError, match="no model is loaded"):
+        process.call("sft", [], 0.0)
 
 
 def named(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
