@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from models import RanksHere
+from seeded_rollouts import SeededRollouts
 
 from rstar2_train.data.tiny import SMOKE, write_tiny
 from rstar2_train.orchestrator.sessions import Sessions, load_chat_format
 from rstar2_train.orchestrator.stages import grpo, sft
 from rstar2_train.orchestrator.trainer_session import TrainerSession
-from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tracking.tracker import journal_file
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from tests.support.fake_rollouts import FakeRollouts, rollout
 from tests.support.stage_attempt import create_attempt
-from tests.support.token_arrays import logprob_array, token_array
 
 STEPS, CRASH = 4, 4
 """Steps of the stage, and the update in which the first attempt dies: a GRPO stage resumes from step 2."""
@@ -36,23 +32,6 @@ STAGES: dict[str, dict[str, Any]] = {
     "s": {"type": "SFT", "sft": {"data": "/data/sft.jsonl", "epochs": 16 / 300, "batchSize": 4, "heldOutRows": 8}},
     "g": {"type": "GRPO", "grpo": {"data": "/data/rl-1.jsonl", "steps": STEPS}},
 }
-
-
-class SeededRollouts(FakeRollouts):
-    """Rollouts of random tokens that depend on seed, step, problem and sample alone, as those of an exact engine."""
-
-    async def sample_groups(self, problems: Any, *, samples: int, on_group: Any, seed: Any, **_: object) -> Any:
-        groups = [[seeded(rollout(each, sample), seed) for sample in range(samples)] for each in problems]
-        for group in groups:
-            on_group(group)
-        return groups
-
-
-def seeded(row: Trajectory, seed: tuple[int | str, ...]) -> Trajectory:
-    draw = random.Random(f"{seed} {row.prompt_id} {row.sample}")
-    ids = [draw.randrange(600) for _ in range(draw.randint(8, 40))]
-    segment = replace(row.segments[0], token_ids=token_array(ids), logprobs=logprob_array([-6.0] * len(ids)))
-    return replace(row, prompt_ids=token_array(ids[:4]), segments=[segment])
 
 
 class Crash(Exception):
