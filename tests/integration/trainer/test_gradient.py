@@ -24,6 +24,8 @@ from rstar2_train.trainer.types import Objective, TrainSequence
 OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=0.8, correction_cap=2.0)
 RTOL = 1e-5
 """Bound of the gradient's relative error, by norm: in float32 the sums of different order differ by about 1e-7."""
+BFLOAT16_RTOL = 0.05
+"""The same in bfloat16, whose values have eight bits: about 0.02 with this model."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Case:
     packed: bool = False
     compiled: bool = False
     reduce_once: bool = False
+    dtype: torch.dtype = torch.float32
+    """Number format of forward and backward: bfloat16 is that of accelerators."""
 
 
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2", "bincount", "repeat_interleave"}
@@ -149,7 +153,12 @@ def gradients(
             reduce_once=case.reduce_once,
         )
         policy = load_policy(
-            model, compute=trainer.compute, chunk=16, layout=layout, packed=case.packed, compiled=case.compiled
+            model,
+            compute=replace(trainer.compute, dtype=case.dtype),
+            chunk=16,
+            layout=layout,
+            packed=case.packed,
+            compiled=case.compiled,
         )
         (update,) = grpo_updates(groups, updates=1, seed=0)
         rows = [row for group in update for row in group]
@@ -162,6 +171,7 @@ def gradients(
         whole = {}
         for name, shard in named_shards(policy).items():
             assert shard.grad is not None
+            assert shard.dtype == shard.grad.dtype == torch.float32
             whole[name] = shard.grad.full_tensor().numpy()
         results.append((whole if rank == 0 else None, len(batches), count.calls, count.waits))
     trainer.close()
@@ -195,6 +205,23 @@ def test_step_gradient_equals_float64_equation(model_dir: Path, reference: dict[
             scattered = groups * (1 if case.reduce_once else micro_batches) if case.shards > 1 else 0
             assert collectives["reduce_scatter_base"] == scattered, case
             assert collectives["allreduce"] == (groups if case.shards < ranks else 0), case
+
+
+def test_step_gradient_in_bfloat16_is_near_the_equation(model_dir: Path, reference: dict[str, torch.Tensor]) -> None:
+    """As on accelerators: bfloat16 computes over float32 weights, and gradients are summed and kept in float32."""
+    cases = [
+        Case(2, tokens=20, packed=True, reduce_once=True, unchecked=1, dtype=torch.bfloat16),
+        Case(2, tokens=20, dtype=torch.bfloat16),
+        Case(4, packed=True, unchecked=0, dtype=torch.bfloat16),
+    ]
+    for case, (actual, *_) in zip(
+        cases, run_ranks(gradients, 4, model_dir, cases, rollout_groups(4, 4))[0], strict=True
+    ):
+        difference = sum(
+            (torch.from_numpy(actual[name]).double() - tensor).square().sum() for name, tensor in reference.items()
+        )
+        size = sum(tensor.square().sum() for tensor in reference.values())
+        assert (difference / size).sqrt() < BFLOAT16_RTOL, case
 
 
 def test_step_gradient_of_an_untied_model(tmp_path: Path) -> None:
