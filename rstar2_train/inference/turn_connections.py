@@ -21,7 +21,7 @@ import httptools
 
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 15.0
-"""Seconds after which an unused connection is not used again. An engine closes it earlier, after 5 s."""
+"""Seconds after which an unused connection is not used again: well below the time that the engines of a job keep it."""
 MOST_TEXT_BYTES = 1 << 16
 """Bytes that are kept of a reply with an error."""
 OK = 200
