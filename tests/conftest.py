@@ -4,7 +4,8 @@
 - A test with the marker `gpu` is collected only on a machine with a GPU, or with `-m gpu`, where it skips with the
   reason if there is none.
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
-- SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started.
+- SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a shell
+  starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import pytest
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.default_int_handler)
 REQUIRE_ALL = os.environ.get("RSTAR2_REQUIRE_ALL") == "1"
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 """A driver of NVIDIA or AMD creates one of them. Without it, torch is not asked: its import takes seconds."""
