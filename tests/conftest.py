@@ -4,8 +4,8 @@
 - A test with the marker `gpu` is collected only on a machine with a GPU, or with `-m gpu`, where it skips with the
   reason if there is none.
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
-- SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a shell
-  starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
+- SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a
+  shell starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
 """
 
 from __future__ import annotations
