@@ -155,10 +155,10 @@ def reap() -> None:
     """Run the runner in a child, and reap the orphans of its programs: this is the first process of a container."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # of both: no program of this user can read the token in /proc
     child = os.fork()
     if child == 0:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # programs of the same user cannot read the token in /proc
         return
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     while True:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -40,11 +40,18 @@ TOKEN = "token-of-the-pods"
 
 
 @contextlib.asynccontextmanager
-async def runner(port: int, *command: str, episodes: int = 2, token: str = TOKEN) -> AsyncIterator[Any]:
+async def runner(
+    port: int,
+    *command: str,
+    episodes: int = 2,
+    token: str = TOKEN,
+    python: Sequence[str] = (sys.executable, agent_runner.__file__),
+    user: int | None = None,
+) -> AsyncIterator[Any]:
     """Run the runner of one pod."""
-    argv = [sys.executable, agent_runner.__file__, f"localhost:{port}", str(episodes), *command]
+    argv = [*python, f"localhost:{port}", str(episodes), *command]
     variables = {"PATH": os.environ["PATH"], agent_runner.TOKEN: token}
-    process = await asyncio.create_subprocess_exec(*argv, env=variables)
+    process = await asyncio.create_subprocess_exec(*argv, env=variables, user=user)
     try:
         yield process
     finally:
@@ -109,13 +116,20 @@ async def test_agent_pods_program_without_reward_loses_the_rollout(
     assert message in trajectory.error
 
 
-async def test_agent_pods_program_has_no_token(chat_format: ChatFormat) -> None:
-    """The token of the pods is no variable of a program, which could play other episodes with it."""
+async def test_agent_pods_program_cannot_read_the_token(
+    chat_format: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token of the pods is in no environment that a program can read: it could play other episodes with it.
+
+    The runner is an ordinary user's, as in a pod; root could read it.
+    """
+    monkeypatch.setattr(collector, "SERVER_TRIES", 1)
     (port,) = free_ports(1)
-    check = 'if env | grep -q TOKEN; then exit 3; fi; exec "$@"'
-    async with runner(port, "sh", "-c", check, "sh", *program("good")):
+    check = f"grep -aqs {agent_runner.TOKEN} /proc/self/environ /proc/[0-9]*/environ && exit 3; exit 4"
+    python = ["/usr/bin/python3", "-c", agent_runner.source()]  # a user may not read this file, nor run this Python
+    async with runner(port, "sh", "-c", check, python=python, user=65534 if os.geteuid() == 0 else None):
         (trajectory,), _ = await collect(chat_format, AgentPods(token=TOKEN, port=port))
-    assert (trajectory.stop, trajectory.lost_to) == ("done", None), trajectory.error
+    assert "exited with code 4 before it posted a reward" in trajectory.error
 
 
 async def test_agent_pods_lost_pod_is_replaced(chat_format: ChatFormat) -> None:
