@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rstar2_train.trainer.rank import TrainerRank
@@ -55,6 +56,9 @@ def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: ob
         yield rank
     finally:
         rank.close()
+        # This thread's cache of sharded operations keeps the process group alive. A child that another thread forks
+        # would destroy the group, and wait for threads that only this process has.
+        _clear_sharding_prop_cache()
 
 
 def conversations(count: int, *, seed: int = 0) -> list[TokenizedExample]:
