@@ -251,7 +251,8 @@ class RolloutSession:
         if seconds is not None:
             trajectories = [trajectory for group in groups for trajectory in group if not trajectory.failed]
             bound = makespan_bound(trajectories, statistics.decode_samples, self._pool.kv_tokens)
-            if bound:
+            # A step below its bound shows that the measured speed was not that of the step: other work used the cores.
+            if bound and seconds >= bound:
                 metrics["rollout/makespan_over_bound"] = seconds / bound
         return metrics
 
