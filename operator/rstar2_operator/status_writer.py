@@ -20,7 +20,7 @@ from rstar2_operator.cache import JOB, Key, WatchCache
 from rstar2_operator.client import UNREACHABLE, KubeClient
 from rstar2_operator.decide.conditions import new_causes
 from rstar2_operator.decide.events import JobEvent, events
-from rstar2_operator.decide.plan import FINAL, INVALID_SPEC
+from rstar2_operator.decide.plan import FINAL, INVALID_SPEC, RESTART_REASONS
 from rstar2_operator.observed import Object, as_json, precise
 from rstar2_train.api.base import API_VERSION
 
@@ -48,6 +48,8 @@ def is_urgent(old: Object, new: dict[str, Any]) -> bool:
     changes = changed_conditions(old, new)
     if any(kind in URGENT_CONDITIONS or reason == INVALID_SPEC for kind, reason in changes):
         return True
+    if any(kind == "Training" and reason in RESTART_REASONS for kind, reason in changes):
+        return True  # the failure of an attempt, also if the phase was Pending already
     return any(kind == "Degraded" for kind, _ in changes) and not is_worse(old, new)
 
 

@@ -181,3 +181,12 @@ async def test_writer_restart_is_written_immediately(job: Job) -> None:
     await job.write(WELL)
     assert await job.write(WELL, restarts=1) is None
     assert job.client.statuses[-1]["restarts"] == 1
+
+
+async def test_writer_failure_is_written_immediately(job: Job) -> None:
+    """The reason of a failed attempt follows the termination of its pods, in the same phase."""
+    waiting = {"type": "Training", "status": "False", "reason": "WaitingForPodTermination", "message": ""}
+    await job.write(WELL, waiting, phase="Pending")
+    failed = {**waiting, "reason": "BackOff", "message": "Stage rl-1 restarts. exit code 1"}
+    assert await job.write(WELL, failed, phase="Pending") is None
+    assert job.client.statuses[-1]["conditions"] == [WELL, failed]
