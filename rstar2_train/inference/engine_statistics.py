@@ -14,6 +14,8 @@ from statistics import fmean
 from rstar2_train.inference.engine_load import EngineLoad, LoadHistory, LoadInterval
 
 _DECODE_SAMPLES = 2000
+_IDLE_INTERVALS = 6
+"""Below this number of intervals, the share of idle ones says nothing: of two, it would be 0, 50 or 100 %."""
 
 
 class EngineStatistics:
@@ -80,12 +82,13 @@ def _figures(intervals: Sequence[LoadInterval]) -> dict[str, float]:
     def time_mean(values: list[float]) -> float:
         return sum(value * each.seconds for value, each in zip(values, intervals, strict=True)) / seconds
 
+    idle = time_mean([float(interval.running == 0) for interval in intervals])
     return {
         "kv_usage_mean": time_mean([interval.kv_usage for interval in intervals]),
         "kv_usage_max": max(interval.kv_usage for interval in intervals),
         "running_mean": time_mean([interval.running for interval in intervals]),
         "waiting_mean": time_mean([interval.waiting for interval in intervals]),
         "preemptions": float(sum(interval.preemptions for interval in intervals)),
-        "idle_ratio": time_mean([float(interval.running == 0) for interval in intervals]),
+        **({"idle_ratio": idle} if len(intervals) >= _IDLE_INTERVALS else {}),
         "tokens_per_second": sum(interval.tokens for interval in intervals) / seconds,
     }

@@ -120,7 +120,7 @@ def test_statistics_take_returns_the_metrics_of_a_step() -> None:
         for at, running in enumerate((4, 4, 0)):
             load = EngineLoad(running / 10, running, waiting=1, preemptions=at, tokens=speed * 10 * at)
             statistics.add(name, load, kv_tokens=1000, now=10.0 * at)
-    own = {"kv_usage_mean": 0.3, "kv_usage_max": 0.4, "running_mean": 3, "waiting_mean": 1, "idle_ratio": 0}
+    own = {"kv_usage_mean": 0.3, "kv_usage_max": 0.4, "running_mean": 3, "waiting_mean": 1}
     assert statistics.take() == pytest.approx(
         {f"engines/{name}": value for name, value in own.items()}
         | {f"engines/{number}/{name}": value for number in range(2) for name, value in own.items()}
@@ -137,11 +137,18 @@ def test_statistics_take_returns_the_metrics_of_a_step() -> None:
         }
     )
     assert statistics.decode_samples[0] == pytest.approx((4, 400, 0.04))
-    statistics.add("a", EngineLoad(0.0, preemptions=2, tokens=2000), kv_tokens=1000, now=30.0)
-    assert statistics.take()["engines/idle_ratio"] == 1
     statistics.remove("a")
     statistics.add("a", EngineLoad(0.0, tokens=2000), kv_tokens=1000, now=90.0)
     assert statistics.take() == {}
+
+
+def test_statistics_idle_ratio_needs_six_intervals() -> None:
+    """The share of the time without a sequence; a short step has too few reports for it."""
+    for reports, expected in ((6, None), (7, 4 / 6)):
+        statistics = EngineStatistics()
+        for at, running in enumerate((4, 4, 0, 0, 0, 0, 0)[:reports]):
+            statistics.add("a", EngineLoad(0.0, running, tokens=100 * at), kv_tokens=1000, now=5.0 * at)
+        assert statistics.take().get("engines/idle_ratio") == expected
 
 
 def test_statistics_number_of_an_engine_is_kept_and_reused() -> None:
