@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,19 @@ from tests.support.example_manifests import MANIFESTS
 
 def example_job(cluster: Cluster, namespace: str, example: str, **spec: Any) -> Object:
     """Return the manifest of an example for a namespace, with `spec` merged in; creates the claims that it mounts."""
-    job = read_manifest(ROOT / "examples" / example)
+    return cluster_job(cluster, namespace, read_manifest(ROOT / "examples" / example), **spec)
+
+
+def cluster_job(
+    cluster: Cluster, namespace: str, job: Object, *, roles: Sequence[str] = ("trainer", "rollout"), **spec: Any
+) -> Object:
+    """Return a manifest for a namespace, with `spec` merged in; creates the claims that the pods of `roles` mount."""
     job["metadata"]["namespace"] = namespace
     python_volumes, python_mounts = cluster.mount_python(namespace)
     path = f"{VENV / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     patch = {
         "manager": "tests",
-        "roles": ["trainer", "rollout"],
+        "roles": list(roles),
         "env": [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(ROOT)}],
         "volumes": python_volumes,
         "volumeMounts": python_mounts,

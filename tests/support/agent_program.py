@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import sys
 import time
 import urllib.error
@@ -83,6 +85,10 @@ def main(mode: str, argument: str = "") -> None:
             assert post("/chat/completions", {"messages": []}, key="x")[0] == 401
             assert post("/reward", {"reward": 1.0}, key="x")[0] == 401
             main_good(row)
+        case "spy":
+            text = ask(row["problem"], max_tokens=16)[1]["choices"][0]["message"]["content"]
+            leaks = spy(argument.split(","))
+            post("/reward", {"reward": len(text) % 5 / 4, "reason": "; ".join(leaks) or "isolated"})
         case "late":
             ask(row["problem"])
             if os.fork() == 0:  # a child in another session outlives the program, and has its key
@@ -95,6 +101,21 @@ def main(mode: str, argument: str = "") -> None:
                 Path(argument).write_text(str(status))
             else:
                 raise SystemExit(1)
+
+
+def spy(addresses: list[str]) -> list[str]:
+    """Return the secrets that the program can read, and the addresses that it can reach but must not."""
+    leaks = [f"variable {name}" for name in os.environ if "TOKEN" in name or "PASSWORD" in name]
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if b"RSTAR2_AGENT_TOKEN" in file.read_bytes():
+                leaks.append(str(file))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, int(port)), 3).close()
+            leaks.append(address)
+    return leaks
 
 
 def main_good(row: dict[str, Any]) -> None:
