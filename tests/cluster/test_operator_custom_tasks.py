@@ -55,6 +55,12 @@ def trajectories(state: JobState, stage: str) -> list[Trajectory]:
     return [row for file in files for row in trajectory_store.read(file)]
 
 
+def let_pods_read(folder: Path) -> None:
+    """Let every user read the files of a task: only their owner can read weights, and pods have another user."""
+    for file in folder.rglob("*"):
+        file.chmod(0o755 if file.is_dir() else 0o644)
+
+
 def mount(cluster: Cluster, namespace: str, job: dict[str, Any], folders: dict[str, Path]) -> None:
     """Show folders of this machine to the pods of the job's patch, each at its own path."""
     for name, folder in folders.items():
@@ -98,6 +104,7 @@ def test_environment_of_pypi_trains_on_cluster(operated: Cluster, namespace: str
     """The servers of an unmodified environment are a Deployment of the job; its rewards train the policy."""
     task = tmp_path / "task"
     openenv_package.write_task(task)
+    let_pods_read(task)
     manifest = openenv_package.job(task, steps=2)
     manifest["spec"]["environments"][0]["image"] = images.BASE
     patched = ("trainer", "rollout", "environment")
@@ -126,6 +133,7 @@ def test_tool_files_reach_the_checker_on_cluster(operated: Cluster, namespace: s
     write_rows(task / "rows.jsonl", [row, {**row, "id": "b", "data": {"text": "another"}}])
     text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
     write_policy(task / "base", texts=[text] * 20, seed=0)
+    let_pods_read(task)
     manifest = openenv_package.job(task)
     manifest["metadata"]["name"] = "files"
     spec = manifest["spec"]
