@@ -22,6 +22,7 @@ from tests.cluster import jobs
 from tests.kube_node import images, volumes
 from tests.kube_node.cluster import Cluster
 from tests.support import openenv_package
+from tests.support.waiting import until
 
 SECONDS = 1500
 FINAL = ("Succeeded", "Failed")
@@ -71,10 +72,17 @@ def mount(cluster: Cluster, namespace: str, job: dict[str, Any], folders: dict[s
     patch["volumeMounts"] = [*patch["volumeMounts"], *mounts]
 
 
-def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) -> None:
-    """Programs in pods reach the endpoint, and neither another role nor the token of the pods; a lost pod is replaced.
+def running_agents(cluster: Cluster, namespace: str) -> list[str]:
+    """Return the names of the running pods of an agent."""
+    pods = cluster.get("pods", "-n", namespace, "-l", "rstar2.dev/role=agent")["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
 
-    The reason of each reward names the secrets and addresses that the program found.
+
+def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) -> None:
+    """Programs in pods reach the endpoint, and neither another role nor the token of the pods.
+
+    A pod is lost while it plays: another one replaces it, and its rollouts are played again. The reason of each reward
+    names the secrets and addresses that the program found.
     """
     roles = {"judge": 8080, "redis": 6379, "rollout": 8000, "executor": 7070, "trainer": 6379}
     addresses = ",".join(f"agent-{role}:{port}" for role, port in roles.items())
@@ -85,13 +93,16 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     manifest["spec"]["executor"] = {"replicas": 1, "cpu": "500m"}
     patched = ("trainer", "rollout", "agent")
     operated.apply([jobs.cluster_job(operated, namespace, manifest, roles=patched, agent=agent)])
+    # On the node, not in a pod: `kubectl exec` would show the token of the pod to its programs.
+    playing = ("pgrep", "--count", "--full", "^python .*/agent_program.py spy agent-judge")
     deadline = time.monotonic() + SECONDS
-    while not (pods := operated.get("pods", "-n", namespace, "-l", "rstar2.dev/role=agent")["items"]):
+    while int(operated.run_on_node(*playing, check=False).stdout or 0) <= agent["episodes"]:  # then both pods have some
+        assert jobs.phase(operated, namespace, "agent") not in FINAL, operated.describe(namespace)
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)
-    name = pods[0]["metadata"]["name"]
-    operated.kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", f"--timeout={SECONDS}s")
-    operated.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+    lost = running_agents(operated, namespace)[0]
+    operated.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
+    until(lambda: len({*running_agents(operated, namespace)} - {lost}) == 2, "the lost pod is replaced", every=1)
     state = finish(operated, namespace, "agent")
     rows = trajectories(state, "rl")
     assert len(rows) == 2 * 4 * 8
@@ -115,8 +126,8 @@ def test_environment_of_pypi_trains_on_cluster(operated: Cluster, namespace: str
     rows = trajectories(state, "rl")
     assert [row.error for row in rows if row.failed] == []
     assert {row.reward for row in rows if row.calls and row.calls[-1].status == "ok"} == {0.0, 1.0}
-    roles = operated.get("pods", "-n", namespace)["items"]
-    assert not [pod for pod in roles if pod["metadata"]["labels"].get("rstar2.dev/role") == "environment"], "it ended"
+    servers = ("pods", "-n", namespace, "-l", "rstar2.dev/role=environment")
+    until(lambda: operated.get(*servers)["items"] == [], "the pods of the environment are gone", every=1)
 
 
 def test_tool_files_reach_the_checker_on_cluster(operated: Cluster, namespace: str, tmp_path: Path) -> None:
