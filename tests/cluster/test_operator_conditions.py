@@ -93,6 +93,21 @@ def test_condition_missing_gpu_and_sandbox_are_both_named(operated: Cluster, nam
     assert wait_for_condition(operated, namespace, "Stalled", no_sandbox)["status"] == "True"
 
     assert_driver_may_only_report_progress(operated, namespace)
+    assert_stopped_kubelet_is_reported(operated, namespace)
+
+
+def assert_stopped_kubelet_is_reported(cluster: Cluster, namespace: str) -> None:
+    """Stop the kubelet by a signal: the job names its node as soon as the cluster does, and until the node returns."""
+    wait_for_condition(cluster, namespace, "RedisReady", "1 of 1 redis pods ready")
+    kubelet = str(cluster.services()["kubelet"]["pid"])
+    cluster.run_on_node("kill", "-STOP", kubelet)
+    try:
+        condition = wait_for_condition(cluster, namespace, "RedisReady", "has not reported since", within=180)
+        assert condition["reason"] == "NodeNotReady", condition
+    finally:
+        cluster.run_on_node("kill", "-CONT", kubelet)
+    condition = wait_for_condition(cluster, namespace, "RedisReady", "1 of 1 redis pods ready")
+    assert condition["status"] == "True", condition
 
 
 def assert_driver_may_only_report_progress(cluster: Cluster, namespace: str) -> None:
