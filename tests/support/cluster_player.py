@@ -15,7 +15,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from rstar2_operator import names
 from rstar2_operator.client import UNREACHABLE, KubeClient
-from rstar2_operator.observed import condition, timestamp
+from rstar2_operator.observed import condition, is_true, timestamp
 
 Body = dict[str, Any]
 OWNERS = ("Job", "Deployment", "StatefulSet")
@@ -39,6 +39,8 @@ class ClusterPlayer:
         """Name of an owner -> status in which its pods start, instead of running."""
         self.jobs: dict[str, Body] = {}
         """Batch Jobs by name."""
+        self.failed: dict[str, float] = {}
+        """Name of a failed batch Job -> monotonic time at which its watch delivered the failure."""
         self.conditions: dict[str, list[tuple[float, Body]]] = {}
         """Name of an AgenticRLJob -> (monotonic time, status) of every change that its watch delivered."""
 
@@ -66,8 +68,10 @@ class ClusterPlayer:
         if kind == "AgenticRLJob":
             row = time.monotonic(), body.get("status") or {}
             self.conditions.setdefault(body["metadata"]["name"], []).append(row)
-        else:
-            self._owners.put_nowait((kind, body))
+            return
+        if kind == "Job" and is_true(body, "Failed"):
+            self.failed.setdefault(body["metadata"]["name"], time.monotonic())
+        self._owners.put_nowait((kind, body))
 
     async def _work(self) -> None:
         while True:
