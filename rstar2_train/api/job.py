@@ -39,7 +39,7 @@ from rstar2_train.api.roles import (
     TrainerSpec,
 )
 from rstar2_train.api.stages import GRPODefaults, GRPOSettings, Sampling, Stage, resolve_grpo
-from rstar2_train.api.tasks import AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
+from rstar2_train.api.tasks import SANDBOX_REWARDS, AgentSpec, EnvironmentSpec, MCPServerSpec, RewardSpec, ToolSpec
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 FailingRole = Literal["trainer", "rollout", "judge", "executor", "redis", "environment", "agent"]
@@ -207,6 +207,21 @@ class JobSpec(ApiModel):
     """Secrets of the site."""
     runtime_patches: Annotated[list[RuntimePatch], Field(max_length=16), ListType("map", "manager")] = []
     """Bounded changes to pods: never labels, isolation, security, accounts or devices."""
+
+    @property
+    def needs_judge(self) -> bool:
+        """Whether stages that sample need the judge, its executors and Redis.
+
+        They run the calls of tools that no server has, and the rewards in SANDBOX_REWARDS. An agent's program has its
+        own tools and reward; so has an environment, unless the job adds others.
+        """
+        if self.agent is not None:
+            return False
+        tools = any(tool.server is None for tool in self.tools)
+        rewards = any(reward.type in SANDBOX_REWARDS for reward in self.rewards)
+        if self.environments:
+            return tools or rewards
+        return tools or not self.tools or rewards or not self.rewards
 
 
 class Metadata(ApiModel):

@@ -99,6 +99,8 @@ class AgentSpec(ApiModel):
 
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]
+SANDBOX_REWARDS: frozenset[RewardType] = frozenset({"Math", "Program", "Tests"})
+"""Rewards that run a program in the judge's sandbox; Math only for answers that need a parser."""
 
 
 class RewardSpec(ApiModel):

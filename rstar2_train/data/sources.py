@@ -98,6 +98,11 @@ def row_check(job: AgenticRLJob) -> Callable[[Problem], None]:
             raise DataError(
                 f"row {problem.id}: tools: unknown tool {unknown[0]!r}; the job has {', '.join(names) or 'none'}"
             )
+        if problem.functions and job.spec.environments and not job.spec.rewards:
+            raise DataError(
+                f"row {problem.id}: functions: a row with functions of its own plays no episode, so the environment "
+                "gives no reward: set spec.rewards"
+            )
         try:
             rewards.check_row(problem.reward, problem.answer, problem.data)
         except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,23 @@ def test_find_invalid_files_reports_first_error_per_field(tmp_path: Path) -> Non
     )
     assert errors["spec.stages[2].evaluate.benchmarks[0].data"].startswith(f"{bad}:2: answer must be")
     assert errors["spec.stages[3].filter.data"] == f"{tmp_path / 'none.jsonl'}: no such file"
+
+
+def test_row_with_functions_in_environment_needs_rewards(tmp_path: Path) -> None:
+    """A row that declares functions plays no episode, so the environment gives it no reward."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a", "problem": "1+1", "answer": 2, "functions": []}\n')
+    stage = {"name": "a", "type": "GRPO", "grpo": {"data": str(rows), "steps": 1}}
+    spec: dict[str, Any] = {"model": {"source": "-"}, "stages": [stage]}
+    messages = []
+    for more in (
+        {"environments": [{"name": "game"}]},
+        {"environments": [{"name": "game"}], "rewards": [{"name": "x"}]},
+    ):
+        job = AgenticRLJob.model_validate({"metadata": {"name": "x"}, "spec": spec | more})
+        messages.append(find_invalid_files(job).get("spec.stages[0].grpo.data", ""))
+    assert "row a: functions:" in messages[0] and "set spec.rewards" in messages[0]
+    assert messages[1] == ""
 
 
 def test_resolve_generated_writes_once_per_seed(tmp_path: Path, generated: list[int]) -> None:
