@@ -290,7 +290,7 @@ class RolloutSession:
 
     async def _check_sandbox(self) -> None:
         """Before the first rollout, raise StageFailed if the sandbox cannot import a function of the job."""
-        if self._checked:
+        if self._checked or not self._ctx.job.spec.needs_judge:
             return
         try:
             packages = self._ctx.job.spec.judge.packages

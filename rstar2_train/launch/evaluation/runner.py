@@ -135,7 +135,7 @@ async def sampling_context(
     external, spec = plan.external, plan.job.spec
     devices = None if external.engine else preflight.assign_devices(plan.job, trains=False)
     engines = 0 if external.engine else spec.rollout.replicas
-    packages = None if external.judge else preflight.prepare_packages(spec.judge, plan.state)
+    packages = preflight.prepare_packages(spec.judge, plan.state) if _starts_judge(plan) else None
     services = Services.create(spec.executor, plan.state, engines=engines, devices=devices, packages=packages)
     await _start(plan, services, supervisor, notify=notify)
     urls, token = services.engine_urls, services.engine_token
@@ -152,7 +152,8 @@ async def sampling_context(
     ):
         rewards = TaskRewards(spec.rewards)
         try:
-            await check_imports(plan.chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
+            if spec.needs_judge:
+                await check_imports(plan.chat_format.tools, rewards, packages=spec.judge.packages, judge=judge)
         except SourceError as error:
             raise preflight.PreflightError(str(error)) from error
         await pool.update_weights(plan.folder or Path(), VERSION if plan.folder else plan.model)
@@ -165,6 +166,11 @@ async def sampling_context(
         yield RolloutContext(agent=agent, pool=pool, judge=judge, rewards=rewards, programs=programs, seed=plan.seed)
 
 
+def _starts_judge(plan: SamplingPlan) -> bool:
+    """Whether the rollouts need a judge, and none runs already."""
+    return plan.job.spec.needs_judge and not plan.external.judge
+
+
 async def _start(
     plan: SamplingPlan, services: Services, supervisor: Supervisor, *, notify: Callable[[str], None]
 ) -> None:
@@ -173,12 +179,12 @@ async def _start(
     if external.judge:
         await check_judge(external.judge, token=external.judge_token)
     else:
-        preflight.check_machine(plan.job.spec.executor, plan.state)
+        preflight.check_machine(plan.job.spec.executor if _starts_judge(plan) else None, plan.state)
     write_model(plan.state.job_file, plan.job)
     starts = {}
     if plan.folder is not None:
         starts["engine"] = services.start_engines(supervisor, plan.folder)
-    if not external.judge:
+    if _starts_judge(plan):
         starts["judge"] = services.judge.start(supervisor)
     if starts:
         notify(f"Starting {' and '.join(starts)} (logs: {plan.state.logs})")

@@ -119,9 +119,12 @@ def engine_devices(vendor: Vendor, *, tensor_parallel: int) -> DeviceAssignment:
         raise PreflightError(f"error: {error}") from error
 
 
-def check_machine(executor: ExecutorSpec, state: JobState) -> None:
-    """Check the tools of a local judge and the free disk space. Raises PreflightError with everything missing."""
-    missing = missing_tools(executor.isolation_option)
+def check_machine(executor: ExecutorSpec | None, state: JobState) -> None:
+    """Check the tools of a local judge and the free disk space. Raises PreflightError with everything missing.
+
+    `executor`: None if no judge starts.
+    """
+    missing = [] if executor is None else missing_tools(executor.isolation_option)
     if shortage := disk_shortage(state.root, needed=MIN_FREE_BYTES):
         missing.append(shortage)
     _raise_all(missing)

@@ -56,10 +56,11 @@ def run(manifest: Path, *, state_root: Path, console: Console) -> int:
         console.print(str(warning), style="yellow", highlight=False, markup=False)
     state = JobState((state_root / job.metadata.name).resolve())
     with preflight.locked(state):
-        preflight.check_machine(job.spec.executor, state)
-        if job.spec.judge.packages:
+        packages = None
+        preflight.check_machine(job.spec.executor if job.spec.needs_judge else None, state)
+        if job.spec.judge.packages and job.spec.needs_judge:
             console.print("Preparing the packages of the sandbox ...", style="dim")
-        packages = preflight.prepare_packages(job.spec.judge, state)
+            packages = preflight.prepare_packages(job.spec.judge, state)
         stop_leftovers(state.children_file)
         if _pending(job, state):
             console.print("Preparing data and base model ...", style="dim")
@@ -192,12 +193,12 @@ class _LocalRun:
             await asyncio.gather(*background, return_exceptions=True)
 
     async def _start_services(self) -> None:
-        """Start the judge and the engines. A child that does not start fails the run."""
+        """Start what stages that sample need. A child that does not start fails the run."""
         services, supervisor = self._services, self._supervisor
         source = Path(self._job.spec.model.source)
         try:
             await gather_or_cancel(
-                services.judge.start(supervisor),
+                *([services.judge.start(supervisor)] if self._job.spec.needs_judge else []),
                 services.start_engines(supervisor, source),
                 services.start_environment(supervisor),
             )
