@@ -44,8 +44,9 @@ def network(context: BuildContext) -> list[Manifest]:
             ],
             [{"to": [_pods(context, "trainer")]}] if carries_weights else [],
         ),
-        **_judge_flows(context, caller="trainer"),
     }
+    if context.job.spec.needs_judge:
+        flows |= _judge_flows(context, caller="trainer")
     if context.job.spec.agent is not None:
         flows["trainer"][0].append(_from(context, "agent", ports.AGENT))
         flows["agent"] = ([], [DNS, _to(context, "trainer", ports.AGENT)])

@@ -57,8 +57,8 @@ def objects(context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Mani
 
 
 def _serving(context: BuildContext) -> list[Manifest]:
-    roles = (redis, judge, executor, rollout, environment, agent)
-    return [body for role in roles for body in role(context)]
+    judged = (redis, judge, executor) if context.job.spec.needs_judge else ()
+    return [body for role in (*judged, rollout, environment, agent) for body in role(context)]
 
 
 def _workload(context: BuildContext, name: str, stage: Stage) -> Manifest:

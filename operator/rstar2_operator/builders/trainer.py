@@ -120,7 +120,8 @@ def _stage_template(
     ]
     if stage.needs_engines:
         command += ["--engines", f"{names.rollout(context.name)}:{names.ENGINE_PORT}"]
-        command += ["--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"]
+        if job.spec.needs_judge:
+            command += ["--judge", f"http://{names.judge(context.name)}:{names.JUDGE_PORT}"]
         if own_environment(context) is not None:
             command += ["--environment", f"{names.environment(context.name)}:{names.ENVIRONMENT_PORT}"]
     secrets, listening = {ENGINE_TOKEN: "engine-token", JUDGE_TOKEN: "judge-token"}, {"ray": ports.RAY}

@@ -27,12 +27,15 @@ ROLE_CONDITIONS = {
     "JudgeReady": ("judge", "executor"),
     "RolloutReady": ("rollout",),
 }
+JUDGE_CONDITIONS = ("RedisReady", "JudgeReady")
 CAUSE_CONDITIONS = frozenset({"StorageReady", *ROLE_CONDITIONS, "Training", "Degraded"})
 """Conditions whose reason may be that of a problem."""
 
 
-def conditions(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> list[Condition]:
-    """Return every condition of the job, without times."""
+def conditions(
+    plan: Plan, observed: ObservedJob, problems: list[Diagnosis], *, needs_judge: bool = True
+) -> list[Condition]:
+    """Return every condition of the job, without times. `needs_judge`: of its spec."""
     training = _training(plan, observed, problems)
     suspended = plan.phase == "Suspended"
     return [
@@ -40,7 +43,12 @@ def conditions(plan: Plan, observed: ObservedJob, problems: list[Diagnosis]) -> 
         _stalled(plan, problems),
         _scheduled(plan, observed, problems),
         _storage(plan, observed, problems),
-        *(_role(kind, roles, plan, observed, problems) for kind, roles in ROLE_CONDITIONS.items()),
+        *(
+            _condition(kind, False, "NotNeeded", "No tool and no reward of the job runs in the judge.")
+            if kind in JUDGE_CONDITIONS and not needs_judge
+            else _role(kind, roles, plan, observed, problems)
+            for kind, roles in ROLE_CONDITIONS.items()
+        ),
         training,
         _condition("Suspended", suspended, "Suspended" if suspended else "NotSuspended", plan.message * suspended),
         _degraded(problems),

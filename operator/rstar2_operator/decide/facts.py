@@ -37,7 +37,7 @@ class Facts:
 
     @property
     def needs_engines(self) -> bool:
-        """Whether the current stage needs Redis, judge, executors and engines."""
+        """Whether the current stage samples: it needs engines, and what else the rollouts of the job use."""
         return self.stage is not None and self.stage.needs_engines
 
     @property

@@ -105,6 +105,8 @@ def request(job: AgenticRLJob, stage: Stage) -> str:
     needs: dict[str, Any] = {"replicas": job.replicas(stage), "learns": stage.learns, "engines": stage.needs_engines}
     if job.spec.environments:
         needs["environments"] = [each.model_dump(mode="json") for each in job.spec.environments]
+    if not job.spec.needs_judge:
+        needs["judge"] = False  # only then: the digests of other jobs stay those of earlier versions
     if job.spec.agent is not None:
         needs["agent"] = job.spec.agent.model_dump(mode="json")
     return hashlib.sha256(as_json([spec, needs]).encode()).hexdigest()[:16]

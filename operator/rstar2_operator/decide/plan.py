@@ -84,7 +84,7 @@ class Plan:
     prepare: bool = False
     """Whether the Job exists that fills the storage."""
     serving: bool = False
-    """Whether Redis, judge, executors and engines exist."""
+    """Whether the engines exist, and the judge, an environment's servers and an agent's pods if the job has them."""
     attempt: StageAttempt | None = None
     """The attempt that should exist."""
     ending: Ending | None = None

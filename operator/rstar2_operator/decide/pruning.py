@@ -11,19 +11,27 @@ from rstar2_operator.decide.kueue import WITHOUT_QUOTA
 from rstar2_operator.decide.pod_termination import running_pods
 from rstar2_operator.observed import Object, ObservedJob, job_finished_at, labels
 
+JUDGE_ROLES = frozenset({"redis", "judge", "executor"})
 PRUNED = frozenset({"Deployment", "StatefulSet", "Service", "PodDisruptionBudget"})
 KEPT_ATTEMPTS = 3
 """Finished attempts per stage whose Job, and therefore log, is kept."""
 
 
 def prunable(observed: ObservedJob, bodies: Iterable[Any], *, now: float) -> list[tuple[str, Object]]:
-    """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan."""
+    """Return (kind, object) of the objects to delete. `bodies`: the objects of the plan.
+
+    A judge that the plan does not need any more, after an upgrade or an edit, stays for the attempt that started with
+    it.
+    """
     holds_pods = bool(running_pods(observed, except_roles=WITHOUT_QUOTA))
     desired = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+    samples = ("Deployment", names.rollout(observed.name)) in desired
+    kept = JUDGE_ROLES if samples and stage_progress.running_attempts(observed) else frozenset()
     return [
         (kind, child)
         for (kind, name), child in observed.children.items()
         if (kind, name) not in desired
+        and labels(child).get(names.ROLE_LABEL) not in kept
         and not child["metadata"].get("deletionTimestamp")
         and (
             kind in PRUNED

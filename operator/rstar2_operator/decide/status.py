@@ -45,8 +45,8 @@ def status_of(
         "startTime": old.get("startTime") or timestamp(now),
         **_times(plan, observed, now=now),
         "conditions": with_times(old.get("conditions") or (),
-                                 [*conditions(plan, observed, problems), *plan_fits(job)], now=now,
-                                 generation=generation),
+                                 [*conditions(plan, observed, problems, needs_judge=job.spec.needs_judge),
+                                  *plan_fits(job)], now=now, generation=generation),
         "stages": rows,
         "roles": _roles(observed, plan),
         "rolloutReplicas": _engines(observed),
@@ -233,7 +233,7 @@ def _roles(observed: ObservedJob, plan: Plan) -> list[Status]:
     if plan.serving:
         for role in ("rollout", "judge", "executor", "redis", "environment", "agent"):
             ready, desired = ready_of(observed, role)
-            if role in ("environment", "agent") and not desired:
+            if role != "rollout" and not desired:
                 continue
             rows.append({"name": role, "ready": ready, "desired": desired})
     return rows
