@@ -97,6 +97,11 @@ class AgentSpec(ApiModel):
     correct_from: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Lowest reward of a correct response."""
 
+    @property
+    def programs(self) -> int:
+        """Programs that run at the same time: of all pods, or on one machine."""
+        return self.episodes * (self.replicas if self.image is not None else 1)
+
 
 RewardType = Literal["Math", "Exact", "Choice", "Numeric", "Program", "Tests"]
 SANDBOX_REWARDS: frozenset[RewardType] = frozenset({"Math", "Program", "Tests"})

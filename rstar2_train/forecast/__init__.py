@@ -1,4 +1,4 @@
-"""The forecast of a job before anything starts: memory, time of a step and its parts, traffic, judge, storage.
+"""The forecast of a job before anything starts: memory, time of a step and its parts, traffic, judge, agent, storage.
 
     cli.plan
       |
@@ -13,6 +13,7 @@ Modules:
 
 - `job_plan`      `plan_job`: the plan of a manifest, as rows with their arithmetic
 - `stage_rows`    the rows of one stage
+- `agent_rows`    the pods and programs of an agent
 - `step_time`     seconds of an update, of the transfer of weights and of a checkpoint
 - `rollout_time`  seconds of the rollouts, by the simulator with the scheduler of the rollouts
 - `split`         the best division of a job's GPUs between trainer and engines

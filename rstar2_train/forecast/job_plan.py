@@ -9,6 +9,7 @@ from typing import Any
 from rstar2_train.api.base import amount
 from rstar2_train.api.issue import Issue
 from rstar2_train.api.job import AgenticRLJob
+from rstar2_train.forecast.agent_rows import too_few_programs
 from rstar2_train.forecast.rollout_time import MEAN_SHARE, TRAINED_SHARE, StageInputs
 from rstar2_train.forecast.row import Row, duration
 from rstar2_train.forecast.shared_device import HOST_LINK, SharedDevice
@@ -129,6 +130,7 @@ def _warnings(job: AgenticRLJob, shape: ModelShape, stages: Mapping[str, list[Ro
     if executors > job.spec.executor.replicas:
         message = f"{executors:,.0f} executors are needed at the peak of the calls"
         warnings.append(Issue("spec.executor.replicas", message, job.spec.executor.replicas, warning=True))
+    warnings += too_few_programs(job)
     size, checkpoint = job.spec.storage.size, job.spec.checkpoint
     kept = len([stage for stage in job.spec.stages if stage.learns]) * (checkpoint.keep_last + checkpoint.keep_best)
     needed = kept * checkpoint_bytes(shape) + 2 * shape.parameters * 2

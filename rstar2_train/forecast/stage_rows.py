@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.stages import Stage
+from rstar2_train.forecast.agent_rows import agent_rows
 from rstar2_train.forecast.rollout_time import Lengths, StageInputs, engine_hardware, rollout_seconds, trained_lengths
 from rstar2_train.forecast.row import Row, duration
 from rstar2_train.forecast.shared_device import SharedDevice, shared_rows, turn_memory, turn_row
@@ -57,6 +58,7 @@ def stage_rows(
         yield from _trainer_rows(job, stage, shape, trainer_profile, of="its share" if shared else "the device")
     if stage.needs_engines:
         yield from _engine_rows(job, stage, shape, profile)
+        yield from agent_rows(job, stage)
     if stage.type == "GRPO":
         yield from _grpo_rows(job, stage, shape, profile, inputs, shared)
     elif stage.sft is not None:
@@ -156,7 +158,10 @@ def _grpo_rows(
     turns = turn_memory(job, stage, shape, profile, shared) if shared else None
     transfer = transfer_time(job, stage, shape, profile, engines=engines)
     simulated, idle, tail = rollout_seconds(job, stage, hardware, lengths, engines=engines)
-    calls = len(drawn) * inputs.calls * profile.call_cpu_seconds / job.spec.executor.replicas
+    calls, larger = 0.0, ""
+    if job.spec.needs_judge:
+        calls = len(drawn) * inputs.calls * profile.call_cpu_seconds / job.spec.executor.replicas
+        larger = f"the larger of {duration(calls)} of calls per executor and "
     rollouts = max(simulated, calls)
     if turns is not None and shared is not None:
         yield from shared_rows(turns, shared)
@@ -170,7 +175,7 @@ def _grpo_rows(
     yield Row("Step", "sampledTokens", "sampled tokens", "count", sampled, f"mean {sampled / len(drawn):,.0f}")
     yield Row(
         *("Step", "rolloutSeconds", "rollouts", "seconds", rollouts),
-        f"the larger of {duration(calls)} of calls per executor and {duration(simulated)}, simulated with admission "
+        f"{larger}{duration(simulated)}, simulated with admission "
         f"{job.spec.rollout.admission.policy}; a decode step takes "
         f"{hardware.step_seconds:.3g} s + {hardware.sequence_seconds:.3g} s per sequence + "
         f"{hardware.token_seconds:.3g} s per cached token",
@@ -223,7 +228,8 @@ def _grpo_rows(
                 seconds=getattr(best, key),
             )
     yield from _traffic_rows(transfer, engines=engines)
-    yield from _judge_rows(job, profile, trajectories=len(drawn), per_trajectory=inputs.calls, seconds=rollouts)
+    if job.spec.needs_judge:
+        yield from _judge_rows(job, profile, trajectories=len(drawn), per_trajectory=inputs.calls, seconds=rollouts)
     yield from _checkpoint_rows(job, shape, profile)
     yield Row(
         *("Storage", "trajectoryBytes", "trajectories per step", "bytes"),

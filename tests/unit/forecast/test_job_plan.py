@@ -113,3 +113,30 @@ def test_plan_mean_tokens_replaces_the_assumption() -> None:
     plan = plan_job(job, read_shape(job.spec.model.source), load_profile("mi300x"), mean_tokens=1000)
     assert plan.as_json()["stages"]["rl-8k"]["sampledTokens"] == pytest.approx(1000 * 256, rel=0.2)
     assert plan.assumptions[0] == ("a trajectory samples 1,000 tokens on average", "--mean-tokens")
+
+
+def test_plan_agent_has_pods_and_no_judge() -> None:
+    """An agent's pods, programs and requests are counted; a job without an agent has the rows of the judge instead."""
+    agent = {"command": ["agent"], "image": "agents:1", "replicas": 4, "episodes": 8}
+    requests = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    patch = {"manager": "lab", "roles": ["agent"], "resources": requests}
+    plan = planned(small(agent=agent, runtimePatches=[patch]))
+    values = plan.as_json()["stages"]["rl-8k"]
+    figures = (values["agentPods"], values["agentPrograms"], values["agentCpu"], values["agentMemory"])
+    assert figures == (4, 32, 2.0, 4 * 2**30)
+    assert {row.section for row in plan.stages["rl-8k"]} >= {"Agent"} and "executorsNeeded" not in values
+    warned = {issue.field: issue.message for issue in plan.issues}
+    assert (
+        "32 programs run at the same time" in warned["spec.agent.episodes"] and "spec.executor.replicas" not in warned
+    )
+    assert "agentPods" not in plan.as_json()["stages"]["sft"]
+    others = planned(small()).as_json()["stages"]["rl-8k"]
+    assert "executorsNeeded" in others and "agentPods" not in others
+
+
+def test_plan_agent_with_enough_programs_is_not_warned() -> None:
+    """One program per trajectory that the engines admit is enough; without an image there are no pods."""
+    plan = planned(small(agent={"command": ["agent"], "episodes": 100_000}))
+    assert not [issue for issue in plan.issues if issue.field == "spec.agent.episodes"]
+    values = plan.as_json()["stages"]["rl-8k"]
+    assert "agentPods" not in values and values["agentPrograms"] == 100_000
