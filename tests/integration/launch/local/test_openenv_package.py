@@ -37,5 +37,6 @@ def test_run_trains_on_an_environment_of_pypi(tmp_path: Path) -> None:
     assert all((row.stop, row.turns) == ("done", 1) for row in called)
     logs = [file.read_text() for file in job.root.glob("logs/environment-*")]
     assert logs and not [text for text in logs if "Traceback" in text]
+    assert not [*job.root.glob("logs/judge-*"), *job.root.glob("logs/redis*")], "nothing runs code in a judge"
     outcome = json.loads(job.stage("rl").outcome_file.read_text())
     assert outcome["outcome"] == "completed"
