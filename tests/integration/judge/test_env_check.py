@@ -60,6 +60,24 @@ def test_env_check_plays_the_game_of_its_template(check: Check, tmp_path: Path) 
         assert (code, "reward: 0 (correct from 1), wrong" in text) == (0, True), text
 
 
+def test_env_check_starts_a_judge_only_for_its_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An environment has tools and reward: a machine without Redis and gVisor checks its rows."""
+    write_template("openenv", tmp_path / "game")
+    manifest = tmp_path / "game" / "job.yaml"
+    with running(str(tmp_path / "game" / "server.py")) as port:
+        manifest.write_text(manifest.read_text().replace("8765", str(port)))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        argv = ["env", "check", str(manifest), "--state", str(tmp_path / "state")]
+        assert main([*argv, "--script", str(tmp_path / "game" / "script.txt")]) == 0
+        assert "reward: 1 (correct from 1), correct" in capsys.readouterr().out
+        manifest.write_text(manifest.read_text().replace("spec:", "spec:\n  rewards: [{name: x, type: Math}]"))
+        assert main(argv) == 1
+        printed = capsys.readouterr()
+        assert "redis-server is not on the PATH" in printed.out + printed.err
+
+
 def test_env_check_scores_the_calls_of_declared_functions(check: Check, tmp_path: Path) -> None:
     """The calls of the first turn are the answer; where no function helps, no call is right."""
     write_template("calls", tmp_path / "calls")
