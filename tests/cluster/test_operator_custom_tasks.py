@@ -101,7 +101,8 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)
     lost = running_agents(operated, namespace)[0]
-    operated.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
+    # Not --force: the NetworkPolicies would end with the pod's object, some moments before its programs.
+    operated.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=1")
     until(lambda: len({*running_agents(operated, namespace)} - {lost}) == 2, "the lost pod is replaced", every=1)
     state = finish(operated, namespace, "agent")
     rows = trajectories(state, "rl")
