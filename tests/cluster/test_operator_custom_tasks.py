@@ -79,27 +79,27 @@ def running_agents(cluster: Cluster, namespace: str) -> list[str]:
 
 
 def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) -> None:
-    """Programs in pods reach the endpoint, and neither another role nor the token of the pods.
+    """Programs in pods reach the endpoint, and neither another role nor the token of the pods; no judge starts.
 
     A pod is lost while it plays: another one replaces it, and its rollouts are played again. The reason of each reward
     names the secrets and addresses that the program found.
     """
-    roles = {"judge": 8080, "redis": 6379, "rollout": 8000, "executor": 7070, "trainer": 6379}
+    roles = {"rollout": 8000, "trainer": 6379}
     addresses = ",".join(f"agent-{role}:{port}" for role, port in roles.items())
     program = ["python", str(ROOT / "tests" / "support" / "agent_program.py"), "spy", addresses]
     agent = {"command": program, "image": images.BASE, "replicas": 2, "episodes": 4, "correctFrom": 0.5}
     manifest = read_manifest(ROOT / "examples" / "agent.yaml")
-    del manifest["spec"]["validation"]
-    manifest["spec"]["executor"] = {"replicas": 1, "cpu": "500m"}
+    del manifest["spec"]["validation"], manifest["spec"]["executor"]
     patched = ("trainer", "rollout", "agent")
     operated.apply([jobs.cluster_job(operated, namespace, manifest, roles=patched, agent=agent)])
     # On the node, not in a pod: `kubectl exec` would show the token of the pod to its programs.
-    playing = ("pgrep", "--count", "--full", "^python .*/agent_program.py spy agent-judge")
+    playing = ("pgrep", "--count", "--full", "^python .*/agent_program.py spy agent-rollout")
     deadline = time.monotonic() + SECONDS
     while int(operated.run_on_node(*playing, check=False).stdout or 0) <= agent["episodes"]:  # then both pods have some
         assert jobs.phase(operated, namespace, "agent") not in FINAL, operated.describe(namespace)
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)
+    assert operated.get("pods", "-n", namespace, "-l", "rstar2.dev/role in (judge, executor, redis)")["items"] == []
     lost = running_agents(operated, namespace)[0]
     # Not --force: the NetworkPolicies would end with the pod's object, some moments before its programs.
     operated.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=1")
