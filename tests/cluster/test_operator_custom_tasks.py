@@ -89,7 +89,7 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     program = ["python", str(ROOT / "tests" / "support" / "agent_program.py"), "spy", addresses]
     agent = {"command": program, "image": images.BASE, "replicas": 2, "episodes": 4, "correctFrom": 0.5}
     manifest = read_manifest(ROOT / "examples" / "agent.yaml")
-    del manifest["spec"]["validation"], manifest["spec"]["executor"]
+    del manifest["spec"]["validation"]
     patched = ("trainer", "rollout", "agent")
     operated.apply([jobs.cluster_job(operated, namespace, manifest, roles=patched, agent=agent)])
     # On the node, not in a pod: `kubectl exec` would show the token of the pod to its programs.
