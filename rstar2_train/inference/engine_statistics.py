@@ -15,7 +15,7 @@ from rstar2_train.inference.engine_load import EngineLoad, LoadHistory, LoadInte
 
 _DECODE_SAMPLES = 2000
 _IDLE_INTERVALS = 6
-"""Below this number of intervals, the share of idle ones says nothing: of two, it would be 0, 50 or 100 %."""
+"""Below this number of intervals, the share of idle ones is no measurement: of two, it would be 0, 50 or 100 %."""
 
 
 class EngineStatistics:
