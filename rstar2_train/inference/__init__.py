@@ -26,7 +26,6 @@ Modules:
 - `sampled_turn`      a turn as its parts arrive, and the finished result
 - `engine_errors`     the errors of an engine
 - `engine_session`    the connections of the clients of one process
-- `turn_connections`  HTTP connections for sampled turns
 - `openai_client`     HTTP client of a vLLM server that another operator runs
 - `server`            command line of an engine, and its start
 - `auth_middleware`   bearer-token check in front of the engine's routes

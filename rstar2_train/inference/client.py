@@ -1,7 +1,7 @@
 """HTTP client of one vLLM engine: token ids in; sampled ids, their log-probabilities and the weight version out.
 
 The pool (`pool.py`) selects the engine. Sampling uses the project's own route in the engine (`generate_route.py`) with
-binary bodies (`turn_wire.py`) and its own connections (`turn_connections.py`), all other calls use vLLM's routes. A
+binary bodies (`turn_wire.py`) and lean connections (`utils/http_connections.py`), all other calls use vLLM's routes. A
 cancelled request closes its connection, and the engine aborts it.
 """
 
@@ -23,8 +23,8 @@ from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailab
 from rstar2_train.inference.engine_load import EngineLoad
 from rstar2_train.inference.engine_session import EngineSession
 from rstar2_train.inference.sampled_turn import Generation, SampledTurn
-from rstar2_train.inference.turn_connections import OK, Route
 from rstar2_train.inference.turn_wire import PartReader, encode_request
+from rstar2_train.utils.http_connections import OK, Route
 from rstar2_train.weights.transfer import Offer, update_info
 from rstar2_train.weights.version_store import VersionManifest
 
@@ -100,7 +100,7 @@ class EngineClient:
 
         body, seconds = encode_request(parameters, prompt_ids, turn.token_ids), 60 + max_tokens / 5
         try:
-            reply = await self._session.turns.post(self._generate_route, body, add, seconds=seconds)
+            reply = await self._session.turns.send(self._generate_route, body, add, seconds=seconds)
         except TimeoutError as error:
             raise EngineUnavailable(f"{self.url}{GENERATE} did not respond within {seconds:g} s") from error
         except OSError as error:

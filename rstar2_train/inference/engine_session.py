@@ -7,7 +7,7 @@ from typing import Self
 
 import aiohttp
 
-from rstar2_train.inference.turn_connections import TurnConnections
+from rstar2_train.utils.http_connections import HttpConnections
 
 
 class EngineSession:
@@ -24,7 +24,7 @@ class EngineSession:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         """For all calls but those that sample."""
-        self.turns = TurnConnections()
+        self.turns = HttpConnections()
         """For sampled turns."""
 
     async def __aenter__(self) -> Self:

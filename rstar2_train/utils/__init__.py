@@ -4,6 +4,7 @@
 - `auth`: bearer tokens and passwords: environment variables, reader, checks.
 - `dns`: addresses of the pods behind a headless Service.
 - `files`: atomic writes, errors of a full disk.
+- `http_connections`: HTTP connections of rollouts to engines and judge.
 - `listening`: sockets of servers, on IPv4, IPv6 and both.
 - `loop_lag`: the lag of an event loop.
 - `open_files`: the limit of open files of a process.
@@ -15,6 +16,7 @@
 - `text`: text that cannot be encoded.
 
     cli, launch, serving, judge.local -> supervisor -> files, terminal
+    inference, judge.client -> http_connections
     every process -> auth, dns, ports
     every server of a pod -> listening -> dns
 """

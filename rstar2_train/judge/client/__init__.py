@@ -1,9 +1,9 @@
 """The client of the judge's HTTP API.
 
     rollout, rewards, serving ──▶ client.JudgeClient ──▶ session.JudgeSession
-                                          └── connections ──┘ ──HTTP──▶ api
+                                          └──── api_routes ───┘ ──utils.http_connections──▶ api
 
 - `client`: JudgeClient, which joins concurrent calls into batches and resends lost requests.
 - `session`: JudgeSession, whose cells share one Python process and are sent once.
-- `connections`: the HTTP connections, timeouts and bodies of both.
+- `api_routes`: the routes of the API and the bodies of requests, for both.
 """

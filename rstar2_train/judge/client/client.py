@@ -13,17 +13,15 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import aiohttp
-
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.client.connections import json_body, open_http
+from rstar2_train.judge.client.api_routes import ApiRoutes, json_body
 from rstar2_train.judge.client.session import JudgeSession
 from rstar2_train.judge.types import MAX_BATCH, SILENT_SECONDS, CallResult, JudgeUnavailable, check_request
+from rstar2_train.utils.http_connections import OK, HttpConnections, ReplyBroken
 
 MAX_REQUESTS = 32
 """Requests in flight; further calls wait and travel together."""
@@ -31,12 +29,13 @@ MAX_CHARACTERS = 8 << 20
 """Characters of code and stdin above which a request takes no further call: the API limits its body."""
 MAX_CELLS = 1024
 """Cells of sessions in flight."""
+CONNECT_SECONDS = 10.0
 STATUS_SECONDS = 10.0
 FIRST_DELAY = 0.25
 MAX_DELAY = 8.0
 MAX_INTERNAL = 4
 """Results `internal` of one call after which the judge counts as unavailable."""
-FINAL_STATUSES = (400, 401, 403, 404, 413, 422)
+FINAL_STATUSES = (301, 302, 307, 308, 400, 401, 403, 404, 413, 422)
 """HTTP statuses for which a retry cannot succeed."""
 
 
@@ -47,10 +46,6 @@ class _RequestRejected(Exception):
         super().__init__(message)
         self.final = final
         self.retry_after = retry_after
-
-
-class _ConnectionLost(Exception):
-    """The connection was lost after the judge had accepted the calls, so the judge was alive until now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,17 +71,17 @@ class JudgeClient:
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._url = url.rstrip("/")
-        self._token = token
+        self._routes = ApiRoutes(self._url, token or "")
         self._patience = patience_seconds
         self._silent = silent_seconds
-        self._http: aiohttp.ClientSession | None = None
+        self._connections: HttpConnections | None = None
+        self._cells = asyncio.Semaphore(MAX_CELLS)
         self._waiting: list[_ClientCall] = []
         self._requests: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
     async def __aenter__(self) -> JudgeClient:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        self._http = open_http(headers, connections=MAX_REQUESTS + MAX_CELLS, silent_seconds=self._silent)
+        self._connections = HttpConnections(connect_seconds=CONNECT_SECONDS)
         return self
 
     async def __aexit__(
@@ -96,13 +91,13 @@ class JudgeClient:
         for request in list(self._requests):
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
-        await self._session.close()
+        self._http.close()
 
     @property
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
+    def _http(self) -> HttpConnections:
+        if self._connections is None:
             raise RuntimeError("JudgeClient must be used as an async context manager")
-        return self._http
+        return self._connections
 
     async def run(self, code: str, stdin: str = "", *, limits: JudgeLimits | None = None) -> CallResult:
         """Run one snippet. Raises JudgeUnavailable if there is no result; never returns status `internal`."""
@@ -121,15 +116,14 @@ class JudgeClient:
 
     def session(self) -> JudgeSession:
         """Return a new session: cells that share one Python process. Use it as an async context manager."""
-        return JudgeSession(self._session, self._url, patience_seconds=self._patience)
+        return JudgeSession(self._http, self._routes, cells=self._cells, patience_seconds=self._patience)
 
     async def status(self) -> dict[str, Any]:
         """Return the API's /v1/status. Raises JudgeUnavailable if it does not answer."""
-        timeout = aiohttp.ClientTimeout(total=STATUS_SECONDS)
         try:
-            async with self._session.get(f"{self._url}/v1/status", timeout=timeout) as response:
-                status: dict[str, Any] = json.loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError) as error:
+            reply, data = await self._http.fetch(self._routes.status, seconds=STATUS_SECONDS)
+            status: dict[str, Any] = json.loads(data or reply.text)
+        except (OSError, ValueError) as error:  # no JSON, or an invalid URL
             reason = f"{type(error).__name__} {error}".strip()
             raise JudgeUnavailable(f"{self._url} does not report its status: {reason}") from error
         return status
@@ -165,10 +159,10 @@ class JudgeClient:
                     self._fail(batch, reason)
                     return
                 wait = max(wait, error.retry_after or 0.0)
-            except (aiohttp.ClientError, OSError, json.JSONDecodeError) as error:  # TimeoutError is an OSError
+            except ReplyBroken as error:  # it had accepted the calls, so it was alive until now
+                reason, last_sign = f"{type(error).__name__} {error}".strip(), time.monotonic()
+            except (OSError, json.JSONDecodeError) as error:  # TimeoutError is an OSError
                 reason = f"{type(error).__name__} {error}".strip()
-            except _ConnectionLost as error:
-                reason, last_sign = str(error), time.monotonic()
             except Exception as error:
                 self._fail(batch, f"{type(error).__name__} {error}")
                 raise
@@ -186,27 +180,26 @@ class JudgeClient:
     async def _post(self, batch: list[_ClientCall]) -> None:
         """Post a batch and set the results as they arrive.
 
-        Raises _RequestRejected for an HTTP error, _ConnectionLost after the judge accepted the batch, and
-        aiohttp.ClientError before.
+        Raises _RequestRejected for an HTTP error, ReplyBroken after the judge accepted the batch, and another OSError
+        before.
         """
+        lines = LineReader()
+
+        def take(data: bytes) -> None:
+            for line in lines.feed(data):
+                if line:  # an empty line is a keep-alive
+                    fields = json.loads(line)
+                    self._take(batch[fields.pop("index")], CallResult.from_dict(fields))
+
         body = json_body({"calls": [call.body for call in batch]})
-        headers = {"Accept": "application/x-ndjson"}
-        async with self._session.post(f"{self._url}/v1/batch", data=body, headers=headers) as response:
-            if response.status != 200:
-                text = (await response.text(errors="replace"))[:500]
-                retry_after = response.headers.get("Retry-After", "")
-                raise _RequestRejected(
-                    f"HTTP {response.status}: {text}",
-                    final=response.status in FINAL_STATUSES,
-                    retry_after=float(retry_after) if retry_after.isdigit() else None,
-                )
-            try:
-                async for line in read_lines(response.content.iter_any()):
-                    if line:  # an empty line is a keep-alive
-                        fields = json.loads(line)
-                        self._take(batch[fields.pop("index")], CallResult.from_dict(fields))
-            except (aiohttp.ClientError, OSError) as error:
-                raise _ConnectionLost(f"{type(error).__name__} {error}".strip()) from error
+        reply = await self._http.send(self._routes.batch, body, take, seconds=self._silent, since_data=True)
+        if reply.status != OK:
+            raise _RequestRejected(
+                f"HTTP {reply.status}: {reply.text[:500]}",
+                final=reply.status in FINAL_STATUSES,
+                retry_after=reply.retry_after,
+            )
+        take(b"\n")  # the last line needs no end
 
     @staticmethod
     def _take(call: _ClientCall, result: CallResult) -> None:
@@ -231,15 +224,18 @@ def _count_of_next(waiting: list[_ClientCall]) -> int:
     return min(len(waiting), MAX_BATCH)
 
 
-async def read_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream without their ends. They have any length, unlike those of aiohttp's own iterator."""
-    rest: list[bytes] = []
-    async for chunk in chunks:
-        *lines, last = chunk.split(b"\n")
-        for line in lines:
-            yield b"".join([*rest, line])
-            rest.clear()
+class LineReader:
+    """Splits a stream into its lines, of any length."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`, without their ends."""
+        *lines, last = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest.clear()
         if last:
-            rest.append(last)
-    if rest:
-        yield b"".join(rest)
+            self._rest.append(last)
+        return lines

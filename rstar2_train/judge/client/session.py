@@ -13,27 +13,28 @@ import json
 import time
 from types import TracebackType
 
-import aiohttp
-
 from rstar2_train.api.judge_limits import JudgeLimits
-from rstar2_train.judge.client.connections import json_body, silence_timeout
+from rstar2_train.judge.client.api_routes import ApiRoutes, json_body
 from rstar2_train.judge.types import MAX_WAIT_SECONDS, CallResult, JudgeUnavailable
+from rstar2_train.utils.http_connections import OK, HttpConnections, NotConnected
 
 LOST = "the connection to the judge was lost while the cell was in flight\n"
 RETRY_SECONDS = 0.5
 OPEN_SECONDS = 30.0
 ANSWER_SECONDS = MAX_WAIT_SECONDS + 60
 """Time that a judge may take for a cell, beyond the cell's own limit: the judge gives up earlier."""
-NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""Errors before a request was sent."""
 
 
 class JudgeSession:
     """`async with client.session() as session:`, then `run` cells one at a time."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, *, patience_seconds: float) -> None:
+    def __init__(
+        self, http: HttpConnections, routes: ApiRoutes, *, cells: asyncio.Semaphore, patience_seconds: float
+    ) -> None:
+        """`cells`: limits the cells in flight."""
         self._http = http
-        self._url = url
+        self._routes = routes
+        self._cells = cells
         self._patience = patience_seconds
         self._id = ""
         self._lost = ""
@@ -44,63 +45,60 @@ class JudgeSession:
         give_up = time.monotonic() + self._patience
         while True:
             try:
-                timeout = aiohttp.ClientTimeout(total=OPEN_SECONDS)
-                async with self._http.post(f"{self._url}/v1/sessions", timeout=timeout) as response:
-                    response.raise_for_status()
-                    self._id = json.loads(await response.read())["session"]
+                reply, data = await self._http.fetch(self._routes.sessions, seconds=OPEN_SECONDS)
+                if reply.status == OK:
+                    self._id = json.loads(data)["session"]
                     return self
-            except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-                if time.monotonic() > give_up:
-                    raise self._unavailable(error) from error
+                failure = f"HTTP {reply.status}: {reply.text[:500]}"
+            except OSError as error:  # TimeoutError is an OSError
+                failure = f"{type(error).__name__} {error}".strip()
+            if time.monotonic() > give_up:
+                raise self._unavailable(failure)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         if not self._lost:
-            with contextlib.suppress(aiohttp.ClientError, OSError):  # the judge closes an idle session itself
-                timeout = aiohttp.ClientTimeout(total=OPEN_SECONDS)
-                await (await self._http.delete(f"{self._url}/v1/sessions/{self._id}", timeout=timeout)).read()
+            with contextlib.suppress(OSError):  # the judge closes an idle session itself
+                await self._http.fetch(self._routes.end(self._id), seconds=OPEN_SECONDS)
 
     async def run(self, code: str, *, limits: JudgeLimits | None = None) -> CallResult:
         """Run a cell. The result's `session_lives` is whether another cell may follow. Raises JudgeUnavailable."""
         if self._lost:
             return CallResult("session_lost", stderr=self._lost)
         limits = limits or JudgeLimits()
-        cell = {"code": code, "limits": limits.model_dump(mode="json", by_alias=True)}
-        url, timeout = (
-            f"{self._url}/v1/sessions/{self._id}/cells",
-            silence_timeout(ANSWER_SECONDS + limits.wall_seconds),
-        )
+        cell = json_body({"code": code, "limits": limits.model_dump(mode="json", by_alias=True)})
+        route, seconds = self._routes.cells(self._id), ANSWER_SECONDS + limits.wall_seconds
         give_up = time.monotonic() + self._patience
         while True:
             delay = RETRY_SECONDS
-            await _process_closed_connections()
             try:
-                async with self._http.post(url, data=json_body(cell), timeout=timeout) as response:
-                    status, text = response.status, await response.text(errors="replace")
-            except NOT_SENT as error:
+                async with self._cells:
+                    await _process_closed_connections()
+                    reply, data = await self._http.fetch(route, cell, seconds=seconds, since_data=True, repeat=False)
+            except NotConnected as error:
                 if time.monotonic() > give_up:
-                    raise self._unavailable(error) from error
-            except (aiohttp.ClientError, OSError) as error:
+                    raise self._unavailable(f"{type(error).__name__} {error}") from error
+            except OSError as error:
                 self._lost = f"{LOST}({type(error).__name__})\n"
                 return CallResult("session_lost", stderr=self._lost)
             else:
-                if status != 503:
+                if reply.status != 503:
                     break
                 # The judge is alive and has not accepted the cell.
                 give_up = time.monotonic() + self._patience
-                delay = float(response.headers.get("Retry-After", delay))
+                delay = RETRY_SECONDS if reply.retry_after is None else reply.retry_after
             await asyncio.sleep(delay)
-        if status != 200:
-            raise JudgeUnavailable(f"{self._url}: HTTP {status}: {text[:500]}")
-        result = CallResult.from_dict(json.loads(text))
+        if reply.status != OK:
+            raise self._unavailable(f"HTTP {reply.status}: {reply.text[:500]}")
+        result = CallResult.from_dict(json.loads(data))
         if not result.session_lives:
             self._lost = f"the session ended with an earlier cell: {result.status}\n"
         return result
 
-    def _unavailable(self, error: Exception) -> JudgeUnavailable:
-        return JudgeUnavailable(f"{self._url}: {type(error).__name__} {error}".strip())
+    def _unavailable(self, reason: str) -> JudgeUnavailable:
+        return JudgeUnavailable(f"{self._routes.url}: {reason}")
 
 
 async def _process_closed_connections() -> None:

@@ -54,7 +54,7 @@ async def test_client_silent_judge_is_unavailable() -> None:
         JudgeClient(url, patience_seconds=0.5, silent_seconds=0.2) as client,
         asyncio.timeout(120),
     ):
-        with pytest.raises(JudgeUnavailable, match="SocketTimeoutError"):
+        with pytest.raises(JudgeUnavailable, match="TimeoutError no data"):
             await client.run("print(1)")
 
 
@@ -85,22 +85,9 @@ async def test_session_cell_is_lost_after_silence(monkeypatch: pytest.MonkeyPatc
         session = client.session()
         await session.__aenter__()
         lost = await session.run("print(1)", limits=JudgeLimits(wall_seconds=0.1))
-        assert lost.status == "session_lost" and "SocketTimeoutError" in lost.stderr
+        assert lost.status == "session_lost" and "TimeoutError" in lost.stderr
         assert (await session.run("print(1)")).status == "session_lost"
     assert requests == 2
-
-
-async def test_client_connections_use_tcp_keepalive() -> None:
-    """A response to a cell has no keep-alive lines, so only TCP detects the failure of the judge's node."""
-
-    async def answer(number: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD.encode())
-
-    async with serving(answer) as url, JudgeClient(url) as client, client._session.get(url) as response:
-        assert response.connection is not None and response.connection.transport is not None
-        connection = response.connection.transport.get_extra_info("socket")
-        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
 async def test_client_long_call_is_kept_alive(judge: UnsupervisedJudge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.client import client as client_module
-from rstar2_train.judge.client.client import MAX_INTERNAL, JudgeClient, read_lines
+from rstar2_train.judge.client.client import MAX_INTERNAL, JudgeClient, LineReader
 from rstar2_train.judge.types import MAX_BATCH, CallResult, JudgeUnavailable
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,7 +86,7 @@ async def test_client_sends_token_limits_and_accept() -> None:
 
 
 async def test_client_large_code_and_output_pass() -> None:
-    """Lines longer than aiohttp's own limit, and a body above the size at which it warns."""
+    """Code and output of a megabyte."""
     code = "\u00e9" * 500_000
     async with judge(echo) as url, JudgeClient(url) as client:
         results = await asyncio.gather(*(client.run(code) for _ in range(3)))
@@ -207,12 +207,37 @@ async def test_client_status_error_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-async def test_read_lines_joins_chunks(size: int) -> None:
-    """The stream may be cut at any byte, and the last line needs no end."""
-    text = b"one\n\ntwo\n" + b"x" * 10 + b"\nlast"
+def test_line_reader_joins_chunks(size: int) -> None:
+    """The stream may be cut at any byte."""
+    text = b"one\n\ntwo\n" + b"x" * 10 + b"\nlast\n"
+    reader = LineReader()
+    chunks = [text[start : start + size] for start in range(0, len(text), size)]
+    assert [line for chunk in chunks for line in reader.feed(chunk)] == text.splitlines()
 
-    async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(text), size):
-            yield text[start : start + size]
 
-    assert [line async for line in read_lines(chunks())] == text.split(b"\n")
+async def test_client_last_line_needs_no_end() -> None:
+    """The end of the reply is the end of its last line."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=line(0, stdout="whole").rstrip())
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        assert (await client.run("1")).stdout == "whole"
+
+
+async def test_client_redirect_is_final() -> None:
+    """The client follows no redirect, and reports the status without another try."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPPermanentRedirect("/v2/batch")
+
+    async with judge(handler) as url, JudgeClient(url) as client:
+        with pytest.raises(JudgeUnavailable, match="HTTP 308"):
+            await client.run("1")
+
+
+async def test_client_status_of_an_invalid_url_is_unavailable() -> None:
+    """A URL of another scheme is reported, not raised as ValueError."""
+    async with JudgeClient("ftp://judge") as client:
+        with pytest.raises(JudgeUnavailable, match="not an HTTP URL"):
+            await client.status()

@@ -1,12 +1,13 @@
-"""The connections for sampled turns, against a server that writes given bytes: every way in which a reply can fail."""
+"""The connections of rollouts, against a server that writes given bytes: every way in which a reply can fail."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from rstar2_train.inference.turn_connections import Reply, Route, TurnConnections
+from rstar2_train.utils.http_connections import HttpConnections, NotConnected, Reply, ReplyBroken, Route
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WHOLE = HEAD + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -76,12 +77,14 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.connections = TurnConnections()
+        self.connections = HttpConnections()
         self.data = b""
 
-    async def post(self, *, seconds: float = 30) -> Reply:
+    async def post(self, *, seconds: float = 30, since_data: bool = False, repeat: bool = True) -> Reply:
         """Send one request."""
-        return await self.connections.post(self.server.route, BODY, self._add, seconds=seconds)
+        return await self.connections.send(
+            self.server.route, BODY, self._add, seconds=seconds, since_data=since_data, repeat=repeat
+        )
 
     @property
     def open_connections(self) -> int:
@@ -198,7 +201,7 @@ async def test_post_reply_that_breaks_off_fails() -> None:
             for _ in steps[1:]:
                 await client.post()
             client.data = b""
-            with pytest.raises(ConnectionError, match="before the end"):
+            with pytest.raises(ReplyBroken, match="before the end"):
                 await client.post()
             assert client.data == b"abc"
             assert client.server.connections == [1] * len(steps)
@@ -235,7 +238,7 @@ async def test_post_error_of_the_receiver_is_raised() -> None:
 
     async with connected(WHOLE, WHOLE) as client:
         with pytest.raises(KeyError, match="abc"):
-            await client.connections.post(client.server.route, BODY, refuse, seconds=30)
+            await client.connections.send(client.server.route, BODY, refuse, seconds=30)
         await client.server.closed.wait()
         await client.post()
         assert client.server.connections == [1, 2]
@@ -277,12 +280,71 @@ async def test_post_bytes_without_request_close_the_connection() -> None:
         assert client.server.connections == [1, 2]
 
 
+async def test_post_request_that_must_not_repeat_fails() -> None:
+    """With `repeat=False` a request is sent once, also on a kept connection that closes."""
+    async with connected(WHOLE, close, WHOLE) as client:
+        await client.post()
+        with pytest.raises(ConnectionError, match="before its reply"):
+            await client.post(repeat=False)
+        assert client.server.connections == [1, 1]
+
+
+async def test_post_time_without_data_is_counted_from_the_last_data() -> None:
+    """With `since_data` a reply may take longer than the limit, as long as data arrive."""
+
+    async def write(writer: asyncio.StreamWriter) -> None:
+        for at in range(len(WHOLE)):
+            writer.write(WHOLE[at : at + 1])
+            await asyncio.sleep(0.05)
+
+    async with connected(write) as client:
+        assert await client.post(seconds=2, since_data=True) == Reply(200)
+        assert client.data == b"abcde"
+
+
+async def test_post_silence_fails() -> None:
+    """Silence before the reply is a timeout; after the server accepted the request its reply is broken."""
+    async with connected(hang) as client:
+        with pytest.raises(TimeoutError, match=r"no data for 0\.2 s"):
+            await client.post(seconds=0.2, since_data=True)
+    async with connected(HEAD) as client:
+        with pytest.raises(ReplyBroken, match=r"no data for 0\.2 s"):
+            await client.post(seconds=0.2, since_data=True)
+
+
+async def test_post_retry_after_belongs_to_its_reply() -> None:
+    """The header of one reply is not that of the next."""
+    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nfull"
+    async with connected(busy, WHOLE) as client:
+        assert await client.post() == Reply(503, "full", 7.0)
+        assert await client.post() == Reply(200)
+
+
+async def test_connections_use_tcp_keepalive() -> None:
+    """A reply may be silent for as long as a turn or a cell takes: only TCP detects the failure of the node."""
+    async with connected(WHOLE) as client:
+        await client.post()
+        ((kept,),) = client.connections._idle.values()
+        assert kept._transport is not None
+        connection = kept._transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
+
+async def test_fetch_returns_the_data() -> None:
+    """The data of a reply of status 200; those of an error are its text."""
+    error = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"
+    async with connected(WHOLE, error) as client:
+        assert await client.connections.fetch(client.server.route, BODY, seconds=30) == (Reply(200), b"abcde")
+        assert await client.connections.fetch(client.server.route, BODY, seconds=30) == (Reply(404, "none"), b"")
+
+
 async def test_post_without_server_fails() -> None:
     """A refused connection is an OSError, which the client reports as an unavailable engine."""
     async with connected() as client:
         route = client.server.route
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await TurnConnections().post(route, BODY, lambda _: None, seconds=5)
+    with pytest.raises(NotConnected, match=r"refused|Connect call failed"):
+        await HttpConnections().send(route, BODY, lambda _: None, seconds=5)
 
 
 def test_route_has_the_address_of_its_url() -> None:
@@ -290,6 +352,8 @@ def test_route_has_the_address_of_its_url() -> None:
     assert (Route.of("http://[::1]:8000/a", token="").host, Route.of("http://h/a", token="").port) == ("::1", 80)
     route = Route.of("https://h/a", token="")
     assert (route.port, route.is_tls) == (443, True)
+    assert b"Authorization" not in route.head
+    assert Route.of("http://h/a", token="", method="DELETE").head.startswith(b"DELETE /a HTTP/1.1\r\nHost: h\r\n")
     for url in ("script", "ftp://h/a", "http:///a"):
         with pytest.raises(ValueError, match="is not an HTTP URL"):
             Route.of(url, token="")
