@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+import numpy as np
+
 from rstar2_train.inference.engine_errors import EngineRejected, EngineUnavailable
 from rstar2_train.inference.turn_wire import TurnPart
+
+FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Generation:
     logprobs: array[float]
     """Log-probability of each token under the sampling distribution (after temperature and top-p),
     in float32."""
-    finish_reason: Literal["stop", "length"]
+    finish_reason: FinishReason
     weight_version: str
     """Weight version that sampled the first token, and all tokens if `later_versions` is empty."""
     later_versions: list[tuple[str, int]] = field(default_factory=list)
@@ -41,7 +45,7 @@ class SampledTurn:
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     versions: list[tuple[str, int]] = field(default_factory=list)
     """Each weight version, with the position of its first token."""
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: FinishReason | None = None
     """None before the end of the turn."""
     _start: int = 0
     """Tokens at the start of the present request."""
@@ -60,7 +64,7 @@ class SampledTurn:
             )
         if part.token_ids and not part.versions:
             raise EngineUnavailable(f"{url} reports no weight version for a request")
-        if math.isnan(sum(part.logprobs)):
+        if math.isnan(np.asarray(part.logprobs, np.float32).sum()):
             raise EngineRejected(
                 f"{url} returned NaN log-probabilities: the weights of version {part.versions[-1][0]!r} are broken"
             )
@@ -78,7 +82,7 @@ class SampledTurn:
                 known.append((version, self._start + at))
         self.versions = known
         if part.finish_reason in ("stop", "length"):
-            self.finish_reason = cast(Literal["stop", "length"], part.finish_reason)
+            self.finish_reason = cast(FinishReason, part.finish_reason)
         elif part.finish_reason is not None:
             raise EngineUnavailable(f"{url} finished a request with reason {part.finish_reason!r}")
 

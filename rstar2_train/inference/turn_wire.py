@@ -94,13 +94,14 @@ class PartReader:
             end = logprobs + LOGPROB_BYTES * count
             if len(data) < end:
                 break
-            parts.append(_part(data[head:tokens], data[tokens:logprobs], data[logprobs:end]))
+            view = memoryview(data)
+            parts.append(_part(data[head:tokens], view[tokens:logprobs], view[logprobs:end]))
             start = end
         self._data = data[start:]
         return parts
 
 
-def _part(head: bytes, tokens: bytes, logprobs: bytes) -> TurnPart:
+def _part(head: bytes, tokens: memoryview, logprobs: memoryview) -> TurnPart:
     return TurnPart(_numbers("i", tokens), _numbers("f", logprobs), *_read_head(head))
 
 
@@ -119,14 +120,16 @@ def _json(value: dict[str, Any]) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
-def _bytes(kind: str, values: Sequence[int] | Sequence[float]) -> bytes:
-    numbers = array(kind, values)  # a copy of the bytes, if it is such an array
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+def _bytes(kind: str, values: Sequence[int] | Sequence[float]) -> bytes | array[Any]:
+    """Return numbers as `bytes.join` takes them: a long array is not copied twice."""
+    if sys.byteorder == "little":
+        return values if isinstance(values, array) and values.typecode == kind else array(kind, values)
+    numbers = array(kind, values)
+    numbers.byteswap()
+    return numbers
 
 
-def _numbers(kind: str, data: bytes) -> array[Any]:
+def _numbers(kind: str, data: bytes | memoryview) -> array[Any]:
     numbers: array[Any] = array(kind)
     numbers.frombytes(data)
     if sys.byteorder == "big":
