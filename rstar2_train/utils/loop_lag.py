@@ -48,8 +48,8 @@ class LagSamples:
 class LoopLag(LagSamples):
     """Samples the lag of the running loop. Use as `async with`."""
 
-    def __init__(self, *, interval: float = 0.05) -> None:
-        """`interval`: seconds between two samples."""
+    def __init__(self, *, interval: float = 0.2) -> None:
+        """`interval`: seconds between two samples. Each one wakes an idle process."""
         super().__init__()
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
