@@ -16,6 +16,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from rstar2_train.api.judge_limits import JudgeLimits
@@ -151,8 +152,11 @@ class Agent:
                 stop = "max_turns"
             else:
                 started = time.monotonic()
-                runs = [self._run_call(call, trajectory.turns - 1, executor, remote) for call in calls]
-                results = [await runs[0]] if len(runs) == 1 else await asyncio.gather(*runs)  # one needs no task
+                run = partial(self._run_call, turn=trajectory.turns - 1, executor=executor, remote=remote)
+                if sum(not call.fault for call in calls) > 1:
+                    results = await asyncio.gather(*map(run, calls))
+                else:  # the others do not run, and need no tasks
+                    results = [await run(call) for call in calls]
                 trajectory.calls += results
                 if on_calls is not None:
                     await on_calls(results)
