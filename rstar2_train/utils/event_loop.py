@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+GC_THRESHOLDS = (20_000, 20, 20)
+"""New objects before a collection of the youngest generation, and collections before one of the next generation."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -22,9 +24,11 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def run_fast(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end, as `asyncio.run` does, in uvloop if it is installed.
 
-    Objects that exist already, such as modules, leave the garbage collector: to scan them holds the loop for 50 ms.
+    Objects that exist already, such as modules, leave the garbage collector: to scan them holds the loop for 50 ms. Its
+    usual thresholds are for short scripts; a loop creates thousands of objects in a moment, and most end by themselves.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
