@@ -274,11 +274,15 @@ class HttpConnections:
 
         `seconds`: limit of the time of the request, or with `since_data` of the time without data. `repeat`: send the
         request again if a kept connection closes before the first byte of the reply, as when the server closed it while
-        the request was in flight. Raises NotConnected before the request is sent, TimeoutError, ReplyBroken, another
-        OSError when the connection fails, and any error of `pass_on`. An error or a cancellation closes the connection.
+        the request was in flight; without it, the ends of idle connections are read first. Raises NotConnected before
+        the request is sent, TimeoutError, ReplyBroken, another OSError when the connection fails, and any error of
+        `pass_on`. An error or a cancellation closes the connection.
         """
         request = b"%b%d\r\n\r\n%b" % (route.head, len(body), body)
         idle = self._idle[route.host, route.port, route.is_tls]
+        if not repeat:  # the first turn of the loop reads the ends, the second one closes the transports
+            for _ in range(2):
+                await asyncio.sleep(0)
         while True:
             kept = _newest(idle)
             connection = kept or await _open(route, seconds=min(seconds, self._connect_seconds))

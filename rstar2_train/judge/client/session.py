@@ -75,7 +75,6 @@ class JudgeSession:
             delay = RETRY_SECONDS
             try:
                 async with self._cells:
-                    await _process_closed_connections()
                     reply, data = await self._http.fetch(route, cell, seconds=seconds, since_data=True, repeat=False)
             except NotConnected as error:
                 if time.monotonic() > give_up:
@@ -99,13 +98,3 @@ class JudgeSession:
 
     def _unavailable(self, reason: str) -> JudgeUnavailable:
         return JudgeUnavailable(f"{self._routes.url}: {reason}")
-
-
-async def _process_closed_connections() -> None:
-    """Let the event loop read the end of idle connections that the judge closed.
-
-    A cell sent on such a connection would fail and count as lost, though no judge received it. The first turn of the
-    loop reads the end, and the second one runs the callbacks that close the transport.
-    """
-    for _ in range(2):
-        await asyncio.sleep(0)
