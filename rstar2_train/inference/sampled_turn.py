@@ -64,7 +64,7 @@ class SampledTurn:
             )
         if part.token_ids and not part.versions:
             raise EngineUnavailable(f"{url} reports no weight version for a request")
-        if math.isnan(np.add.reduce(np.asarray(part.logprobs, np.float32))):
+        if math.isnan(np.asarray(part.logprobs, np.float32).sum()):
             raise EngineRejected(
                 f"{url} returned NaN log-probabilities: the weights of version {part.versions[-1][0]!r} are broken"
             )
