@@ -22,6 +22,9 @@ from tests.kube_node.cluster import Cluster, Object, attach
 from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.example_manifests import MANIFESTS
 
+FINAL = ("Succeeded", "Failed")
+"""Phases of a job that has ended."""
+
 
 def example_job(cluster: Cluster, namespace: str, example: str, **spec: Any) -> Object:
     """Return the manifest of an example for a namespace, with `spec` merged in; creates the claims that it mounts."""

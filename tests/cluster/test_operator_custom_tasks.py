@@ -25,7 +25,6 @@ from tests.support import openenv_package
 from tests.support.waiting import until
 
 SECONDS = 1500
-FINAL = ("Succeeded", "Failed")
 pytestmark = pytest.mark.timeout(SECONDS + 600)
 TOOL = '''
 def note(text: str) -> str:
@@ -43,7 +42,7 @@ def score(row, answer, transcript):
 def finish(cluster: Cluster, namespace: str, name: str) -> JobState:
     """Wait until a job has succeeded; return its state directory."""
     deadline = time.monotonic() + SECONDS
-    while (phase := jobs.phase(cluster, namespace, name)) not in FINAL:
+    while (phase := jobs.phase(cluster, namespace, name)) not in jobs.FINAL:
         assert time.monotonic() < deadline, cluster.describe(namespace)
         time.sleep(2)
     assert phase == "Succeeded", cluster.kubectl("describe", "arl", name, "-n", namespace)
@@ -96,7 +95,7 @@ def test_agent_pods_play_isolated_rollouts(operated: Cluster, namespace: str) ->
     playing = ("pgrep", "--count", "--full", "^python .*/agent_program.py spy agent-rollout")
     deadline = time.monotonic() + SECONDS
     while int(operated.run_on_node(*playing, check=False).stdout or 0) <= agent["episodes"]:  # then both pods have some
-        assert jobs.phase(operated, namespace, "agent") not in FINAL, operated.describe(namespace)
+        assert jobs.phase(operated, namespace, "agent") not in jobs.FINAL, operated.describe(namespace)
         assert time.monotonic() < deadline, operated.describe(namespace)
         time.sleep(1)
     assert operated.get("pods", "-n", namespace, "-l", "rstar2.dev/role in (judge, executor, redis)")["items"] == []

@@ -32,7 +32,6 @@ STEPS = {"rl-1": 12, "rl-2": 4, "rl-3": 5}
 """Stage -> number of steps, enough for all disturbances of the stage."""
 ENGINES = 2
 """Engines at the start, so that one can be evicted and removed while the other serves."""
-FINAL = ("Succeeded", "Failed")
 COLUMNS = (
     "{.metadata.uid} {.metadata.labels.rstar2\\.dev/role} {.metadata.name}"
     " {.metadata.labels.batch\\.kubernetes\\.io/job-name}"
@@ -77,7 +76,7 @@ class JobRun:
     def until(self, goal: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Return the status when `reached` is true for it; fail if the job finishes or the time is over before."""
         while not reached(status := self.status()):
-            assert status.get("phase") not in FINAL, f"finished before {goal}:\n{self.describe()}"
+            assert status.get("phase") not in jobs.FINAL, f"finished before {goal}:\n{self.describe()}"
             assert time.monotonic() < self._deadline, f"not reached: {goal}:\n{self.describe()}"
             time.sleep(0.5)
         return status
@@ -213,7 +212,7 @@ def test_smoke_job_survives_kills_of_every_part(operated: Cluster, namespace: st
         run.kill_operator()
         run.until("the report", lambda status: status.get("phase") == "Finalizing")
         run.kill_operator()
-        run.until("the end", lambda status: status.get("phase") in FINAL)
+        run.until("the end", lambda status: status.get("phase") in jobs.FINAL)
         status = run.status()
         print(operated.kubectl("get", "arl", "-n", namespace, "-o", "wide"))
         print(operated.kubectl("describe", "arl", "smoke", "-n", namespace))
