@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from rstar2_train.inference.client import EngineClient
@@ -13,6 +13,9 @@ from rstar2_train.inference.sampled_turn import Generation
 REQUESTS = 6
 """Requests at the same time. They differ in length, so that they never end together."""
 SECONDS = 300
+UPDATES = 5
+ROUNDS = 6
+"""Times that all requests finish, within which each request has ended that was in flight during an update."""
 
 
 @asynccontextmanager
@@ -35,9 +38,17 @@ async def steady_requests(client: EngineClient, prompt: Sequence[int]) -> AsyncI
             sender.cancel()
 
 
-async def spanning(finished: list[Generation]) -> list[Generation]:
-    """Wait for requests that span an update of the weights; return those that have finished."""
-    async with asyncio.timeout(SECONDS):
-        while not (spans := [each for each in finished if each.later_versions]):
-            await asyncio.sleep(0.01)
-    return spans
+async def spanning(finished: list[Generation], update: Callable[[], Awaitable[None]]) -> list[Generation]:
+    """Update the weights until requests span an update; return those that have finished.
+
+    On a busy machine all requests can end between the hold and the abort of an update: then none spans it.
+    """
+    for _ in range(UPDATES):
+        await update()
+        enough = len(finished) + ROUNDS * REQUESTS
+        async with asyncio.timeout(SECONDS):
+            while len(finished) < enough:
+                if spans := [each for each in finished if each.later_versions]:
+                    return spans
+                await asyncio.sleep(0.01)
+    raise AssertionError(f"no request spans one of {UPDATES} updates")

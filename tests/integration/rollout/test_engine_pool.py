@@ -251,17 +251,22 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_update_weights_keeps_requests_in_flight(pool: EnginePool, client: EngineClient, models: Models) -> None:
     """A request spans an update: each token has the log-probability of the model that its version names."""
+    loaded = {"flight/0": models.boot}
+
+    async def update() -> None:
+        version = f"flight/{len(loaded)}"
+        loaded[version] = (models.boot, models.other)[len(loaded) % 2]
+        assert await pool.update_weights(loaded[version], version, keep_requests=True) == [client.url]
+
     await pool.update_weights(models.boot, "flight/0")
     async with steady_requests(client, PROMPT) as finished:
-        assert await pool.update_weights(models.other, "flight/1", keep_requests=True) == [client.url]
-        generations = await spanning(finished)
+        generations = await spanning(finished, update)
     for generation in generations:
-        assert generation.weight_version == "flight/0"
         [(later, start)] = generation.later_versions
-        assert later == "flight/1"
+        assert [generation.weight_version, later] == list(loaded)[-2:]
         assert 0 < start < len(generation.token_ids)
-        for model, tokens in ((models.boot, slice(0, start)), (models.other, slice(start, None))):
-            reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        for version, tokens in ((generation.weight_version, slice(0, start)), (later, slice(start, None))):
+            reference = AutoModelForCausalLM.from_pretrained(loaded[version], dtype=torch.float32)
             with torch.no_grad():
                 logits = reference(torch.tensor([PROMPT + generation.token_ids.tolist()])).logits[
                     0, len(PROMPT) - 1 : -1
