@@ -301,7 +301,7 @@ class ChatFormat:
         if len(escaped.encode()) <= limit:
             return text
         head, tail = limit - limit // 2, limit // 2
-        window = 8 * limit
+        window = 3 * limit  # six characters per token of head or tail: most texts have fewer
         while 2 * window < len(escaped):
             first = self._encoding(escaped[:window]).offsets
             last = self._encoding(escaped[-window:]).offsets
