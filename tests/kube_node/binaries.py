@@ -199,9 +199,14 @@ def ensure_all() -> None:
             raise ClusterUnavailable(str(problem)) from None
 
 
+def named(name: str) -> Binary:
+    """Return a binary of a cluster."""
+    return next(binary for binary in BINARIES if binary.name == name)
+
+
 def path_of(name: str) -> str:
     """Return the path of a binary of a cluster."""
-    return str(next(binary for binary in BINARIES if binary.name == name).path)
+    return str(named(name).path)
 
 
 def search_path() -> str:

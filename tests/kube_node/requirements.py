@@ -31,8 +31,9 @@ def debian_need(package: str, name: str) -> SystemNeed:
     return SystemNeed(package, lambda: find_command(name) is not None)
 
 
+ETCD = debian_need("etcd-server", "etcd")
 NEEDS = (
-    debian_need("etcd-server", "etcd"),
+    ETCD,
     debian_need("containerd", "containerd"),
     debian_need("runc", "runc"),
     SystemNeed("containernetworking-plugins", lambda: (CNI_PLUGINS / "ptp").exists()),
@@ -75,6 +76,17 @@ def missing_kernel_features() -> list[str]:
     return [done.stdout.strip()] if "<-" in done.stdout else []
 
 
+def install(*needs: SystemNeed) -> None:
+    """Install the missing packages, as root. Raises ClusterUnavailable with the command for the user."""
+    missing = [need.package for need in needs if not need.present()]
+    if missing:
+        try:
+            with step(f"system packages: {' '.join(missing)}"):
+                apt_install(missing)
+        except SetupFailed as problem:
+            raise ClusterUnavailable(str(problem)) from None
+
+
 def check() -> None:
     """Return if a cluster can boot here, after installing missing packages.
 
@@ -86,13 +98,10 @@ def check() -> None:
         raise ClusterUnavailable(
             f"A cluster needs root to boot: it creates namespaces, mounts and a network. Use sudo.\n{hint}"
         )
-    missing = [item.package for item in NEEDS if not item.present()]
-    if missing:
-        try:
-            with step(f"system packages: {' '.join(missing)}"):
-                apt_install(missing)
-        except SetupFailed as problem:
-            raise ClusterUnavailable(f"{problem}\n{hint}") from None
+    try:
+        install(*NEEDS)
+    except ClusterUnavailable as problem:
+        raise ClusterUnavailable(f"{problem}\n{hint}") from None
     refused = missing_kernel_features()
     if refused:
         raise ClusterUnavailable(

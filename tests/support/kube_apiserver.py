@@ -1,6 +1,7 @@
 """A real API server on loopback: etcd and kube-apiserver without controllers, scheduler and nodes.
 
-For tests and benchmarks that play the rest of the cluster themselves. It starts in seconds and needs no root.
+For tests and benchmarks that play the rest of the cluster themselves. The first start builds it, which takes minutes
+and needs root if etcd is missing; later ones take seconds and need no root.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rstar2_operator.client import KubeClient, connection
 from rstar2_train.api.crd import build_crd
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.utils.supervisor import die_with_parent
-from tests.kube_node import binaries
+from tests.kube_node import binaries, requirements
 
 TOKEN = "loopback"
 START_SECONDS = 300.0
@@ -64,6 +65,8 @@ class KubeApiserver:
             yield KubeClient(api)
 
     def _start(self) -> None:
+        requirements.install(requirements.ETCD)
+        program = binaries.ensure_binary(binaries.named("kube-apiserver"))
         peer, client, port = free_ports(3)
         etcd, self.address = f"http://127.0.0.1:{client}", f"https://127.0.0.1:{port}"
         key = rsa.generate_private_key(65537, 2048).private_bytes(
@@ -85,7 +88,7 @@ class KubeApiserver:
         )
         self._run(
             "kube-apiserver",
-            binaries.path_of("kube-apiserver"),
+            program,
             "--bind-address=127.0.0.1",
             "--advertise-address=192.0.2.1",  # loopback is rejected; no object of this server uses it
             "--endpoint-reconciler-type=none",
