@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from rstar2_train.tracking.tracker import Tracker
 from rstar2_train.utils import ports
 from rstar2_train.utils.auth import ENGINE_TOKEN, read_secret
 from rstar2_train.utils.dns import resolve_addresses, split_address
+from rstar2_train.utils.files import DISK_FULL
 from rstar2_train.utils.supervisor import describe_exit, die_with_parent
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ SHIPPER_RESTART_SECONDS = 10.0
 JOIN_ATTEMPTS = 6
 """Starts of a head or node that exits: on a busy machine Ray gives up within seconds. After the orchestrator has
 started, it detects lost ranks itself."""
+FULL_BYTES = 1 << 20
+"""Free bytes below which an orchestrator that left no outcome could not write one."""
 HEAD_CHECK_SECONDS = 15.0
 """How long a pod whose Ray node exited checks whether the head has stopped, which is no failure of the node."""
 
@@ -103,21 +107,27 @@ class _TrainerPod:
     # -- index 0 ----------------------------------------------------------------------------------------------------
 
     async def run_head(self) -> int:
-        """Run index 0: the orchestrator and its background tasks."""
-        error = acquire_attempt(self._folder.attempt_file, self._attempt)
-        if error:
-            return self._fail(ExitCode.RETRYABLE, error)
-        write_model(self._state.job_file, self._job)
-        async with AsyncExitStack() as stack:
-            return await self._run_orchestrator(stack)
-
-    async def _run_orchestrator(self, stack: AsyncExitStack) -> int:
+        """Run index 0: the orchestrator and its background tasks. A full disk is an outcome that needs no file."""
         options = self._options
-        config_map = None
-        if options.progress:
-            progress_map = ProgressConfigMap.of_pod(options.progress, account=options.account)
-            config_map = await stack.enter_async_context(progress_map)
-        mirror = ProgressMirror(config_map, self._state, stage=options.stage, attempt=self._attempt)
+        async with AsyncExitStack() as stack:
+            config_map = None
+            if options.progress:
+                progress_map = ProgressConfigMap.of_pod(options.progress, account=options.account)
+                config_map = await stack.enter_async_context(progress_map)
+            mirror = ProgressMirror(config_map, self._state, stage=options.stage, attempt=self._attempt)
+            try:
+                error = acquire_attempt(self._folder.attempt_file, self._attempt)
+                if error:
+                    return self._fail(ExitCode.RETRYABLE, error)
+                write_model(self._state.job_file, self._job)
+                return await self._run_orchestrator(mirror, stack)
+            except OSError as failure:
+                if failure.errno not in DISK_FULL:
+                    raise
+                return await self._announce(mirror, self._storage_full())
+
+    async def _run_orchestrator(self, mirror: ProgressMirror, stack: AsyncExitStack) -> int:
+        options = self._options
         done = self._folder.outcome()
         if done is not None and self._folder.done:
             log.info("stage %s is already done in this storage: %s", options.stage, done.message)
@@ -140,6 +150,8 @@ class _TrainerPod:
             outcome = self._outcome("suspended", "Suspended", "stopped before the orchestrator had started")
             return await self._conclude(mirror, outcome)
         if outcome is None or outcome.attempt != options.attempt:
+            if shutil.disk_usage(self._state.root).free < FULL_BYTES:
+                return await self._announce(mirror, self._storage_full())
             message = f"the orchestrator {describe_exit(code)} and wrote no outcome"
             return self._fail(code if code >= 0 else 128 - code, message)
         await self._conclude(mirror, outcome)
@@ -241,11 +253,17 @@ class _TrainerPod:
         )
         return outcome.model_copy(update={"message": message, "retryable": kind == "failed"})
 
+    def _storage_full(self) -> Outcome:
+        message = f"No space left on the disk of {self._state.root}. Free some space, then apply the job again."
+        return self._outcome("failed", "StorageFull", message).model_copy(update={"retryable": False})
+
     async def _conclude(self, mirror: ProgressMirror, outcome: Outcome) -> int:
-        """Write the outcome to the storage, to the termination message, then to the ConfigMap."""
+        """Write the outcome to the storage, then announce it."""
         error = write_outcome(self._folder, self._attempt, outcome)
-        if error:
-            return self._fail(ExitCode.RETRYABLE, error)
+        return self._fail(ExitCode.RETRYABLE, error) if error else await self._announce(mirror, outcome)
+
+    async def _announce(self, mirror: ProgressMirror, outcome: Outcome) -> int:
+        """Write the outcome to the termination message, then to the ConfigMap. Returns its exit code."""
         write_termination_message(to_json(outcome), self._options.termination_log)
         await mirror.conclude(outcome)
         return outcome.exit_code
