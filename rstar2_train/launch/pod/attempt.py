@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -45,8 +44,6 @@ SHIPPER_RESTART_SECONDS = 10.0
 JOIN_ATTEMPTS = 6
 """Starts of a head or node that exits: on a busy machine Ray gives up within seconds. After the orchestrator has
 started, it detects lost ranks itself."""
-FULL_BYTES = 1 << 20
-"""Free bytes below which an orchestrator that left no outcome could not write one."""
 HEAD_CHECK_SECONDS = 15.0
 """How long a pod whose Ray node exited checks whether the head has stopped, which is no failure of the node."""
 
@@ -107,7 +104,7 @@ class _TrainerPod:
     # -- index 0 ----------------------------------------------------------------------------------------------------
 
     async def run_head(self) -> int:
-        """Run index 0: the orchestrator and its background tasks. A full disk is an outcome that needs no file."""
+        """Run index 0: the orchestrator and its background tasks. A full disk is reported without a file on it."""
         options = self._options
         async with AsyncExitStack() as stack:
             config_map = None
@@ -124,6 +121,7 @@ class _TrainerPod:
             except OSError as failure:
                 if failure.errno not in DISK_FULL:
                     raise
+                log.error("%s", failure)
                 return await self._announce(mirror, self._storage_full())
 
     async def _run_orchestrator(self, mirror: ProgressMirror, stack: AsyncExitStack) -> int:
@@ -150,8 +148,8 @@ class _TrainerPod:
             outcome = self._outcome("suspended", "Suspended", "stopped before the orchestrator had started")
             return await self._conclude(mirror, outcome)
         if outcome is None or outcome.attempt != options.attempt:
-            if shutil.disk_usage(self._state.root).free < FULL_BYTES:
-                return await self._announce(mirror, self._storage_full())
+            if self._folder.attempt() == self._attempt:
+                write_model(self._state.job_file, self._job)  # a full disk is why there is no outcome: it raises
             message = f"the orchestrator {describe_exit(code)} and wrote no outcome"
             return self._fail(code if code >= 0 else 128 - code, message)
         await self._conclude(mirror, outcome)
@@ -366,7 +364,8 @@ def write_outcome(folder: StageState, attempt: AttemptRecord, outcome: Outcome) 
     if current != attempt:
         number = "none" if current is None else current.attempt
         return f"StaleAttempt: attempt {attempt.attempt} is stale: the stage belongs to attempt {number}"
-    write_model(folder.outcome_file, outcome)
+    if folder.outcome() != outcome:  # the orchestrator has usually written it, and the disk may be full by now
+        write_model(folder.outcome_file, outcome)
     return ""
 
 

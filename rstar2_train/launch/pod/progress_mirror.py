@@ -138,4 +138,7 @@ def to_json(model: ApiModel) -> str:
 def write_termination_message(text: str, file: Path = TERMINATION_LOG) -> None:
     """Write a container's termination message, if a kubelet has created the file. At most 4 KB are kept."""
     if file.exists():
-        file.write_text(text[:4096], encoding="utf-8")
+        try:
+            file.write_text(text[:4096], encoding="utf-8")
+        except OSError as error:  # the disk of the node may be full
+            log.warning("cannot write the termination message: %s", error)

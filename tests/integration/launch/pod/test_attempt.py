@@ -25,7 +25,6 @@ from rstar2_train.api.sources import resolved_sources
 from rstar2_train.api.state_dir import JobState
 from rstar2_train.utils.ports import free_ports
 from tests.support.fake_configmap_server import FakeConfigMapServer
-from tests.support.full_disk import small_disk
 
 pytestmark = pytest.mark.timeout(3000)
 UID = "11111111-2222-3333-4444-555555555555"
@@ -69,15 +68,8 @@ class Pods:
 
     def start(self, *arguments: str, index: int = 0) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "rstar2_train.launch.pod", *arguments, "--job", str(self._folder / "job.json")]
-        command += [] if "--state" in arguments else ["--state", str(self.state.root)]
-        command += [
-            "--progress",
-            "pods-progress",
-            "--account",
-            str(self.api.account),
-            "--termination-log",
-            str(self.termination_log),
-        ]
+        command += ["--state", str(self.state.root), "--progress", "pods-progress"]
+        command += ["--account", str(self.api.account), "--termination-log", str(self.termination_log)]
         env = os.environ | self.api.env
         env |= {"JOB_COMPLETION_INDEX": str(index), "POD_IP": ADDRESSES[index], "HOSTNAME": f"pods-sft-1-{index}"}
         env |= {"RSTAR2_ENGINE_TOKEN": "a-token-of-these-pods", "GLOO_SOCKET_IFNAME": "lo"}
@@ -233,20 +225,6 @@ def test_launch_recreated_job_uses_its_storage(pods: Pods) -> None:
     assert pods.wait(worker) == ExitCode.DONE
     assert (pods.outcome().outcome, pods.outcome().attempt) == ("completed", 1)
     assert pods.state.stage("sft").attempt() == AttemptRecord(attempt=1, uid="another")
-
-
-def test_launch_full_disk_is_reported_without_a_file(pods: Pods, tmp_path: Path) -> None:
-    """The outcome is in the ConfigMap and in the termination message. It fails the job: the disk stays full."""
-    pods.api.data.clear()
-    with small_disk(tmp_path / "full", mebibytes=1) as full:
-        (full / "pods").mkdir()
-        with contextlib.suppress(OSError), (full / "filler").open("wb") as filler:
-            filler.write(bytes(2 << 20))
-        launch = ["launch", "--stage", "sft", "--attempt", "1", "--nodes", "1", "--subdomain", "pods-trainer"]
-        assert pods.run(*launch, "--state", str(full / "pods")) == ExitCode.CONFIGURATION, pods.log.read_text()[-5000:]
-    outcome = pods.outcome()
-    assert (outcome.outcome, outcome.reason, outcome.retryable) == ("failed", "StorageFull", False)
-    assert json.loads(pods.termination_log.read_text())["reason"] == "StorageFull"
 
 
 def test_report_closes_the_mlflow_runs(pods: Pods) -> None:
