@@ -1,4 +1,4 @@
-"""Requests that are in flight at any time, so that an update of the weights meets some of them on any machine."""
+"""Requests that are in flight while the weights are updated, so that some of them span an update."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from rstar2_train.inference.client import EngineClient
 from rstar2_train.inference.sampled_turn import Generation
 
 REQUESTS = 6
-"""Requests at the same time. They differ in length, so that they never end together."""
+"""Requests at the same time. They differ in length, so that they rarely end together."""
 SECONDS = 300
-UPDATES = 5
+UPDATES = 3
+"""Updates of which one must meet a request."""
 ROUNDS = 6
 """Times that all requests finish, within which each request has ended that was in flight during an update."""
 
