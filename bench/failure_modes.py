@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.provenance import describe_commit
+from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.cluster_player import ClusterPlayer
 from tests.support.failure_modes import MODES, NAMESPACE, FailureMode, Scene
 from tests.support.kube_apiserver import KubeApiserver
@@ -165,5 +166,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except RuntimeError as problem:
+    except (ClusterUnavailable, RuntimeError) as problem:
         sys.exit(str(problem))

@@ -45,6 +45,7 @@ from rstar2_operator.informer import CHILDREN
 from rstar2_operator.shared_secrets import SPREAD_SECONDS
 from rstar2_operator.status_writer import COUNTS_SECONDS
 from rstar2_train.utils.ports import free_ports
+from tests.kube_node.requirements import ClusterUnavailable
 from tests.support.cluster_player import ClusterPlayer
 from tests.support.kube_apiserver import KubeApiserver
 from tests.support.simulated_cluster import manifest
@@ -149,7 +150,7 @@ async def _page(process: Process) -> Figures:
 async def _reconciled(process: Process, jobs: int) -> float:
     """Wait until each job was reconciled. Return the seconds since the start of the process.
 
-    The pauses grow with them: a page of the metrics of thousands of jobs takes the operator a tenth of a second.
+    The pauses grow with them: a page of the metrics of 3,000 jobs takes the operator 0.05 s.
     """
     while Figures(process.page("/metrics")).jobs < jobs:
         if (seconds := time.monotonic() - process.started) > LONGEST:
@@ -340,4 +341,7 @@ def _write(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ClusterUnavailable as problem:
+        sys.exit(str(problem))

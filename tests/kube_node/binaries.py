@@ -187,26 +187,26 @@ def ensure_binary(binary: Binary) -> str:
     return str(binary.path)
 
 
+def ensure(name: str) -> str:
+    """Return the path of a binary of a cluster; build it if the cache does not have it. Raises ClusterUnavailable."""
+    try:
+        return ensure_binary(next(binary for binary in BINARIES if binary.name == name))
+    except SetupFailed as problem:
+        raise ClusterUnavailable(str(problem)) from None
+
+
 def ensure_all() -> None:
     """Build the binaries of a cluster that the cache does not have."""
     missing = [binary for binary in BINARIES if not binary.path.exists()]
     if missing:
         echo(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
     for binary in missing:
-        try:
-            ensure_binary(binary)
-        except SetupFailed as problem:
-            raise ClusterUnavailable(str(problem)) from None
-
-
-def named(name: str) -> Binary:
-    """Return a binary of a cluster."""
-    return next(binary for binary in BINARIES if binary.name == name)
+        ensure(binary.name)
 
 
 def path_of(name: str) -> str:
     """Return the path of a binary of a cluster."""
-    return str(named(name).path)
+    return str(next(binary for binary in BINARIES if binary.name == name).path)
 
 
 def search_path() -> str:
