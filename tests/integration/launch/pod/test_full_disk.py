@@ -29,7 +29,7 @@ JOB = {
     },
 }
 Write = Callable[[JobState], int]
-"""What an orchestrator writes before the disk is full. Returns its exit code."""
+"""Writes the files of an orchestrator, before the disk is full; returns its exit code."""
 
 
 def fill(folder: Path) -> None:
