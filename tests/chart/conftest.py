@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.setup import SetupFailed
-from tests.kube_node.binaries import BINARIES, PROMTOOL, Binary, ensure_binary
+from tests.kube_node.binaries import PROMTOOL, Binary, ensure_binary, find_binary
+from tests.kube_node.requirements import ClusterUnavailable
 
 CHART = Path(__file__).parents[2] / "helm" / "rstar2"
 
@@ -40,14 +40,14 @@ def tool(binary: Binary) -> str:
     """Return the path of a binary; skip the test where it cannot be built."""
     try:
         return ensure_binary(binary)
-    except SetupFailed as problem:
+    except ClusterUnavailable as problem:
         pytest.skip(str(problem))
 
 
 @pytest.fixture(scope="session")
 def helm() -> str:
     """Return the path of helm."""
-    return tool(next(binary for binary in BINARIES if binary.name == "helm"))
+    return tool(find_binary("helm"))
 
 
 @pytest.fixture(scope="session")

@@ -175,24 +175,22 @@ def build(binary: Binary, temporary: Path) -> None:
 
 
 def ensure_binary(binary: Binary) -> str:
-    """Return the path of a binary; build it if the cache does not have it. Only one process builds at a time."""
+    """Return the path of a binary; build it if the cache does not have it. Only one process builds at a time.
+
+    Raises ClusterUnavailable if it cannot be built.
+    """
     cache = CACHE / "cluster-bin"
     if not binary.path.exists():
         with exclusive(CACHE / f"{binary.name}.lock", f"building {binary.name}"):
             if not binary.path.exists():
                 cache.mkdir(parents=True, exist_ok=True)
                 title = f"{binary.name} {binary.version} (built once)"
-                with step(title), tempfile.TemporaryDirectory(dir=cache) as temporary:
-                    build(binary, Path(temporary))
+                try:
+                    with step(title), tempfile.TemporaryDirectory(dir=cache) as temporary:
+                        build(binary, Path(temporary))
+                except SetupFailed as problem:
+                    raise ClusterUnavailable(str(problem)) from None
     return str(binary.path)
-
-
-def ensure(name: str) -> str:
-    """Return the path of a binary of a cluster; build it if the cache does not have it. Raises ClusterUnavailable."""
-    try:
-        return ensure_binary(next(binary for binary in BINARIES if binary.name == name))
-    except SetupFailed as problem:
-        raise ClusterUnavailable(str(problem)) from None
 
 
 def ensure_all() -> None:
@@ -201,12 +199,17 @@ def ensure_all() -> None:
     if missing:
         echo(f"cluster: building {len(missing)} binaries once; all of them take ten minutes on two cores")
     for binary in missing:
-        ensure(binary.name)
+        ensure_binary(binary)
+
+
+def find_binary(name: str) -> Binary:
+    """Return a binary of a cluster, whether or not it is built."""
+    return next(binary for binary in BINARIES if binary.name == name)
 
 
 def path_of(name: str) -> str:
     """Return the path of a binary of a cluster."""
-    return str(next(binary for binary in BINARIES if binary.name == name).path)
+    return str(find_binary(name).path)
 
 
 def search_path() -> str:

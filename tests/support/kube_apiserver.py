@@ -66,7 +66,7 @@ class KubeApiserver:
 
     def _start(self) -> None:
         requirements.install(requirements.ETCD)
-        program = binaries.ensure("kube-apiserver")
+        program = binaries.ensure_binary(binaries.find_binary("kube-apiserver"))
         peer, client, port = free_ports(3)
         etcd, self.address = f"http://127.0.0.1:{client}", f"https://127.0.0.1:{port}"
         key = rsa.generate_private_key(65537, 2048).private_bytes(
