@@ -150,12 +150,9 @@ async def _page(process: Process) -> Figures:
 async def _reconciled(process: Process, jobs: int) -> float:
     """Wait until each job was reconciled. Return the seconds since the start of the process.
 
-    The pauses grow with them: a page of the metrics of 3,000 jobs takes the operator 0.05 s.
+    The pauses grow with the jobs: a page of the metrics of 3,000 jobs takes the operator 0.05 s.
     """
-    while Figures(process.page("/metrics")).jobs < jobs:
-        if (seconds := time.monotonic() - process.started) > LONGEST:
-            raise TimeoutError(f"not all jobs were reconciled within {LONGEST:.0f} s")
-        await asyncio.sleep(max(0.3, 0.03 * seconds))
+    await _until(lambda: Figures(process.page("/metrics")).jobs >= jobs, step=max(0.3, jobs / 3000))
     return round(time.monotonic() - process.started, 2)
 
 
