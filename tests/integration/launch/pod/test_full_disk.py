@@ -45,18 +45,15 @@ def nothing(state: JobState) -> int:
     return 1
 
 
-def completed(state: JobState) -> int:
-    """The stage has completed."""
-    outcome = Outcome(stage="sft", attempt=1, outcome="completed", reason="Completed")
-    write_model(state.stage("sft").outcome_file, outcome)
-    return int(outcome.exit_code)
+def written(kind: str, reason: str) -> Write:
+    """The orchestrator has written an outcome."""
 
+    def write(state: JobState) -> int:
+        outcome = Outcome.model_validate({"stage": "sft", "attempt": 1, "outcome": kind, "reason": reason})
+        write_model(state.stage("sft").outcome_file, outcome)
+        return int(outcome.exit_code)
 
-def suspended(state: JobState) -> int:
-    """The orchestrator was asked to stop."""
-    outcome = Outcome(stage="sft", attempt=1, outcome="suspended", reason="Suspended")
-    write_model(state.stage("sft").outcome_file, outcome)
-    return int(outcome.exit_code)
+    return write
 
 
 def newer_attempt(state: JobState) -> int:
@@ -70,8 +67,8 @@ def newer_attempt(state: JobState) -> int:
     [
         (None, ExitCode.CONFIGURATION, "StorageFull"),
         (nothing, ExitCode.CONFIGURATION, "StorageFull"),
-        (completed, ExitCode.DONE, "Completed"),
-        (suspended, ExitCode.SUSPENDED, "Suspended"),
+        (written("completed", "Completed"), ExitCode.DONE, "Completed"),
+        (written("suspended", "Suspended"), ExitCode.SUSPENDED, "Suspended"),
         (newer_attempt, ExitCode.RETRYABLE, ""),
     ],
     ids=["full-from-the-start", "no-outcome", "completed", "suspended", "newer-attempt"],
