@@ -4,6 +4,7 @@
 - A test with the marker `gpu` is collected only on a machine with a GPU, or with `-m gpu`, where it skips with the
   reason if there is none.
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
+- The names of failed tests are appended to the file of RSTAR2_FAILURES, which tests/parts.py prints last.
 - SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a
   shell starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
 """
@@ -27,6 +28,15 @@ for number in (signal.SIGTERM, signal.SIGINT):
 REQUIRE_ALL = os.environ.get("RSTAR2_REQUIRE_ALL") == "1"
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 """A driver of NVIDIA or AMD creates one of them. Without it, torch is not asked: its import takes seconds."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write each failed test and the first line of its error to the file of RSTAR2_FAILURES, if set."""
+    if path := os.environ.get("RSTAR2_FAILURES"):
+        with Path(path).open("a") as file:
+            for report in [report for key in ("failed", "error") for report in terminalreporter.getreports(key)]:
+                error = next((line for line in report.longreprtext.splitlines() if line.startswith("E ")), "")
+                file.write(f"{report.nodeid} {error[1:].strip()}\n")
 
 
 def missing_gpu() -> str:

@@ -1,12 +1,14 @@
 """Runs targets of the Makefile and prints the time that each took: `make check` and `make test`.
 
 The parts run one after the other, all of them even if one fails. A part named by --parallel starts with the first one
-and runs next to them; its output is printed when the others are done, so that two outputs never mix.
+and runs next to them; its output is printed when the others are done, so that two outputs never mix. The last lines
+name the failed parts and tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,8 @@ from typing import IO
 import psutil
 
 POLL_SECONDS = 0.2
+stopped = threading.Event()
+"""Set by SIGTERM. A handler that raises could strike between the start of a part and the note of it in `running`."""
 
 
 class Part:
@@ -57,14 +61,21 @@ class Part:
         return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self.seconds:5.0f} s"
 
     def wait(self) -> None:
-        """Return when the part is done."""
-        self._done.wait()
+        """Return when the part is done. Raises SystemExit after SIGTERM."""
+        while not self._done.wait(POLL_SECONDS):
+            exit_if_stopped()
 
     def terminate(self) -> None:
         """Stop the part if it still runs; make stops the processes that it started."""
         if not self.done:
             self._process.terminate()
-            self.wait()
+            self._done.wait()
+
+
+def exit_if_stopped() -> None:
+    """Raise SystemExit with the code of SIGTERM if it was received."""
+    if stopped.is_set():
+        sys.exit(143)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,8 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--needs-gb", type=float, default=0, help="free memory without which the --parallel part runs last (default: 0)"
     )
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     start = time.monotonic()
+    failures = None
+    if "RSTAR2_FAILURES" not in os.environ:  # else this is a part of `make test`, which prints them
+        failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (read at the end)
+        os.environ["RSTAR2_FAILURES"] = failures.name
     names, running = list(options.parts), []
     try:
         if options.parallel and psutil.virtual_memory().available >= options.needs_gb * 1e9:
@@ -104,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [part.name for part in running if not part.passed]
     if failed:
         print("failed:", *failed)
+        print(failures.read() if failures else "", end="")
     return 1 if failed else 0
 
 

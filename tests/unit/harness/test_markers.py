@@ -1,4 +1,4 @@
-"""tests/conftest.py: GPU tests on a machine without a GPU, the marker `cluster`, and skips in CI."""
+"""tests/conftest.py: GPU tests on a machine without a GPU, the marker `cluster`, skips in CI, names of failed tests."""
 
 from __future__ import annotations
 
@@ -71,3 +71,14 @@ def test_markers_skip_fails_in_ci(folder: Path) -> None:
     """RSTAR2_REQUIRE_ALL=1 turns a skip into a failure that keeps its reason."""
     output = run(folder, RSTAR2_REQUIRE_ALL="1")
     assert "1 failed, 2 passed" in output and "did not run" in output and "no such tool" in output
+
+
+def test_markers_failed_tests_are_written_to_the_file(folder: Path) -> None:
+    """RSTAR2_FAILURES gets a line per failure or error, with the error; none for a test that passes."""
+    (folder / "test_some.py").write_text(
+        "import pytest\n@pytest.fixture\ndef broken(): raise OSError('no disk')\n"
+        "def test_passes(): pass\ndef test_fails(): assert 1 == 2, 'why'\ndef test_errs(broken): pass\n"
+    )
+    run(folder, RSTAR2_FAILURES=str(folder / "failures"))
+    lines = (folder / "failures").read_text().splitlines()
+    assert lines == ["test_some.py::test_fails AssertionError: why", "test_some.py::test_errs OSError: no disk"]

@@ -16,6 +16,8 @@ PARTS = Path(__file__).parents[2] / "parts.py"
 MAKEFILE = """
 good: ; @echo good output
 bad: ; @echo bad output; exit 3
+tests: ; @echo "test_some.py::test_one assert False" >> $$RSTAR2_FAILURES; exit 1
+nested: ; @$(PYTHON) $(PARTS) tests
 WAIT = for i in $$(seq 600); do test -e $(1) && break; sleep 0.1; done; test -e $(1)
 writer: ; @touch started; $(call WAIT,done) && echo writer output
 reader: ; @$(call WAIT,started) && touch done
@@ -26,8 +28,9 @@ endless: ; @echo $$$$ > pid; exec sleep 600
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the command that runs parts of the Makefile above; the working directory holds it."""
-    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "Makefile").write_text(f"PYTHON = {sys.executable}\nPARTS = {PARTS}\n{MAKEFILE}")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RSTAR2_FAILURES", raising=False)
     return [sys.executable, str(PARTS)]
 
 
@@ -42,6 +45,13 @@ def test_parts_after_a_failure_all_run(command: list[str]) -> None:
     assert "bad output" in done.stdout and "good output" in done.stdout
     assert "bad          FAILED" in done.stdout and "good         passed" in done.stdout
     assert done.stdout.splitlines()[-1] == "failed: bad"
+
+
+def test_parts_failed_tests_are_named_last(command: list[str]) -> None:
+    """The names come once, at the end, also those of a part that runs parts itself."""
+    done = run(command, "nested", "good")
+    assert done.stdout.splitlines()[-2:] == ["failed: nested", "test_some.py::test_one assert False"]
+    assert done.stdout.count("test_one") == 1
 
 
 def test_parts_that_pass_exit_with_zero(command: list[str]) -> None:
