@@ -103,10 +103,15 @@ class MemoryWatch:
         allowed += SESSIONS_FACTOR * max((session.memory_bytes for session in sessions), default=0)
         allowed += LANE_BYTES * starting + PREPARED_BYTES * len(sandbox.lanes)
         idle = not sandbox.in_flight and not sessions
-        if idle:
-            account.idle_bytes = held
-        elif held > account.idle_bytes + allowed:
+        # gVisor frees the memory of ended processes over some time: the present calls do not hold it.
+        account.idle_bytes = held if idle else min(held, account.idle_bytes)
+        if not idle and held > account.idle_bytes + allowed:
             account.over_limit = True
+            used = held - account.idle_bytes
+            log.warning(
+                "Ending sandbox %s: its calls and sessions hold %d MiB, allowed are %d MiB.",
+                sandbox.id, used >> 20, allowed >> 20,
+            )  # fmt: skip
             sandbox.mark_dead()
             return
         account.retiring = account.retiring or held > account.fresh_bytes + LEAK_BYTES + allowed

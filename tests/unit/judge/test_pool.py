@@ -2,14 +2,18 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from rstar2_train.api.judge_limits import JudgeLimits
 from rstar2_train.judge.process_exit import ProcessExit
 from rstar2_train.judge.sandbox.base import MAX_SESSIONS
+from rstar2_train.judge.sandbox.oci_bundle import SandboxSettings
 from rstar2_train.judge.types import QueuedCall, Verb
 from rstar2_train.judge.worker.memory_watch import LANE_BYTES, LEAK_BYTES, PREPARED_BYTES, MemoryWatch
+from rstar2_train.judge.worker.pool import SandboxPool
+from rstar2_train.judge.worker.provider import LocalSandboxProvider
 from rstar2_train.judge.worker.running_call import MAX_SANDBOX_DEATHS, MAX_SETUP_FAILURES, RunningCall
 from rstar2_train.judge.worker.sessions import SessionTable
 from tests.support.fake_sandbox import FakeSandbox
@@ -170,3 +174,27 @@ async def test_memory_watch_limits_sessions_together(sessions: SessionTable, san
     sandbox.held_bytes += 1
     watch.check(sandbox)
     assert sandbox.dead.is_set()
+
+
+async def test_pool_session_is_not_charged_for_an_ended_one(sandbox: FakeSandbox, tmp_path: Path) -> None:
+    """gVisor frees memory of ended processes over some time; a session with a small limit may open meanwhile."""
+    pool = SandboxPool(LocalSandboxProvider(SandboxSettings(isolation="none", state=tmp_path), size=1))
+    pool.supervisor.sandboxes.append(sandbox)
+    watch, fresh = pool._memory, 100 * MIB
+    sandbox.held_bytes = fresh
+    watch.lane_opened(sandbox)
+    sandbox.held_bytes = 900 * MIB
+    assert pool.reserve_session("a")
+    cell = pool.submit(queued("open", "a", memory_mib=64))
+    watch.check(sandbox)
+    assert not sandbox.dead.is_set()
+    sandbox.held_bytes = fresh
+    watch.check(sandbox)
+    sandbox.held_bytes = fresh + (2 + 4) * 64 * MIB + PREPARED_BYTES
+    watch.check(sandbox)
+    assert not sandbox.dead.is_set()
+    sandbox.held_bytes += 1
+    watch.check(sandbox)
+    assert sandbox.dead.is_set()
+    await asyncio.sleep(0)
+    assert cell.result().status == "memory"
