@@ -64,7 +64,10 @@ class DesiredState:
         if known is None or known.digest != digest:
             context, errors = self._validate(job)
             known = self._jobs[key] = _Compressed(digest, errors, _compress(context))
-            self._last.pop(key, None)
+            if context is None:
+                self._last.pop(key, None)
+            else:
+                self._keep(key, _Decoded(context))
         return (self._decoded(key).context if known.context else None), known.errors
 
     def bodies(self, key: Key, job: Object, context: BuildContext, plan: Plan, *, has_secret: bool) -> list[Manifest]:
@@ -85,8 +88,9 @@ class DesiredState:
             spec = applied_spec(job)
             desired = objects(context, plan, has_secret=has_secret)
             bodies = [owned(body, job, keep_claims=keep_claims, spec=spec) for body in desired]
-            known.inputs, known.bodies = inputs, zlib.compress(to_json(bodies), FASTEST)
-            decoded.bodies = None
+            text = to_json(bodies)
+            known.inputs, known.bodies = inputs, zlib.compress(text, FASTEST)
+            decoded.bodies = from_json(text)
         if decoded.bodies is None:
             decoded.bodies = from_json(zlib.decompress(known.bodies))
         return decoded.bodies
@@ -102,11 +106,16 @@ class DesiredState:
         if decoded is None:
             job, resolved, claims = pickle.loads(zlib.decompress(self._jobs[key].context))
             context = BuildContext(job=job, settings=self._settings, resolved=resolved, claims=claims)
-            decoded = self._last[key] = _Decoded(context)
-            if len(self._last) > KEPT_JOBS:
-                self._last.popitem(last=False)
-        self._last.move_to_end(key)
+            decoded = _Decoded(context)
+        self._keep(key, decoded)
         return decoded
+
+    def _keep(self, key: Key, decoded: _Decoded) -> None:
+        """Keep the Python objects of the last KEPT_JOBS jobs."""
+        self._last[key] = decoded
+        self._last.move_to_end(key)
+        if len(self._last) > KEPT_JOBS:
+            self._last.popitem(last=False)
 
     def _validate(self, job: Object) -> tuple[BuildContext | None, str]:
         valid, issues = check(dict(job))
