@@ -156,6 +156,15 @@ async def _reconciled(process: Process, jobs: int) -> float:
     return round(time.monotonic() - process.started, 2)
 
 
+async def _settled(process: Process) -> None:
+    """Wait until no write has been sent for as long as a status may be delayed: they would count as of the restart."""
+    writes, since = -1.0, time.monotonic()
+    while time.monotonic() - since < COUNTS_SECONDS + 5:
+        await asyncio.sleep(3)
+        if (now := (await _page(process)).writes) != writes:
+            writes, since = now, time.monotonic()
+
+
 def _job(number: int) -> dict[str, Any]:
     """A job with ten pods: Redis, judge, two executors, four engines, two trainers."""
     body = manifest("g", rollout={"replicas": 4}, executor={"replicas": 2}, judge={"replicas": 1})
@@ -279,7 +288,7 @@ async def _measure(
         result["writes_per_job"] = round(figures.writes / jobs, 1)
         result["objects_per_job"] = round(figures.total("rstar2_operator_applied_total") / jobs, 1)
         print(json.dumps(result), file=sys.stderr, flush=True)
-        await asyncio.sleep(15)  # delayed writes of the status
+        await _settled(process)
     with _operator(server) as process:
         result["restart_s"] = await _reconciled(process, jobs)
         if restart_only:
