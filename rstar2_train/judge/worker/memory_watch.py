@@ -105,7 +105,7 @@ class MemoryWatch:
         idle = not sandbox.in_flight and not sessions
         # gVisor frees the memory of ended processes over some time: the present calls do not hold it.
         account.idle_bytes = held if idle else min(held, account.idle_bytes)
-        if not idle and held > account.idle_bytes + allowed:
+        if held > account.idle_bytes + allowed:
             account.over_limit = True
             used = held - account.idle_bytes
             log.warning(
