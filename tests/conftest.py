@@ -34,7 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write each failed test and the first line of its error to the file of RSTAR2_FAILURES, if set."""
     if path := os.environ.get("RSTAR2_FAILURES"):
         with Path(path).open("a") as file:
-            for report in [report for key in ("failed", "error") for report in terminalreporter.getreports(key)]:
+            for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
                 error = next((line for line in report.longreprtext.splitlines() if line.startswith("E ")), "")
                 file.write(f"{report.nodeid} {error[1:].strip()}\n")
 
