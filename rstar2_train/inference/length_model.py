@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -16,7 +17,8 @@ class LengthModel:
     """Lengths of finished trajectories, as the probability that one of a class continues beyond a length.
 
     A class holds prompts of similar mean length. Running trajectories count as survivors up to their present length
-    (the estimator of Kaplan and Meier): without them, the short ones, which finish first, would bias the estimate.
+    (the estimator of Kaplan and Meier): without them, the short ones, which finish first, would bias the estimate. The
+    weight of a trajectory falls with the arrivals after it, not with their ends, which come late if they are long.
     """
 
     BINS = 96
@@ -31,12 +33,15 @@ class LengthModel:
     GROUP_PRIOR = 2.0
     """Weight of the mean length of all in the mean of one prompt, in trajectories."""
     MEMORY = 20_000
-    """Trajectories after which a finished one has lost 63 % of its weight."""
+    """Arrivals after which a trajectory has lost 63 % of its weight."""
 
     def __init__(self) -> None:
         self.longest = 1
         """Largest budget so far, in tokens."""
         self._ended: Floats = np.zeros((self.UNKNOWN + 1, self.BINS))
+        """Weight of the finished trajectories per class and length."""
+        self._newest = 0
+        """Largest order of a finished trajectory: its weight is 1."""
         self._groups: defaultdict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._count = self._sum = 0.0
         self._running: dict[Hashable, float] = {}
@@ -87,22 +92,30 @@ class LengthModel:
         """Return the bin of a length in tokens."""
         return min(self.BINS - 1, int(length * self.BINS / self.longest))
 
-    def add(self, group: Hashable, length: int, *, length_class: int) -> None:
-        """Add the tokens of a finished trajectory after its prompt; `length_class`: its class at its start."""
-        self._ended *= 1 - 1 / self.MEMORY
-        self._ended[length_class, self.bin_of(length)] += 1
+    def add(self, group: Hashable, length: int, *, length_class: int, order: int) -> None:
+        """Add the tokens of a finished trajectory after its prompt.
+
+        `length_class`: its class at its start; `order`: the number of its arrival.
+        """
+        if order > self._newest:
+            self._ended /= self._weight(order)
+            self._newest = order
+        self._ended[length_class, self.bin_of(length)] += self._weight(order)
         self._count += 1
         self._sum += length
         known = self._groups[group]
         known[0] += 1
         known[1] += length
 
-    def update(self, running: Sequence[tuple[Hashable, int, float]]) -> None:
-        """Compute `survival`. `running`: prompt, class and length so far of each running trajectory."""
+    def _weight(self, order: int) -> float:
+        return math.exp((order - self._newest) / self.MEMORY)
+
+    def update(self, running: Sequence[tuple[Hashable, int, float, int]]) -> None:
+        """Compute `survival`. `running`: prompt, class, length so far and order of each running trajectory."""
         alive = np.zeros_like(self._ended)
         tokens: defaultdict[Hashable, float] = defaultdict(float)
-        for group, row, length in running:
-            alive[row, self.bin_of(length)] += 1
+        for group, row, length, order in running:
+            alive[row, self.bin_of(length)] += self._weight(order)
             tokens[group] += length
         self._running, self._running_sum = tokens, sum(tokens.values())
         # A class with few trajectories borrows from all of them.

@@ -267,7 +267,8 @@ class Graded:
 
     def finished(self, work: Work, tokens: int) -> None:
         """Learn the length of a trajectory."""
-        self.lengths.add(work.group, max(0, tokens - work.prompt_tokens), length_class=self._class(work))
+        length = max(0, tokens - work.prompt_tokens)
+        self.lengths.add(work.group, length, length_class=self._class(work), order=work.order)
 
     def _class(self, work: Work) -> int:
         return self.lengths.class_of(work.group) if work.length_class is None else work.length_class
@@ -280,7 +281,7 @@ class Graded:
                 self._updated = now
                 self.lengths.update(
                     [
-                        (other.group, self._class(other), state.written(other, now))
+                        (other.group, self._class(other), state.written(other, now), other.order)
                         for state in engines
                         for other in state.running.values()
                     ]

@@ -227,13 +227,26 @@ def test_length_model_corrects_for_running_trajectories(observed: float) -> None
     model.admit(960)
     lengths = [source.randrange(960) for _ in range(4000)]
     now = int(960 * observed)
-    for length in lengths:
+    for order, length in enumerate(lengths):
         if length < now:
-            model.add(None, length, length_class=2)
-    model.update([(None, 2, now) for length in lengths if length >= now])
+            model.add(None, length, length_class=2, order=order)
+    model.update([(None, 2, now, order) for order, length in enumerate(lengths) if length >= now])
     row = model.survival[2]
     for fraction in (0.1, 0.25):
         assert row[int(LengthModel.BINS * fraction)] == pytest.approx(1 - fraction, abs=0.04)
+
+
+def test_length_model_step_that_ended_is_not_biased_to_its_last_ends() -> None:
+    """The long trajectories of a step end last: they do not count more than the short ones for it."""
+    source = random.Random(4)
+    model = LengthModel()
+    model.admit(960)
+    lengths = [source.randrange(960) for _ in range(LengthModel.MEMORY)]
+    for length, order in sorted((length, order) for order, length in enumerate(lengths)):
+        model.add(None, length, length_class=2, order=order)
+    model.update([])
+    for fraction in (0.25, 0.5, 0.75):
+        assert model.survival[2][int(LengthModel.BINS * fraction)] == pytest.approx(1 - fraction, abs=0.02)
 
 
 def test_length_model_unknown_prompt_has_the_lengths_of_all() -> None:
@@ -241,8 +254,8 @@ def test_length_model_unknown_prompt_has_the_lengths_of_all() -> None:
     model = LengthModel()
     model.admit(960)
     for length_class, length in ((LengthModel.UNKNOWN, 800), (0, 100), (0, 100), (3, 900)):
-        for _ in range(500):
-            model.add(f"{length}", length, length_class=length_class)
+        for order in range(500):
+            model.add(f"{length}", length, length_class=length_class, order=order)
     model.update([])
     assert model.class_of("new") == LengthModel.UNKNOWN
     unknown, short = model.survival[LengthModel.UNKNOWN], model.survival[0]
@@ -255,9 +268,9 @@ def test_length_model_prompt_that_runs_for_long_is_long() -> None:
     model = LengthModel()
     model.admit(960)
     for at in range(100):
-        model.add(f"other-{at}", 300, length_class=LengthModel.UNKNOWN)
+        model.add(f"other-{at}", 300, length_class=LengthModel.UNKNOWN, order=at)
     unknown = LengthModel.UNKNOWN
-    model.update([("long", unknown, 700.0), ("long", unknown, 700.0), ("young", unknown, 20.0)])
+    model.update([("long", unknown, 700.0, 0), ("long", unknown, 700.0, 1), ("young", unknown, 20.0, 2)])
     assert model.relative_length("young") < 1.1 < 1.4 < model.relative_length("long")
     assert (model.class_of("young"), model.class_of("long")) == (unknown, len(LengthModel.CLASSES))
     model.update([])
