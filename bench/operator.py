@@ -159,7 +159,10 @@ async def _reconciled(process: Process, jobs: int) -> float:
 async def _settled(process: Process) -> None:
     """Wait until no write has been sent for as long as a status may be delayed: they would count as of the restart."""
     writes, since = -1.0, time.monotonic()
+    deadline = since + LONGEST
     while time.monotonic() - since < COUNTS_SECONDS + 5:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the operator still writes after {LONGEST:.0f} s")
         await asyncio.sleep(3)
         if (now := (await _page(process)).writes) != writes:
             writes, since = now, time.monotonic()
