@@ -1,8 +1,8 @@
 """The only writer of a job's status and Events.
 
 A changed status is written immediately if a person or a program waits for the change; after SETTLE_SECONDS if there is
-a new problem; at most every HOLD_SECONDS if only figures changed; at most every COUNTS_SECONDS if only pod counts
-changed, or new pods received a node.
+a new problem; at most every SCALE_SECONDS if the engines were scaled; at most every HOLD_SECONDS if only figures
+changed; at most every COUNTS_SECONDS if only pod counts of roles changed, or new pods received a node.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rstar2_train.api.base import API_VERSION
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 10.0
+SCALE_SECONDS = 1.0
+"""Minimum time between two writes if the number of engines changed: an autoscaler computes with it."""
 COUNTS_SECONDS = 60.0
 """Minimum time between two writes if only pod counts of roles changed; conditions report the important ones."""
 SETTLE_SECONDS = 4.0
@@ -66,6 +68,12 @@ def changed_conditions(old: Object, new: dict[str, Any]) -> set[tuple[str, str]]
         for each in new["conditions"]
         if before.get(each["type"]) != (each["status"], each["reason"])
     }
+
+
+def is_scaled(old: Object, new: dict[str, Any]) -> bool:
+    """Whether the number of existing engines changed. Their start and stop, from or to 0, are no scaling. Pure."""
+    before, after = old.get("rolloutReplicas"), new.get("rolloutReplicas")
+    return bool(before and after and before != after)
 
 
 def is_more_than_counts(old: Object, new: dict[str, Any]) -> bool:
@@ -138,7 +146,9 @@ class StatusWriter:
             since, hold = self._worse_since.setdefault(key, now), SETTLE_SECONDS
         else:
             self._worse_since.pop(key, None)
-            if is_more_than_counts(old, new):
+            if is_scaled(old, new):
+                since, hold = self._written.get(key, -math.inf), SCALE_SECONDS
+            elif is_more_than_counts(old, new):
                 since, hold = self._written.get(key, -math.inf), HOLD_SECONDS
             else:  # a new leader does not know the last write
                 since, hold = self._written.setdefault(key, now), COUNTS_SECONDS

@@ -8,7 +8,7 @@ import pytest
 
 from rstar2_operator import status_writer
 from rstar2_operator.cache import WatchCache
-from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SETTLE_SECONDS, StatusWriter
+from rstar2_operator.status_writer import COUNTS_SECONDS, HOLD_SECONDS, SCALE_SECONDS, SETTLE_SECONDS, StatusWriter
 
 KEY = ("team", "demo")
 WELL = {"type": "Degraded", "status": "False", "reason": "AsExpected", "message": ""}
@@ -135,6 +135,19 @@ async def test_writer_figures_wait_and_counts_wait_longer(job: Job) -> None:
     assert job.client.statuses[-1]["step"] == 2
     assert await job.write(WELL, step=2) is None
     assert len(job.client.statuses) == 2
+
+
+async def test_writer_scaled_engines_wait_a_second(job: Job) -> None:
+    """Autoscalers compute with the number of engines, so it is written soon; start and stop of all engines can wait."""
+    await job.write(WELL, rolloutReplicas=0)
+    assert await job.write(WELL, rolloutReplicas=2) == HOLD_SECONDS
+    job.clock.now += HOLD_SECONDS
+    assert await job.write(WELL, rolloutReplicas=2) is None
+    assert await job.write(WELL, rolloutReplicas=3) == SCALE_SECONDS
+    job.clock.now += SCALE_SECONDS
+    assert await job.write(WELL, rolloutReplicas=3) is None
+    assert job.client.statuses[-1]["rolloutReplicas"] == 3
+    assert await job.write(WELL, rolloutReplicas=0) == HOLD_SECONDS
 
 
 async def test_writer_pods_with_a_node_wait_as_counts_do(job: Job) -> None:
