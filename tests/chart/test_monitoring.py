@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ ON = (
     "monitoring.dashboard.enabled=true",
 )
 CASES = Path(__file__).with_name("alerts.yaml")
+AUTOSCALER = Path(__file__).parents[2] / "examples" / "cluster" / "rollout-scaling.yaml"
 
 
 def metrics_named(text: str) -> set[str]:
@@ -77,6 +79,31 @@ def test_dashboard_panels_use_existing_metrics(rendered: Render) -> None:
         assert not cells & taken, f"{panel['title']} lies over another panel"
         assert at["x"] + at["w"] <= 24
         taken |= cells
+
+
+def test_autoscaler_metric_needs_a_recent_step(promtool: str, tmp_path: Path) -> None:
+    """The example's query is the busy share of the last step, and has no value long after that step."""
+    text = AUTOSCALER.read_text()
+    lines = text.partition("values:\n")[2].splitlines()
+    values = "\n".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
+    (rule,) = yaml.safe_load(values)["rules"]["external"]
+    (source,) = yaml.safe_load(text)["spec"]["metrics"]
+    assert rule["name"]["as"] == source["external"]["metric"]["name"]
+    series, matchers = rule["seriesQuery"].partition("{")[0], 'namespace="lab",job="demo"'
+    query = rule["metricsQuery"].replace("<<.Series>>", series).replace("<<.LabelMatchers>>", matchers)
+    assert metrics_named(query) <= existing_metrics()
+    labels = f'{{{matchers},stage="rl-1"}}'
+    steps = [{"series": f"rstar2_job_step{labels}", "values": "0x9 1x60"}]
+    other = [{"series": series + labels.replace("demo", "other"), "values": "0.5x70"}]
+    idle = [{"series": f"{series}{labels}", "values": "_x10 0.25x60"}]
+    expected = {"8m": [], "11m": [{"labels": "{}", "value": 0.75}], "38m": [{"labels": "{}", "value": 0.75}], "45m": []}
+    cases = [{"expr": query, "eval_time": time, "exp_samples": samples} for time, samples in expected.items()]
+    test = {"interval": "1m", "input_series": steps + other + idle, "promql_expr_test": cases}
+    (tmp_path / "query.yaml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", "query.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_monitoring_by_default_adds_no_object(rendered: Render) -> None:
