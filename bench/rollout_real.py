@@ -3,7 +3,8 @@
 The trajectories are those of the simulator, with an eighth of their tokens: the engines sample as many tokens as each
 turn has. Scheduler, pool, engine client and failover are those of a job. Each policy has a step of other prompts first,
 as in the simulated part: `Graded` learns the lengths. The simulator then runs the same trajectories on a hardware model
-that was fitted to these engines before; its error is that of the makespan.
+that was fitted to these engines before; its error is that of the makespan. The fit has two parts: constant batches, and
+the makespan of other trajectories, by which all times are scaled, because the driver and the engines share the cores.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ SAMPLES = 16
 OBSERVE_SECONDS = 1.0
 """Interval of live figures: steps here take seconds instead of minutes."""
 STATIC_LIMITS = (24, 32, 48, 64, 80, 96, 128)
+CALIBRATION_LIMIT, CALIBRATION_SEED = 48, 1000
 POLICIES: tuple[PolicyName, ...] = ("Static", "Reserve", "Graded")
 TIMES = PoolTimes(patience=300, load=60, straggler=30, check_interval=OBSERVE_SECONDS)
 
@@ -62,7 +64,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         folder = Path(temporary)
         model = write_endless_policy(folder / "model")
         with engines(model, folder) as started:
-            return asyncio.run(_measure(started, model, folder, seeds=1 if quick else 3, prompts=16 if quick else 24))
+            return asyncio.run(_measure(started, model, folder, seeds=1 if quick else 4, prompts=16 if quick else 24))
 
 
 async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seeds: int, prompts: int) -> dict[str, Any]:
@@ -70,6 +72,11 @@ async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seed
     async with EnginePool(urls, token=token, times=TIMES) as pool:
         await pool.update_weights(model, "fit")
         hardware = await fit_hardware([pool.client(url) for url in urls])
+    admission = AdmissionSpec(policy="Static", max_in_flight=CALIBRATION_LIMIT)
+    async with EnginePool(urls, token=token, times=TIMES, admission=admission) as pool:
+        other = [_draw(CALIBRATION_SEED, 0, prompts=prompts)]
+        seconds = (await _run(pool, model, folder, other))["makespan_s"]
+    hardware = _slower(hardware, seconds / _simulated("Static", CALIBRATION_LIMIT, other, hardware).makespan)
     _log(f"fitted {hardware}")
     workloads = [[_draw(seed, step, prompts=prompts) for step in range(2)] for seed in range(seeds)]
     limit = min(STATIC_LIMITS, key=lambda limit: _simulated("Static", limit, workloads[0], hardware).step_seconds[1])
@@ -176,6 +183,12 @@ def _draw(seed: int, step: int, *, prompts: int) -> list[SimulatedTrajectory]:
         )
         for each in drawn
     ]
+
+
+def _slower(hardware: Hardware, factor: float) -> Hardware:
+    """Return a model whose times are multiplied by `factor`."""
+    times = [name for name in Hardware.model_fields if name.endswith("_seconds")]
+    return hardware.model_copy(update={name: factor * getattr(hardware, name) for name in times})
 
 
 def _simulated(
