@@ -92,6 +92,8 @@ class AdmissionQueue:
         self._scheduler: Scheduler[EngineSlot] = Scheduler(policy=policy, max_in_flight=max_in_flight)
         self.pacer = Pacer()
         """Spreads the requests of slots that get an engine together: each costs a millisecond to encode."""
+        self._has_new = False
+        """Whether slots were queued in this iteration of the event loop."""
 
     @property
     def engines(self) -> list[str]:
@@ -105,9 +107,11 @@ class AdmissionQueue:
         return slot
 
     def submit(self, slot: EngineSlot, *, tokens: int, prompt_tokens: int, group: Hashable) -> None:
-        """Queue a slot; otherwise as `request_slot`."""
+        """Queue a slot; otherwise as `request_slot`. The policy chooses among all slots that come together."""
         self._scheduler.submit(slot, tokens=tokens, prompt_tokens=prompt_tokens, group=group)
-        self._assign_slots()
+        if not self._has_new:
+            self._has_new = True
+            asyncio.get_running_loop().call_soon(self._assign_slots)
 
     async def start_turn(self, slot: EngineSlot, context: int) -> None:
         """Report the start of a turn; its engine can change if the policy moves trajectories."""
@@ -152,5 +156,6 @@ class AdmissionQueue:
             slot.fail(error)
 
     def _assign_slots(self) -> None:
+        self._has_new = False
         for slot, engine in self._scheduler.assign():
             slot.assign(engine)

@@ -216,6 +216,27 @@ async def test_fail_waiting_raises_in_waiting_slots() -> None:
     slot.release()
 
 
+async def test_slots_of_one_iteration_are_ranked_together() -> None:
+    """A prompt with long answers starts first, also if its slot is queued after the others of a step."""
+    admission = AdmissionQueue(policy="Graded", max_in_flight=1)
+    admission.add_engine("e", capacity=10_000, block=1)
+    for _ in range(4):
+        for group, tokens in (("short", 50), ("long", 900)):
+            slot = admission.request_slot(tokens=1000, group=group)
+            assert await slot.wait_for_engine() == "e"
+            slot.release(tokens=tokens)
+    started: list[str] = []
+
+    async def start(group: str) -> None:
+        slot = admission.request_slot(tokens=1000, group=group)
+        await slot.wait_for_engine()
+        started.append(group)
+        slot.release()
+
+    await asyncio.gather(*map(start, ["short", "short", "long"]))
+    assert started == ["long", "short", "short"]
+
+
 async def test_slot_cancelled_while_waiting_can_be_released() -> None:
     """A cancelled wait does not occupy the engine after the release."""
     admission = AdmissionQueue(policy="Reserve", max_in_flight=10)
