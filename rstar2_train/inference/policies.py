@@ -86,7 +86,7 @@ class SchedulingPolicy(Protocol):
     def rank(self, work: Work) -> float:
         """Return the rank of a waiting trajectory: a smaller one starts first. Within a group, order decides."""
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
         """Return the engine in which a trajectory should start now; None if it must wait."""
 
     def moved(self, work: Work, engine: EngineState, engines: Sequence[EngineState], *, now: float) -> EngineState:
@@ -125,7 +125,7 @@ class Static(SchedulingPolicy):
         """Return the order of arrival."""
         return work.order
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
         """Return the engine with the fewest trajectories, if it may have one more."""
         able = [engine for engine in engines if len(engine.running) < self.max_in_flight]
         return min(able, key=lambda engine: len(engine.running), default=None)
@@ -134,7 +134,7 @@ class Static(SchedulingPolicy):
 class Reserve(Static):
     """A trajectory starts where its prompt and whole budget fit into the KV cache that nothing has reserved."""
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
         """Return the engine with the most unreserved tokens, if the trajectory fits there."""
         best: tuple[int, int, EngineState] | None = None
         for engine in engines:
@@ -172,6 +172,8 @@ class Graded:
     """Trajectories per prompt that start early, to learn the length of its answers."""
     HEADROOM, MOST_HEADROOM = 2.0, 8.0
     """Standard deviations between the expected peak and the capacity: at first, and at most after preemptions."""
+    LAST = 0.3
+    """Waiting / running trajectories below which HEADROOM shrinks: a late start makes the step a trajectory longer."""
     MOST_SCALE = 1.5
     """Largest correction of the expected tokens by the measured ones."""
     FEW = 0.1
@@ -204,15 +206,17 @@ class Graded:
             return work.order - self.WINDOW
         return work.order - self.WINDOW * min(1.0, self.lengths.relative_length(work.group) / 2)
 
-    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float) -> EngineState | None:
+    def choose(self, work: Work, engines: Iterable[EngineState], *, now: float, waiting: int) -> EngineState | None:
         """Return the engine whose expected peak is lowest, if the trajectory fits there. An empty engine takes any."""
         engines = list(engines)
+        running = sum(len(engine.running) for engine in engines)
+        saved = self.HEADROOM * max(0.0, 1 - waiting / max(1.0, self.LAST * running))
         best: EngineState | None = None
         lowest = 1.0
         for engine in engines:
             if len(engine.running) >= self.max_in_flight or (engine.load and engine.load.waiting):
                 continue
-            peak = self._peak(engine, work, engines, now=now) if engine.running else 0.0
+            peak = self._peak(engine, work, engines, now=now, saved=saved) if engine.running else 0.0
             if peak < lowest:
                 best, lowest = engine, peak
         return best
@@ -273,8 +277,13 @@ class Graded:
     def _class(self, work: Work) -> int:
         return self.lengths.class_of(work.group) if work.length_class is None else work.length_class
 
-    def _peak(self, engine: EngineState, work: Work, engines: Sequence[EngineState], *, now: float) -> float:
-        """Return the expected peak of an engine's cache with one more trajectory, as a fraction of its capacity."""
+    def _peak(
+        self, engine: EngineState, work: Work, engines: Sequence[EngineState], *, now: float, saved: float = 0.0
+    ) -> float:
+        """Return the expected peak of an engine's cache with one more trajectory, as a fraction of its capacity.
+
+        `saved`: standard deviations that are not added.
+        """
         forecast = self._forecasts.get(engine.name)
         if forecast is None or now - forecast.time > self.REFRESH:
             if now - self._updated > self.REFRESH:
@@ -289,7 +298,7 @@ class Graded:
             forecast = self._forecasts[engine.name] = self._forecast(engine, now)
         expected, variance = self._tokens([work], [float(work.written)], engine.block)
         peak = forecast.expected + expected
-        peak += self._headroom[engine.name] * np.sqrt(forecast.variance + variance)
+        peak += (self._headroom[engine.name] - saved) * np.sqrt(forecast.variance + variance)
         return float(peak.max()) * forecast.scale / engine.capacity
 
     def _add(self, work: Work, engine: EngineState, now: float, *, sign: int) -> None:

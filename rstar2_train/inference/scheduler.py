@@ -33,17 +33,19 @@ class _WaitingWork:
         """Rank, order and group of each head; also entries that are no longer valid."""
         self._ranks: dict[Hashable, tuple[float, int]] = {}
         """Valid rank and order of the head of each group."""
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
 
     def works(self) -> list[Work]:
         """Return all waiting trajectories, in order of arrival."""
         return [work for _, work in sorted(entry for queue in self._groups.values() for entry in queue)]
 
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
     def push(self, work: Work) -> None:
         queue = self._groups.setdefault(work.group, [])
         heapq.heappush(queue, (work.order, work))
+        self._size += 1
         self.rank(work.group)
 
     def first(self) -> Work:
@@ -61,6 +63,7 @@ class _WaitingWork:
         else:
             queue.remove((work.order, work))
             heapq.heapify(queue)
+        self._size -= 1
         self.rank(work.group)
 
     def rank(self, group: Hashable) -> None:
@@ -206,7 +209,7 @@ class Scheduler(Generic[Key]):
         moved: list[tuple[Key, str]] = []
         for work in state.youngest(now)[: (len(state.running) + 1) // 2]:
             self._leave(work)
-            target = self.policy.choose(work, accepting, now=now)
+            target = self.policy.choose(work, accepting, now=now, waiting=len(self._waiting))
             self._enter(work, target or state)
             if target is None:
                 break
@@ -229,7 +232,7 @@ class Scheduler(Generic[Key]):
         assigned: list[tuple[Key, str]] = []
         while self._waiting:
             work = self._waiting.first()
-            engine = self.policy.choose(work, self._accepting(), now=self._clock())
+            engine = self.policy.choose(work, self._accepting(), now=self._clock(), waiting=len(self._waiting))
             if engine is None:
                 break
             self._enter(work, engine)

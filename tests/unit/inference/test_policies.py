@@ -200,6 +200,31 @@ def test_graded_stragglers_move_to_the_emptiest_engine() -> None:
     assert plan.next_turn("waits", context=1) is None
 
 
+def test_graded_last_trajectories_need_less_headroom() -> None:
+    """The headroom shrinks with the number of waiting trajectories, from a part of the running ones on."""
+
+    def started(trajectories: int) -> int:
+        source, clock = random.Random(1), Clock()
+        plan = graded(clock)
+        plan.add_engine("teacher", capacity=10**9)
+        for at in range(400):
+            plan.submit(f"t{at}", tokens=1000)
+        plan.assign()
+        for at in range(400):
+            plan.finish(f"t{at}", tokens=source.randrange(1000))
+        plan.remove_engine("teacher")
+        clock.now += 10  # the forecasts are renewed
+        plan.add_engine("e", capacity=100_000)
+        for at in range(trajectories):
+            plan.submit(f"k{at}", tokens=1000)
+        return len(plan.assign())
+
+    cautious = started(1000)
+    assert started(500) == cautious
+    assert cautious < started(cautious + 28) < cautious + 28
+    assert started(cautious + 10) == cautious + 10
+
+
 def test_graded_starts_long_prompts_first() -> None:
     """Prompts with a history of long answers start before those with short ones."""
     plan = graded(most=1)
