@@ -261,7 +261,7 @@ def test_length_model_corrects_for_running_trajectories(observed: float) -> None
         assert row[int(LengthModel.BINS * fraction)] == pytest.approx(1 - fraction, abs=0.04)
 
 
-def test_length_model_step_that_ended_is_not_biased_to_its_last_ends() -> None:
+def test_length_model_late_ends_do_not_count_more() -> None:
     """The long trajectories of a step end last: they do not count more than the short ones for it."""
     source = random.Random(4)
     model = LengthModel()
