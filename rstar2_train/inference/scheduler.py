@@ -33,19 +33,17 @@ class _WaitingWork:
         """Rank, order and group of each head; also entries that are no longer valid."""
         self._ranks: dict[Hashable, tuple[float, int]] = {}
         """Valid rank and order of the head of each group."""
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
 
     def works(self) -> list[Work]:
         """Return all waiting trajectories, in order of arrival."""
         return [work for _, work in sorted(entry for queue in self._groups.values() for entry in queue)]
 
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
     def push(self, work: Work) -> None:
         queue = self._groups.setdefault(work.group, [])
         heapq.heappush(queue, (work.order, work))
-        self._size += 1
         self.rank(work.group)
 
     def first(self) -> Work:
@@ -63,7 +61,6 @@ class _WaitingWork:
         else:
             queue.remove((work.order, work))
             heapq.heapify(queue)
-        self._size -= 1
         self.rank(work.group)
 
     def rank(self, group: Hashable) -> None:
@@ -207,9 +204,10 @@ class Scheduler(Generic[Key]):
         if state is None or state in (accepting := self._accepting()):
             return []
         moved: list[tuple[Key, str]] = []
+        waiting = self._waiting_count
         for work in state.youngest(now)[: (len(state.running) + 1) // 2]:
             self._leave(work)
-            target = self.policy.choose(work, accepting, now=now, waiting=len(self._waiting))
+            target = self.policy.choose(work, accepting, now=now, waiting=waiting)
             self._enter(work, target or state)
             if target is None:
                 break
@@ -232,13 +230,17 @@ class Scheduler(Generic[Key]):
         assigned: list[tuple[Key, str]] = []
         while self._waiting:
             work = self._waiting.first()
-            engine = self.policy.choose(work, self._accepting(), now=self._clock(), waiting=len(self._waiting))
+            engine = self.policy.choose(work, self._accepting(), now=self._clock(), waiting=self._waiting_count)
             if engine is None:
                 break
             self._enter(work, engine)
             self._waiting.remove(work)
             assigned.append((cast(Key, work.key), engine.name))
         return assigned
+
+    @property
+    def _waiting_count(self) -> int:
+        return len(self._works) - len(self._engine_of)
 
     def _accepting(self) -> list[EngineState]:
         """Return the engines that take trajectories; one that lags does only if all lag."""
