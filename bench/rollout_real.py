@@ -53,6 +53,7 @@ SAMPLES = 16
 OBSERVE_SECONDS = 1.0
 """Interval of live figures: steps here take seconds instead of minutes."""
 STATIC_LIMITS = (24, 32, 48, 64, 80, 96, 128)
+NO_LIMIT = 256
 CALIBRATION_LIMIT, CALIBRATION_SEED = 48, 1000
 POLICIES: tuple[PolicyName, ...] = ("Static", "Reserve", "Graded")
 TIMES = PoolTimes(patience=300, load=60, straggler=30, check_interval=OBSERVE_SECONDS)
@@ -72,21 +73,24 @@ async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seed
     async with EnginePool(urls, token=token, times=TIMES) as pool:
         await pool.update_weights(model, "fit")
         hardware = await fit_hardware([pool.client(url) for url in urls])
-    admission = AdmissionSpec(policy="Static", max_in_flight=CALIBRATION_LIMIT)
-    async with EnginePool(urls, token=token, times=TIMES, admission=admission) as pool:
-        other = [_draw(CALIBRATION_SEED, 0, prompts=prompts)]
-        seconds = (await _run(pool, model, folder, other))["makespan_s"]
+
+    async def run(policy: PolicyName, limit: int, steps: Sequence[Sequence[SimulatedTrajectory]]) -> dict[str, float]:
+        admission = AdmissionSpec(policy=policy, max_in_flight=limit)
+        async with EnginePool(urls, token=token, times=TIMES, admission=admission) as pool:
+            return await _run(pool, model, folder, steps)
+
+    other = [_draw(CALIBRATION_SEED, 0, prompts=prompts)]
+    seconds = (await run("Static", CALIBRATION_LIMIT, other))["makespan_s"]
     hardware = _slower(hardware, seconds / _simulated("Static", CALIBRATION_LIMIT, other, hardware).makespan)
     _log(f"fitted {hardware}")
     workloads = [[_draw(seed, step, prompts=prompts) for step in range(2)] for seed in range(seeds)]
-    limit = min(STATIC_LIMITS, key=lambda limit: _simulated("Static", limit, workloads[0], hardware).step_seconds[1])
+    best = min(STATIC_LIMITS, key=lambda limit: _simulated("Static", limit, workloads[0], hardware).step_seconds[1])
     rows: dict[str, list[dict[str, float]]] = {policy: [] for policy in POLICIES}
     for steps in workloads:
         for policy in POLICIES:
-            admission = AdmissionSpec(policy=policy, max_in_flight=limit if policy == "Static" else 256)
-            async with EnginePool(urls, token=token, times=TIMES, admission=admission) as pool:
-                row = await _run(pool, model, folder, steps)
-            simulation = _simulated(policy, admission.max_in_flight, steps, hardware)
+            limit = best if policy == "Static" else NO_LIMIT
+            row = await run(policy, limit, steps)
+            simulation = _simulated(policy, limit, steps, hardware)
             row |= {
                 "simulated_makespan_s": simulation.step_seconds[1],
                 "simulated_preemptions": simulation.preemptions,
@@ -99,7 +103,7 @@ async def _measure(started: Sequence[Engine], model: Path, folder: Path, *, seed
     real: dict[str, Any] = {
         policy: {key: round(value, 3) for key, value in mean.items()} for policy, mean in means.items()
     }
-    real["Static"]["max_in_flight"] = limit
+    real["Static"]["max_in_flight"] = best
     return {
         "real": real,
         "simulator_error": round(max(map(abs, errors)), 4),
