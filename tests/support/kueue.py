@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import subprocess
 import time
@@ -19,9 +18,9 @@ from typing import Any
 import yaml
 
 from rstar2_train.utils.ports import free_ports
-from rstar2_train.utils.supervisor import die_with_parent
 from tests.kube_node import binaries
 from tests.support.kube_apiserver import KubeApiserver
+from tests.support.servers import component
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 API = f"/apis/{GROUP}"
@@ -41,20 +40,8 @@ def kueue(api: KubeApiserver, folder: Path) -> Iterator[None]:
     command = shlex.join([program, f"--config={folder / 'config.json'}", f"--kubeconfig={api.kubeconfig}"])
     copy = f"mkdir -p {CERTIFICATES} && cp {key} {certificate} {CERTIFICATES}"
     script = f"mount -t tmpfs none /etc && {copy} && exec {command}"
-    with (folder / "kueue.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
-            stdout=log,
-            stderr=log,
-            env={"PATH": os.environ["PATH"]},
-            preexec_fn=die_with_parent,
-        )
-    try:
+    with component(["unshare", "--map-root-user", "--mount", "sh", "-c", script], folder / "kueue.log"):
         yield
-        assert process.poll() is None, (folder / "kueue.log").read_text()[-2000:]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _install_crds(api: KubeApiserver, folder: Path) -> None:
