@@ -36,14 +36,19 @@ def existing_metrics() -> set[str]:
     return {metric.name + suffix for metric in Metrics().registry.collect() for suffix in suffixes[metric.type]}
 
 
+def accepts(promtool: str, folder: Path, *arguments: str) -> None:
+    """Check that promtool succeeds on files of `folder`."""
+    done = subprocess.run([promtool, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_alerts_fire_in_their_cases(rendered: Render, promtool: str, tmp_path: Path) -> None:
     """promtool accepts the rules, and each alert fires in its case of alerts.yaml and not otherwise."""
     rule = rendered(*ON).single("PrometheusRule", OPERATOR)
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
     (tmp_path / "alerts.yaml").write_text(CASES.read_text())
-    for command in (["check", "rules", "--lint=all", "--lint-fatal", "rules.yaml"], ["test", "rules", "alerts.yaml"]):
-        done = subprocess.run([promtool, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    accepts(promtool, tmp_path, "check", "rules", "--lint=all", "--lint-fatal", "rules.yaml")
+    accepts(promtool, tmp_path, "test", "rules", "alerts.yaml")
     tested = {
         case["alertname"] for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]
     }
@@ -100,10 +105,7 @@ def test_autoscaler_metric_needs_a_recent_step(promtool: str, tmp_path: Path) ->
     cases = [{"expr": query, "eval_time": time, "exp_samples": samples} for time, samples in expected.items()]
     test = {"interval": "1m", "input_series": steps + other + idle, "promql_expr_test": cases}
     (tmp_path / "query.yaml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run(
-        [promtool, "test", "rules", "query.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    accepts(promtool, tmp_path, "test", "rules", "query.yaml")
 
 
 def test_monitoring_by_default_adds_no_object(rendered: Render) -> None:
