@@ -11,12 +11,13 @@ from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("RSTAR2_IDLE_SECONDS", "60"))
 QUIET_SECONDS = 20
-"""Longer than the operator delays a write."""
+"""Longer than the operator delays a write for a job without pods."""
 
 
 def test_idle_operator_writes_only_its_lease(operated: Cluster, namespace: str) -> None:
     """With a suspended job, the operator sends no write request but the renewals of its Lease."""
     jobs.wait_until_alone(operated)
+    until(lambda: not operated.get("agenticrljobs", "-A")["items"], "earlier jobs are deleted", every=1)
     operated.apply([jobs.example_job(operated, namespace, "smoke.yaml", suspend=True)])
     until(lambda: jobs.phase(operated, namespace, "smoke") == "Suspended", "the job is suspended")
     until(lambda: not news(operated, since=time.time() - QUIET_SECONDS), "the operator has written all")
