@@ -31,12 +31,12 @@ def current(job: AgenticRLJob, observed: ObservedJob) -> Stage | None:
 def last_attempt(stage: Stage, observed: ObservedJob) -> int:
     """Return the number of the stage's last attempt; 0 if there was none.
 
-    Jobs, outcome, status and pods are all searched, because each of them may be lost on its own.
+    Jobs, status, pods and the reports of orchestrators are all searched, because each of them may be lost. A second
+    attempt of the same number could not be distinguished from the first one, which may still run on a lost node.
     """
-    outcome = observed.outcome(stage.name)
+    reports = observed.progress(), observed.outcome(stage.name)
     numbers = [*observed.attempts(stage.name), int(observed.stage_status(stage.name).get("attempts", 0))]
-    if outcome is not None:
-        numbers.append(outcome.attempt)
+    numbers += [report.attempt for report in reports if report is not None and report.stage == stage.name]
     pod_labels = (labels(pod) for pod in observed.pods)
     numbers += [int(each[names.ATTEMPT_LABEL]) for each in pod_labels if each.get(names.STAGE_LABEL) == stage.name]
     return max(numbers)

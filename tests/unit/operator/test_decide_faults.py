@@ -26,6 +26,16 @@ def test_decide_lost_status_or_progress_changes_nothing(lost: str) -> None:
     assert cluster.running() == ["demo-g1-1"]
 
 
+def test_decide_lost_status_repeats_no_attempt_number() -> None:
+    """An attempt whose Job and status are gone is known by its report: the pods of a lost node may still write."""
+    cluster = at_first_stage("g")
+    cluster.progress("g0", 1, step=0, phase="Starting")
+    del cluster.job["status"], cluster.children["Job", "demo-g0-1"]
+    cluster.pods.clear()
+    cluster.round()
+    assert cluster.running() == ["demo-g0-2"]
+
+
 @pytest.mark.parametrize("known_by", ["status", "attempt"])
 def test_decide_deleted_prepare_job_changes_nothing(known_by: str) -> None:
     """The deletion of the finished prepare Job does not prepare again."""
