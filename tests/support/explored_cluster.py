@@ -25,6 +25,8 @@ from tests.support.simulated_cluster import SECRET, SimulatedCluster
 TICK = 1400.0
 READ = frozenset({("Deployment", "demo-rollout"), ("ConfigMap", "demo-progress"), SECRET})
 """Objects that the policy reads, besides Jobs and pods; one Deployment stands for all roles."""
+WRITES = 8
+"""Maximum writes of a round to the objects of READ, to Jobs and to the finalizer."""
 IRRELEVANT = frozenset({"message", "rstar2.dev/applied-hash", "rstar2.dev/applied-spec"})
 """Fields that no decision depends on."""
 ENGINE_POD = "demo-rollout-x"
@@ -41,11 +43,22 @@ _BODIES: dict[str, list[dict[str, Any]]] = {}
 
 
 class ExploredCluster(SimulatedCluster):
-    """A job whose every event is an action by name. `faults`: faults that may still happen."""
+    """A job whose every event is an action by name.
 
-    def __init__(self, job: dict[str, Any], faults: tuple[str, ...]) -> None:
+    `faults`: faults that may still happen. `unlimited_kills`: every round of the operator may be killed, besides them.
+    """
+
+    def __init__(self, job: dict[str, Any], faults: tuple[str, ...], *, unlimited_kills: bool) -> None:
         super().__init__(job)
         self.faults = faults
+        self.unlimited_kills = unlimited_kills
+        self.loses_status = "status" in faults
+        """Whether the status may be lost. Only then does a decision depend on the first report of an attempt."""
+        self.status_lost = False
+        self.reported: set[str] = set()
+        """Jobs of attempts that have reported progress."""
+        self.repeated: list[str] = []
+        """Jobs that started again with the number of an earlier attempt."""
 
     def spec(self) -> AgenticRLJob:
         """Return the validated job."""
@@ -63,7 +76,10 @@ class ExploredCluster(SimulatedCluster):
     def actions(self) -> Iterator[str]:
         """Yield the names of the actions that change something."""
         yield "reconcile"
-        yield "reconcile killed after 1 write"
+        if self.unlimited_kills:
+            yield "kill 1"  # several of them: any number of writes
+        elif "kill" in self.faults:
+            yield from (f"kill {writes}" for writes in range(1, WRITES + 1))
         yield "settle"
         yield "tick"
         if any("deletionTimestamp" in pod["metadata"] for pod in self.pods.values()):
@@ -71,6 +87,8 @@ class ExploredCluster(SimulatedCluster):
         for job in self.running():
             if job:
                 yield f"finish {job}"
+                if self.loses_status and self._stage(job) and job not in self.reported:
+                    yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
                 if "hang" in self.faults and self._stage(job):
                     yield f"hang {job}"
@@ -91,7 +109,9 @@ class ExploredCluster(SimulatedCluster):
             left.remove(verb)
             self.faults = tuple(left)
         if verb == "reconcile":
-            self.reconcile(dies_after=1 if "killed" in action else None)  # several of them: any number of writes
+            self.reconcile()
+        elif verb == "kill":
+            self.reconcile(dies_after=int(job))
         elif verb == "tick":
             self.now += TICK
         elif verb == "toggle":
@@ -102,6 +122,7 @@ class ExploredCluster(SimulatedCluster):
             self.children.pop(SECRET, None)
         elif verb == "status":
             self.job.pop("status", None)
+            self.status_lost = True
         elif verb == "unschedulable":
             self.settle()
             for pod in self.pods.values():
@@ -118,12 +139,17 @@ class ExploredCluster(SimulatedCluster):
             if stage and self._has_progress():
                 self.report_success(*stage)
             self.finish_job(job, 0)
+        elif verb == "report":
+            if self._has_progress():
+                self.progress(*stage, step=0, phase="Starting")
+                self.reported.add(job)
         elif verb == "hang":
             if self._has_progress():
                 self.report_success(*stage)
         elif verb == "stick":
             if self._has_progress():  # the attempt has made steps, and makes no other
                 self.progress(*stage, step=2)
+                self.reported.add(job)
                 for row in self.job.get("status", {}).get("stages", ()):
                     row["stepSeconds"] = 100
         elif verb == "fault":
@@ -156,6 +182,13 @@ class ExploredCluster(SimulatedCluster):
             running = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
             self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
 
+    def _start(self, name: str, job: dict[str, Any]) -> None:
+        # Without its status, the job knows an attempt by its reports. One that has no report has written nothing.
+        is_known = name in self.reported or not self.status_lost
+        if self._stage(name) and name in self.started_jobs and is_known:
+            self.repeated.append(name)
+        super()._start(name, job)
+
     def _delete(self, kind: str, name: str) -> None:
         super()._delete(kind, name)
         if (kind, name) == ("Deployment", "demo-rollout") and ENGINE_POD in self.pods:
@@ -187,9 +220,8 @@ class ExploredCluster(SimulatedCluster):
             violations.append(f"pods in phase {phase}: {pods}")
         if self.pods_at_release:
             violations.append(f"pods at the end of a deletion: {self.pods_at_release}")
-        starts = [name for name in self.started_jobs if self._stage(name)]
-        if len(set(starts)) < len(starts):
-            violations.append(f"attempts that started twice: {starts}")
+        if self.repeated:
+            violations.append(f"attempts that started twice: {self.repeated}")
         return violations
 
     def ended(self) -> bool:

@@ -24,14 +24,18 @@ FAULTS = [
     *("secret", "status", "unschedulable", "toggle", "delete"),
 ]
 """Faults and changes by the user; `toggle` changes spec.suspend."""
+PAIRS = list(itertools.combinations_with_replacement([*FAULTS, "kill"], 2))
+"""Two faults; a kill of the operator counts as one."""
+SUSPENSIONS = [("toggle", "toggle", fault) for fault in [*FAULTS, "kill"] if fault != "toggle"]
+"""A suspension that ends, and one fault before, during or after it."""
 
 
-def explore(stages: str, faults: tuple[str, ...], *, attempts: int) -> int:
+def explore(stages: str, faults: tuple[str, ...], *, attempts: int, unlimited_kills: bool) -> int:
     """Visit every reachable state, check its invariants and that the job ends. Return the number of states.
 
     A state with more than `attempts` attempts is only followed to its end without faults.
     """
-    first = ExploredCluster(manifest(stages, **SPEC), faults)
+    first = ExploredCluster(manifest(stages, **SPEC), faults, unlimited_kills=unlimited_kills)
     waiting = deque([(first.snapshot(), ("start",))])
     seen, ending = {first.key()}, set[str]()
     while waiting:
@@ -68,13 +72,13 @@ def assert_ends(cluster: ExploredCluster, ending: set[str], history: tuple[str, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_decide_one_fault_in_every_state_ends(fault: str) -> None:
-    """One fault in any state, in any order of events: the job ends, and pods of at most one attempt ever run."""
+    """One fault, and any kills of the operator: the job ends, and pods of at most one attempt ever run."""
     faults = (fault, fault) if fault == "toggle" else (fault,)  # suspend, then resume
-    assert explore("g", faults, attempts=1) > 100
+    assert explore("g", faults, attempts=1, unlimited_kills=True) > 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", list(itertools.combinations_with_replacement(FAULTS, 2)), ids="-".join)
-def test_decide_two_faults_in_every_state_end(faults: tuple[str, str]) -> None:
-    """Two faults in any states, with two stages."""
-    assert explore("sg", faults, attempts=3) > 100
+@pytest.mark.parametrize("faults", [*PAIRS, *SUSPENSIONS], ids="-".join)
+def test_decide_faults_in_every_state_end(faults: tuple[str, ...]) -> None:
+    """Two faults in any states, or a suspension and a fault, with two stages: the job ends."""
+    assert explore("sg", faults, attempts=3, unlimited_kills=False) > 100
