@@ -32,8 +32,10 @@ PRIVATE = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Otherwise a fixed port, which a second Ray on this machine could not bind.
     "AUTOSCALER_METRIC_PORT": "0",
-    # Ray's helpers exit some seconds after a killed head process, not after a minute.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+    # After this time Ray ends a process that cannot reach the head process, with exit code 1. A request of a stopped
+    # Ray may be left in this process, and must not end the next stage. Two agents of Ray outlive a killed
+    # orchestrator by this time; the next `rstar2 run` ends them.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
 }
 
 

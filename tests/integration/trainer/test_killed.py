@@ -71,7 +71,7 @@ def named(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
 
 
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
-"""Ray's own processes, which retry the dead head process for a minute; the next `rstar2 run` terminates them."""
+"""Ray's own processes, which retry the dead head process for an hour; the next `rstar2 run` terminates them."""
 ORCHESTRATOR = """
 import sys, time
 from pathlib import Path
