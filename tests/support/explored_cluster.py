@@ -52,11 +52,10 @@ class ExploredCluster(SimulatedCluster):
         super().__init__(job)
         self.faults = faults
         self.unlimited_kills = unlimited_kills
-        self.loses_status = "status" in faults
-        """Whether the status may be lost. Only then does a decision depend on the first report of an attempt."""
-        self.status_lost = False
         self.reported: set[str] = set()
         """Jobs of attempts that have reported progress."""
+        self.unrecorded: set[str] = set()
+        """Jobs of attempts that were deleted, and had reported nothing, when the status was lost."""
         self.repeated: list[str] = []
         """Jobs that started again with the number of an earlier attempt."""
 
@@ -87,7 +86,8 @@ class ExploredCluster(SimulatedCluster):
         for job in self.running():
             if job:
                 yield f"finish {job}"
-                if self.loses_status and self._stage(job) and job not in self.reported:
+                # Only without the status does a decision depend on the first report.
+                if "status" in self.faults and self._stage(job) and job not in self.reported:
                     yield f"report {job}"
                 yield from (f"{fault} {job}" for fault in ("crash", "misconfigure", "evict") if fault in self.faults)
                 if "hang" in self.faults and self._stage(job):
@@ -122,7 +122,7 @@ class ExploredCluster(SimulatedCluster):
             self.children.pop(SECRET, None)
         elif verb == "status":
             self.job.pop("status", None)
-            self.status_lost = True
+            self.unrecorded |= set(self.started_jobs) - self.reported - {name for _, name in self.children}
         elif verb == "unschedulable":
             self.settle()
             for pod in self.pods.values():
@@ -183,9 +183,7 @@ class ExploredCluster(SimulatedCluster):
             self.pods[ENGINE_POD] = {"metadata": meta, "spec": {"nodeName": "node-1"}, "status": running}
 
     def _start(self, name: str, job: dict[str, Any]) -> None:
-        # Without its status, the job knows an attempt by its reports. One that has no report has written nothing.
-        is_known = name in self.reported or not self.status_lost
-        if self._stage(name) and name in self.started_jobs and is_known:
+        if self._stage(name) and name in self.started_jobs and name not in self.unrecorded:
             self.repeated.append(name)
         super()._start(name, job)
 
