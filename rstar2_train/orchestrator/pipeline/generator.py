@@ -81,7 +81,7 @@ class Generator:
     async def batches(self, first: int) -> AsyncIterator[BatchQueue]:
         """Sample the batches from step `first` in the background; on exit stop the rollouts of those not yet used."""
         queue: BatchQueue = asyncio.Queue(maxsize=max(1, self._settings.max_staleness))
-        started: list[asyncio.Future[Batch]] = []
+        started: set[asyncio.Future[Batch]] = set()
         filling = asyncio.create_task(self._fill(queue, started, first))
         try:
             yield queue
@@ -91,17 +91,28 @@ class Generator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _fill(self, queue: BatchQueue, started: list[asyncio.Future[Batch]], first: int) -> None:
+    async def _fill(self, queue: BatchQueue, started: set[asyncio.Future[Batch]], first: int) -> None:
         """Start each batch when its version is served. An error ends the queue as its last entry."""
         try:
             for step in range(first, self._settings.steps):
                 await self._served.wait_for(step - self._settings.max_staleness)
-                started.append(asyncio.create_task(self._batch(step)))
-                await queue.put(started[-1])
+                await queue.put(self._start(step, started))
         except Exception as error:
             failed: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             await queue.put(failed)
+
+    def _start(self, step: int, started: set[asyncio.Future[Batch]]) -> asyncio.Future[Batch]:
+        """Start a batch. A complete one has gigabytes: only the queue and its consumer hold it."""
+
+        def release(task: asyncio.Future[Batch]) -> None:
+            if not task.cancelled() and task.exception() is None:  # `batches` reads the error of any other
+                started.discard(task)
+
+        task = asyncio.create_task(self._batch(step))
+        started.add(task)
+        task.add_done_callback(release)
+        return task
 
     async def _batch(self, step: int) -> Batch:
         """Read the batch if an earlier attempt stored it; otherwise sample its missing groups and store them."""

@@ -80,6 +80,7 @@ async def _run_steps(ctx: StageContext, generator: Generator, steps: StepTrainer
             batch = await _next_batch(batches, steps, publisher)
             waited = time.monotonic() - started
             await steps.train(batch)
+            del batch  # gigabytes of host memory, which the next batch needs
             if steps.finished:
                 break
             if ctx.turns.enabled:  # the copy of the state needs the device, which the engines get with the weights

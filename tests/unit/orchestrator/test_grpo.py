@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +21,7 @@ from rstar2_train.data.problems import Problem
 from rstar2_train.orchestrator.context import StageContext, SuspendRequested
 from rstar2_train.orchestrator.device_turns import DeviceTurns
 from rstar2_train.orchestrator.initial_policy import version_step
+from rstar2_train.orchestrator.pipeline.generator import Batch
 from rstar2_train.orchestrator.pipeline.group_log import GroupLog
 from rstar2_train.orchestrator.stages import grpo
 from rstar2_train.rollout import trajectory_store
@@ -336,6 +339,37 @@ async def test_grpo_rejected_weights_are_exported_again(stage: Callable[..., Sta
         outcome = await run(ctx, rollouts)
     assert outcome.outcome == "completed"
     assert rollouts.pushed[-1] == "g0-step-000004"
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+async def test_grpo_trained_batches_are_released(
+    stage: Callable[..., StageContext], bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of the paper's size has 3 GB: when a step is trained, no earlier batch exists any more."""
+    batches = list[weakref.ref[Batch]]()
+    create = Batch.__init__
+
+    def record(batch: Batch, *fields: Any, **named: Any) -> None:
+        create(batch, *fields, **named)
+        batches.append(weakref.ref(batch))
+
+    monkeypatch.setattr(Batch, "__init__", record)
+    alive = list[set[int]]()
+
+    def on_step(_: FakeTrainerGroup) -> None:
+        gc.collect()
+        alive.append({batch.step for ref in batches if (batch := ref()) is not None})
+
+    sampling = list[int]()
+
+    async def before_sample() -> None:
+        gc.collect()
+        sampling.append(sum(ref() is not None for ref in batches))
+
+    await run(stage(maxStaleness=bound), FakeRollouts(before_sample=before_sample), on_step=on_step)
+    assert len(batches) == 4
+    assert [min(steps) for steps in alive] == [0, 1, 2, 3], "only the present batch and later ones exist"
+    assert bound or sampling == [0] * 4, "the next batch is sampled without the last one in memory"
 
 
 async def test_grpo_early_finish_deletes_unused_batches(stage: Callable[..., StageContext], monkeypatch: Any) -> None:
