@@ -167,7 +167,7 @@ class Worker:
                 self._finish(lease, result)
             return
         if call.deadline < time.time():
-            self._finish(lease, CallResult("internal", stderr="nobody ran the call before its deadline\n"))
+            self._finish(lease, CallResult("internal", stderr="The call expired in the queue: no worker was free before its deadline.\n"))
             return
         if call.in_session:
             self._cells.start(call.id)
