@@ -7,7 +7,7 @@ WORKERS ?= logical
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
+.PHONY: help setup demo check watch lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train \
   bench-environments
@@ -31,6 +31,9 @@ demo: setup ## Train the tiny model through its whole curriculum (examples/tiny.
 ##@ Checks
 check: setup ## Run before every push: lint, types, imports, language, unit; at most 2 minutes on 2 cores
 	@$(BIN)/python tests/parts.py lint types imports language --parallel unit
+
+watch: setup ## Check each file that you save: style, words and the unit tests of its package; Ctrl-C ends
+	@$(BIN)/python -m scripts.watch
 
 lint: setup ## Check style and format (ruff) and the Containerfiles (hadolint)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/hadolint images/*/Containerfile
