@@ -167,7 +167,8 @@ class Worker:
                 self._finish(lease, result)
             return
         if call.deadline < time.time():
-            self._finish(lease, CallResult("internal", stderr="The call expired in the queue: no worker was free before its deadline.\n"))
+            message = "The call expired in the queue: no worker was free before its deadline.\n"
+            self._finish(lease, CallResult("internal", stderr=message))
             return
         if call.in_session:
             self._cells.start(call.id)
