@@ -141,12 +141,13 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
     """Load the model, and run an update with two full micro-batches per rank."""
     import numpy as np
 
+    from rstar2_train.api.stages import GRPOSettings
     from rstar2_train.trainer.batching import BatchRow, distribute_rows
     from rstar2_train.trainer.device import select_device
     from rstar2_train.trainer.model import load_policy
     from rstar2_train.trainer.optimizer import make_optimizer, update
     from rstar2_train.trainer.step import grpo_backward
-    from rstar2_train.trainer.types import Objective, OptimizerConfig
+    from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
     compute = select_device("None")
     layers = int(json.loads((model / "config.json").read_text())["num_hidden_layers"])
@@ -165,17 +166,18 @@ def _update(model: Path, step: TrainerStep, *, rank: int, row: int, vocabulary: 
     learned = np.arange(row) >= max(1, row // 8)
     rows = [
         BatchRow(
-            ids=generator.integers(0, vocabulary, row).astype(np.int32),
-            learned=learned,
+            TokenSequence(
+                generator.integers(0, vocabulary, row).astype(np.int32),
+                learned,
+                advantage=1.0,
+                engine_logprobs=np.zeros(row, dtype=np.float32),
+            ),
             weight=1e-4,
-            advantage=1.0,
-            engine_logprobs=np.zeros(row, dtype=np.float32),
         )
         for _ in range(2 * step.ranks * (step.tokens // row))
     ]
     batches = distribute_rows(rows, ranks=step.ranks, tokens_per_micro_batch=step.tokens)[rank]
-    objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
-    grpo_backward(policy, batches, compute.device, objective=objective, start=None)
+    grpo_backward(policy, batches, compute.device, settings=GRPOSettings(), start=None)
     update(policy, optimizer, lr=1e-6, grad_clip=1.0)
 
 

@@ -32,6 +32,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from bench.pipeline_runs import runs_folder
 from rstar2_train.api.job import AgenticRLJob
 from rstar2_train.api.roles import RolloutSpec
@@ -42,7 +44,7 @@ from rstar2_train.inference.pool import EnginePool, PoolTimes
 from rstar2_train.inference.weight_update import CollectiveUpdate, DeltaUpdate, FolderUpdate, WeightUpdate
 from rstar2_train.orchestrator.weight_transports import ProbeWriter, WeightTransport, make_transport
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.trainer.types import OptimizerConfig, TrainConfig, TrainSequence
+from rstar2_train.trainer.types import OptimizerConfig, TokenSequence, TrainConfig
 from rstar2_train.utils.files import write_atomically
 from rstar2_train.utils.ports import free_ports
 from rstar2_train.weights import version_store
@@ -194,13 +196,12 @@ def _train(group: TrainerGroup, step: int) -> None:
     """Run one GRPO step with new random rollouts."""
     draw = random.Random(step)
 
-    def sequence(member: int) -> TrainSequence:
+    def sequence(member: int) -> TokenSequence:
         ids = [draw.randrange(8192) for _ in range(24)]
-        return TrainSequence(
-            prompt_ids=ids[:8],
-            response_ids=ids[8:],
-            mask=[1] * 16,
-            engine_logprobs=[-10.0] * 16,
+        return TokenSequence(
+            np.array(ids, np.int32),
+            np.arange(24) >= 8,
+            engine_logprobs=np.full(24, -10.0, np.float32),
             advantage=draw.gauss(0, 1),
         )
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.planning.layout import Machine, choose_layout
 from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import shape_of
@@ -29,7 +30,7 @@ from rstar2_train.trainer.batching import BatchRow, distribute_rows
 from rstar2_train.trainer.device import select_device
 from rstar2_train.trainer.model import shard_policy
 from rstar2_train.trainer.step import grpo_backward
-from rstar2_train.trainer.types import Objective
+from rstar2_train.trainer.types import TokenSequence
 
 QWEN3 = {
     **{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 8, "head_dim": 128},
@@ -53,7 +54,6 @@ SHAPES: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }  # fmt: skip
 """config.json, and tokens of the sequence."""
-OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if number == 1 and accelerated:
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        grpo_backward(policy, batches, compute.device, objective=OBJECTIVE, start=None)
+        grpo_backward(policy, batches, compute.device, settings=GRPOSettings(), start=None)
         policy.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - started)
     best = min(seconds[1:])
@@ -140,13 +140,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _row(length: int, vocabulary: int, seed: int) -> BatchRow:
     ids = np.random.default_rng(seed).integers(0, vocabulary, length).astype(np.int32)
-    return BatchRow(
-        ids=ids,
-        learned=np.arange(length) > 0,
-        weight=1.0 / length,
+    sequence = TokenSequence(
+        ids,
+        np.arange(length) > 0,
         advantage=1.0 if seed % 2 else -1.0,
         engine_logprobs=np.zeros(length, dtype=np.float32),
     )
+    return BatchRow(sequence, weight=1.0 / length)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 import transformers.models.qwen3.modeling_qwen3 as qwen3
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.loss import grpo_loss
 
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
+SETTINGS = GRPOSettings(clip_low=CLIP_LOW, clip_high=CLIP_HIGH)
 LEARNING_RATE = 1e-6
 BUDGET = 2048
 """Tokens of a micro-batch of this project's step."""
@@ -64,7 +66,7 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     from rstar2_train.trainer.model import load_policy
     from rstar2_train.trainer.optimizer import make_optimizer, update
     from rstar2_train.trainer.step import grpo_backward
-    from rstar2_train.trainer.types import Objective, OptimizerConfig, TrainSequence
+    from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     shape = read_shape(str(model), folder=model)
@@ -81,21 +83,19 @@ def _ours(model: Path, batch: list[dict[str, Any]]) -> Update:
     policy = load_policy(model, compute=compute, chunk=CHUNK, layout=layout, packed=True)
     optimizer = make_optimizer(policy, OptimizerConfig())
     group = [
-        TrainSequence(
-            prompt_ids=row["prompt"],
-            response_ids=row["completion"],
-            mask=[1] * len(row["completion"]),
-            engine_logprobs=[0.0] * len(row["completion"]),
+        TokenSequence(
+            np.array(ids := row["prompt"] + row["completion"], np.int32),
+            np.arange(len(ids)) >= len(row["prompt"]),
+            engine_logprobs=np.zeros(len(ids), np.float32),
             advantage=row["advantage"],
         )
         for row in batch
     ]
-    objective = Objective(clip_low=CLIP_LOW, clip_high=CLIP_HIGH, temperature=1.0, correction_cap=None)
 
     def step() -> float:
         ((rows,),) = grpo_updates([group], updates=1, seed=0)
         batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=BUDGET, packed=True)[0]
-        tally = grpo_backward(policy, batches, compute.device, objective=objective, start=None)
+        tally = grpo_backward(policy, batches, compute.device, settings=SETTINGS, start=None)
         update(policy, optimizer, lr=LEARNING_RATE, grad_clip=1.0)
         return tally.sums["loss"]
 
@@ -134,8 +134,7 @@ def _naive(model: Path, batch: list[dict[str, Any]]) -> Update:
             old_logprobs=logprobs.detach(),
             advantages=advantages,
             weights=trained / trained.sum(),
-            clip_low=CLIP_LOW,
-            clip_high=CLIP_HIGH,
+            settings=SETTINGS,
         )
         parts.loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)

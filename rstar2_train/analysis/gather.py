@@ -35,7 +35,7 @@ class TrajectoryFigures:
     logprob_gaps: list[float] = field(default_factory=list)
     """Per scored trajectory, the mean of |log p of the scoring model - log p of the engine|, in nats."""
     reasons: dict[str, dict[str, ReasonTally]] = field(default_factory=dict)
-    """Stage -> `kept_reason` -> all rollouts of the steps."""
+    """Stage -> `selection_reason` -> all rollouts of the steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class FileReader:
         for row in trajectory_store.stream(file.path):
             trajectory = trajectory_store.from_row(row)
             if file.set == "training":
-                reasons[trajectory.kept_reason].add(trajectory)
+                reasons[trajectory.selection_reason].add(trajectory)
             if (file.key, trajectory.prompt_id) in self.selection.groups:
                 self._show(file, trajectory)
             trajectories.append(without_tokens(trajectory))

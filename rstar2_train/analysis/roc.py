@@ -1,6 +1,7 @@
 """Counts the rollouts per selection reason of Resample-on-Correct, and explains each reason. Pure.
 
-The reasons in `Trajectory.kept_reason` come from `grpo_roc.resample`. Their explanation depends on the resampling mode.
+The reasons in `Trajectory.selection_reason` come from `grpo_roc.resample`. Their explanation depends on the resampling
+mode.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ReasonTally:
 
 
 def reason_texts(mode: Mode) -> dict[str, str]:
-    """Return `kept_reason` -> explanation for a resampling mode. The empty reason is that of rollouts without training.
+    """Return `selection_reason` -> explanation for a resampling mode. The empty reason: not for training.
 
     Source: paper §2.2.3 and the reasons of `grpo_roc.resample.Selection`.
     """

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from rstar2_train.analysis.sources import AnalysisError
 from rstar2_train.evaluation.model_fingerprint import ModelIncomplete, fingerprint
-from rstar2_train.rollout.trajectory import TokenSequence, Trajectory
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.trainer.types import TokenSequence
 
 if TYPE_CHECKING:
     from rstar2_train.trainer.model import Policy
@@ -52,9 +53,7 @@ class Scorer:
         return np.concatenate([self._score(sequence) for sequence in trajectory.sequences()], axis=1)
 
     def _score(self, tokens: TokenSequence) -> NDArray[np.float32]:
-        ids, mask, _ = tokens.response()
-        sequence = np.asarray([*tokens.prompt_ids, *ids], dtype=np.int32)
-        learned = np.flatnonzero(np.asarray([0] * len(tokens.prompt_ids) + mask))
+        sequence, learned = tokens.ids, np.flatnonzero(tokens.mask)
         key = hashlib.blake2b(f"{self.temperature!r} {learned.tolist()}".encode(), digest_size=16)
         key.update(sequence.tobytes())
         file = self._folder / f"{key.hexdigest()}.npy"

@@ -93,7 +93,7 @@ def table_row(source: TrajectoryFile, trajectory: Trajectory, turns: Sequence[An
         "verdict": trajectory.verdict,
         "reward": trajectory.reward,
         "stop": trajectory.stop,
-        "reason": trajectory.kept_reason,
+        "reason": trajectory.selection_reason,
         "kept": trajectory.kept,
         "p_err": round(trajectory.p_err, 3),
         "p_format": round(trajectory.p_format, 3),

@@ -14,6 +14,7 @@ from rstar2_train.planning.hardware_profile import HardwareProfile
 from rstar2_train.planning.memory import FLOAT32
 from rstar2_train.planning.model_shape import ModelShape
 from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows
+from rstar2_train.trainer.types import TokenSequence
 
 DELTA_SHARE = 0.01
 """Changed share of bfloat16 weights per version (docs/weights.md)."""
@@ -58,7 +59,7 @@ def update_time(
     ranks, step = ranks_of(job, stage), chosen_step(job, stage, shape, profile)
     budget = job.spec.trainer.tokens_per_micro_batch or step.tokens
     share = sorted(lengths, reverse=True)[::ranks] or [2]
-    rows = [BatchRow(ids=np.zeros(n, np.int32), learned=np.arange(n) == n - 1, weight=0.0) for n in share]
+    rows = [BatchRow(TokenSequence(np.zeros(n, np.int32), np.arange(n) == n - 1), weight=0.0) for n in share]
     batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=budget, packed=is_packed(job))[0]
     passes = 3 + step.checkpointed_layers / shape.layers
     settings = job.grpo_settings(stage) if stage.type == "GRPO" else None

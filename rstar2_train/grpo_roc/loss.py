@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.gap import GAP_EDGES
 
 LOG_RATIO_LIMIT = 20.0
@@ -42,10 +43,8 @@ def grpo_loss(
     old_logprobs: Tensor,
     advantages: Tensor,
     weights: Tensor,
-    clip_low: float,
-    clip_high: float,
+    settings: GRPOSettings,
     engine_logprobs: Tensor | None = None,
-    correction_cap: float | None = None,
     stale: Tensor | None = None,
     excluded: Tensor | None = None,
 ) -> LossParts:
@@ -56,10 +55,9 @@ def grpo_loss(
         old_logprobs: the same under the trainer's policy at the start of the step.
         advantages: eq. 7, the value of the token's rollout.
         weights: the token's weight in the update (`advantage.group_token_weights`); 0 masks it: tool output, padding.
-        clip_low: the lower bound of the ratio is 1 - clip_low.
-        clip_high: the upper bound of the ratio is 1 + clip_high (clip-higher).
+        settings: the bounds of the ratio, 1 - clip_low and 1 + clip_high (clip-higher); with a correction_cap each
+            token has the weight min(cap, p_old / p_engine): truncated importance sampling.
         engine_logprobs: log-probabilities that the engine reported, for the mismatch metrics.
-        correction_cap: weight each token by min(cap, p_old / p_engine): truncated importance sampling. None: off.
         stale: whether other weights than those of p_old sampled the token, for the metrics; None: no token.
         excluded: whether the token's rollout is too far from p_old to be trained on (`excluded_by_gap`); None: no
             token. Its weight in the loss becomes 0; the metrics include it.
@@ -67,12 +65,13 @@ def grpo_loss(
     Raises:
         ValueError: for a correction without the engine's log-probabilities.
     """
+    correction_cap = settings.correction_cap
     if correction_cap is not None and engine_logprobs is None:
         raise ValueError("importance correction needs the engine's log-probabilities")
     trained = weights > 0
     log_ratio = torch.where(trained, logprobs - old_logprobs, 0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped_ratio = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     objective = torch.minimum(ratio * advantages, clipped_ratio * advantages)
 
     with torch.no_grad():

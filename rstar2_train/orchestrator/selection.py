@@ -11,8 +11,8 @@ from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.data.problems import Problem
 from rstar2_train.grpo_roc.advantage import group_advantages
 from rstar2_train.grpo_roc.resample import RolloutStats, resample
-from rstar2_train.rollout.trajectory import TokenSequence, Trajectory
-from rstar2_train.trainer.types import TrainSequence
+from rstar2_train.rollout.trajectory import Trajectory
+from rstar2_train.trainer.types import TokenSequence
 
 
 def select_group(
@@ -21,7 +21,7 @@ def select_group(
     settings: GRPOSettings,
     seed: tuple[int | str, ...],
     staleness: Callable[[str], int] | None = None,
-) -> list[TrainSequence] | None:
+) -> list[TokenSequence] | None:
     """Mark the trajectories of one group in place; return its training sequences (paper §2.2.3, eq. 7).
 
     `seed` names the step; with the problem's id it seeds the draw.
@@ -37,15 +37,15 @@ def select_group(
     )
     for index, trajectory in enumerate(group):
         trajectory.kept = selection.trainable and index in selection.kept
-        trajectory.kept_reason = selection.reasons[index]
+        trajectory.selection_reason = selection.reasons[index]
     if not selection.trainable:
         return None
     kept = [group[index] for index in selection.kept]
     advantages = group_advantages([trajectory.reward for trajectory in kept])
     return [
-        _train_sequence(sequence, advantage, staleness)
+        sequence
         for trajectory, advantage in zip(kept, advantages, strict=True)
-        for sequence in trajectory.sequences()
+        for sequence in trajectory.sequences(advantage=advantage, staleness=staleness)
     ]
 
 
@@ -71,26 +71,3 @@ def _stats(trajectory: Trajectory) -> RolloutStats:
         penalty=trajectory.p_err + trajectory.p_format,
         failed=trajectory.failed,
     )
-
-
-def _train_sequence(sequence: TokenSequence, advantage: float, staleness: Callable[[str], int] | None) -> TrainSequence:
-    ids, mask, logprobs = sequence.response()
-    return TrainSequence(
-        prompt_ids=sequence.prompt_ids,
-        response_ids=ids,
-        mask=mask,
-        engine_logprobs=logprobs,
-        advantage=advantage,
-        staleness=_token_staleness(sequence, staleness) if staleness else (),
-    )
-
-
-def _token_staleness(sequence: TokenSequence, staleness: Callable[[str], int]) -> list[int]:
-    """Return the age of the weights that sampled each response token; 0 for tool output."""
-    ages: list[int] = []
-    for segment in sequence.segments:
-        if segment.kind == "tool":
-            ages += [0] * len(segment.token_ids)
-        for version, count in segment.version_spans():
-            ages += [staleness(version)] * count
-    return ages

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rstar2_train.data.problems import DataError, read_conversations
 from rstar2_train.rollout.chat_format import ChatFormat, ChatFormatError
 from rstar2_train.trainer.checkpoint import remove_asides, write_folder
-from rstar2_train.trainer.types import TokenizedExample
+from rstar2_train.trainer.types import TokenSequence
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,10 @@ class TokenCache:
         """Tokens of each demonstration."""
         return np.diff(self.ends, prepend=0)
 
-    def example(self, index: int) -> TokenizedExample:
+    def example(self, index: int) -> TokenSequence:
         """Return a demonstration."""
         stored = self.tokens[self.ends[index - 1] if index else 0 : self.ends[index]]
-        return TokenizedExample((stored & ~LEARNED).astype(np.int32), (stored & LEARNED) > 0)
+        return TokenSequence((stored & ~LEARNED).astype(np.int32), (stored & LEARNED) > 0)
 
 
 def load_tokens(

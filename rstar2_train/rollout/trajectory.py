@@ -2,19 +2,23 @@
 
 Scoring, resampling, the update, tracking and analysis read it. Token ids are those that the engine sampled; they are
 never tokenised again. They are arrays of int32, and the log-probabilities arrays of float32, as an engine sends them
-and as Parquet stores them: Python objects would cost more than the rest of a request. Imports only the standard library
-and names of types.
+and as Parquet stores them: Python objects would cost more than the rest of a request.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rstar2_train.judge.types import ReturnedFile
 from rstar2_train.rewards.verdict import EXCLUDED, Verdict
 from rstar2_train.tools.types import CallStatus
+from rstar2_train.trainer.types import TokenSequence
 
 if TYPE_CHECKING:
     from rstar2_train.inference.sampled_turn import Generation
@@ -89,29 +93,6 @@ class ToolCall:
         return self.status != "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSequence:
-    """Tokens that the trainer reads as one sequence: a prompt, and the segments after it."""
-
-    prompt_ids: array[int]
-    segments: list[Segment]
-
-    def response(self) -> tuple[array[int], list[int], array[float]]:
-        """Return token ids, loss mask (1: sampled by the model) and engine log-probs (0 where masked).
-
-        The three have equal length.
-        """
-        ids, logprobs = array("i"), array("f")
-        mask: list[int] = []
-        for segment in self.segments:
-            count = len(segment.token_ids)
-            sampled = segment.kind == "model"
-            ids.extend(segment.token_ids)
-            mask += [int(sampled)] * count
-            logprobs.extend(segment.logprobs if sampled else array("f", [0.0]) * count)
-        return ids, mask, logprobs
-
-
 @dataclass(slots=True)
 class Trajectory:
     """One rollout of one problem."""
@@ -140,7 +121,7 @@ class Trajectory:
     p_format: float = 0.0
     """Answer-format penalty (eq. 5)."""
     kept: bool = False
-    kept_reason: str = ""
+    selection_reason: str = ""
     """Why Resample-on-Correct kept or dropped it (`grpo_roc.resample.RolloutSelection.reasons`)."""
     slice: str = ""
     """Label of the problem's subset, such as its level."""
@@ -192,21 +173,46 @@ class Trajectory:
         self.stop, self.verdict = "infrastructure", "internal"
         self.lost_to, self.error = lost_to, f"{lost_to}: {error}"
 
-    def sequences(self) -> list[TokenSequence]:
-        """Return the sequences that the trainer reads: one, unless segments are prompts.
+    def trained_segments(self) -> list[Segment]:
+        """Return the segments that the trainer reads, in order: each `prompt` starts a sequence.
 
-        The program of an agent may edit its history or run several conversations. Each `prompt` segment then starts a
-        sequence and is the whole prompt of it; `prompt_ids`, the prompt of the row, is not trained on.
+        The program of an agent may edit its history or run several conversations. Its segments then have their own
+        prompts, and `prompt_ids`, the prompt of the row, is not trained on.
         """
-        sequences = [TokenSequence(self.prompt_ids, [])]
-        for segment in self.segments:
-            if segment.kind == "prompt":
-                sequences.append(TokenSequence(segment.token_ids, []))
-            else:
-                sequences[-1].segments.append(segment)
-        return sequences if sequences[0].segments or len(sequences) == 1 else sequences[1:]
+        has_prompt = bool(self.segments) and self.segments[0].kind == "prompt"
+        return self.segments if has_prompt else [Segment("prompt", self.prompt_ids), *self.segments]
 
-    def response(self) -> tuple[array[int], list[int], array[float]]:
-        """Return `response` of the only sequence. Raises ValueError if there are several."""
-        (sequence,) = self.sequences()
-        return sequence.response()
+    def sequences(
+        self, *, advantage: float = 0.0, staleness: Callable[[str], int] | None = None
+    ) -> list[TokenSequence]:
+        """Return the sequences that the trainer reads: one, unless further segments are prompts.
+
+        `staleness`: returns the age of a weight version, in steps; None: every token has age 0.
+        """
+        segments = self.trained_segments()
+        starts = [at for at, segment in enumerate(segments) if segment.kind == "prompt"]
+        ends = [*starts[1:], len(segments)]
+        return [_sequence(segments[start:end], advantage, staleness) for start, end in zip(starts, ends, strict=True)]
+
+
+def _sequence(segments: Sequence[Segment], advantage: float, staleness: Callable[[str], int] | None) -> TokenSequence:
+    ids, logprobs = array("i"), array("f")
+    mask: list[NDArray[np.bool_]] = []
+    ages: list[NDArray[np.int32]] = []
+    for segment in segments:
+        count, sampled = len(segment.token_ids), segment.kind == "model"
+        ids.extend(segment.token_ids)
+        logprobs.extend(segment.logprobs if sampled else array("f", bytes(4 * count)))
+        mask.append(np.full(count, sampled))
+        if staleness is None or not sampled:
+            ages.append(np.zeros(count, np.int32))
+        else:
+            ages += [np.full(tokens, staleness(version), np.int32) for version, tokens in segment.version_spans()]
+    age = np.concatenate(ages)
+    return TokenSequence(
+        ids=np.asarray(ids),
+        mask=np.concatenate(mask),
+        advantage=advantage,
+        engine_logprobs=np.asarray(logprobs),
+        staleness=age if age.any() else None,
+    )

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rstar2_train.judge.types import ReturnedFile
 from rstar2_train.rollout.trajectory import Segment, ToolCall, Trajectory
 
-FORMAT = b"1"
+FORMAT = b"2"
 """Version of the columns, in the file's metadata under `rstar2.trajectories`. A new nullable column keeps it."""
 BATCH = 64
 """Number of rows that `write` and `stream` hold as Python objects at a time."""

@@ -97,7 +97,7 @@ def build_trace(trajectory: Trajectory, *, uid: str, stage: str, step: int, deco
             "verdict": trajectory.verdict,
             "reward": f"{trajectory.reward:g}",
             "kept": "yes" if trajectory.kept else "no",
-            "kept_reason": trajectory.kept_reason[:250],
+            "selection_reason": trajectory.selection_reason[:250],
             "p_err": f"{trajectory.p_err:.3f}",
             "p_format": f"{trajectory.p_format:.3f}",
             "stop": trajectory.stop,
@@ -228,7 +228,7 @@ def _reward(trajectory: Trajectory, end: int) -> Span:
             "answer_tags": trajectory.answer_tags,
             "tags_balanced": trajectory.tags_balanced,
             "kept": trajectory.kept,
-            "kept_reason": trajectory.kept_reason,
+            "selection_reason": trajectory.selection_reason,
         },
         error="",
     )

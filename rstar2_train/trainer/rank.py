@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import attention, checkpoint, device, export, sharded_state, step
 from rstar2_train.trainer.batching import MicroBatch
@@ -26,7 +27,7 @@ from rstar2_train.trainer.optimizer import make_optimizer, update
 from rstar2_train.trainer.parking import ParkedMemory
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.shard_writer import ShardWriter, fingerprint
-from rstar2_train.trainer.types import MetricTally, Objective, OptimizerConfig, TrainConfig
+from rstar2_train.trainer.types import MetricTally, OptimizerConfig, TrainConfig
 from rstar2_train.weights.offer_channel import ChannelAddress
 from rstar2_train.weights.shard_file import FileSummary
 
@@ -142,12 +143,12 @@ class TrainerRank:
         )
         return float(sum(shares))
 
-    def grpo(self, updates: list[list[MicroBatch]], lr: float, objective: Objective) -> MetricTally:
+    def grpo(self, updates: list[list[MicroBatch]], lr: float, settings: GRPOSettings) -> MetricTally:
         """Run one GRPO step of one or more updates; pi_old is the policy before the first one."""
         policy, _ = self._loaded()
         start = None
-        if len(updates) > 1 or objective.drops_sequences:
-            start = step.step_start(policy, updates, self.compute.device, objective=objective)
+        if len(updates) > 1 or settings.importance_correction.drops_sequences:
+            start = step.step_start(policy, updates, self.compute.device, settings=settings)
         tally = MetricTally()
         for number, batches in enumerate(updates):
             tally.add(
@@ -155,7 +156,7 @@ class TrainerRank:
                     policy,
                     batches,
                     self.compute.device,
-                    objective=objective,
+                    settings=settings,
                     start=start[number] if start else None,
                 )
             )

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.grpo_roc.advantage import kept_group_weights
 from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss, kept_group_tokens
 from rstar2_train.trainer.batching import MicroBatch
 from rstar2_train.trainer.device_tally import DeviceTally
 from rstar2_train.trainer.model import Policy, set_last_micro_batch
 from rstar2_train.trainer.transfers import DeviceBatch, on_device
-from rstar2_train.trainer.types import MetricTally, Objective
+from rstar2_train.trainer.types import MetricTally
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def grpo_backward(
     batches: list[MicroBatch],
     device: torch.device,
     *,
-    objective: Objective,
+    settings: GRPOSettings,
     start: UpdateStart | None,
 ) -> MetricTally:
     """Accumulate the gradient of eq. 6 over one update's micro-batches.
@@ -65,17 +66,17 @@ def grpo_backward(
         policy: the sharded policy.
         batches: this rank's micro-batches of the update.
         device: where to compute.
-        objective: the loss's settings.
+        settings: clip range, temperature and importance correction.
         start: values of the start of the step (`step_start`). None for a single update that drops no rollout: its
             weights are those of the start, so the policy's own values, detached, are the same numbers.
     """
     tally = DeviceTally()
     for number, batch in enumerate(_micro_batches(policy, batches, device)):
-        logprobs, entropies = _forward(policy, batch, temperature=objective.temperature)
+        logprobs, entropies = _forward(policy, batch, temperature=settings.temperature)
         weights = batch.weights
         if start is None:
             old = logprobs.detach()
-            excluded = _excluded(batch, old, objective)
+            excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
         else:
             old, excluded = start.old_logprobs[number], start.excluded[number]
             if start.group_weights is not None:
@@ -88,10 +89,8 @@ def grpo_backward(
             old_logprobs=old,
             advantages=batch.advantages,
             weights=weights,
-            clip_low=objective.clip_low,
-            clip_high=objective.clip_high,
+            settings=settings,
             engine_logprobs=batch.engine_logprobs,
-            correction_cap=objective.correction_cap,
             stale=batch.stale,
             excluded=excluded,
         )
@@ -103,7 +102,7 @@ def grpo_backward(
 
 @torch.no_grad()
 def step_start(
-    policy: Policy, updates: list[list[MicroBatch]], device: torch.device, *, objective: Objective
+    policy: Policy, updates: list[list[MicroBatch]], device: torch.device, *, settings: GRPOSettings
 ) -> list[UpdateStart]:
     """Return the values of each update at the start of the step. Collective.
 
@@ -111,18 +110,18 @@ def step_start(
     """
     starts, kept = [], []
     for batches in updates:
-        start = UpdateStart(start_logprobs(policy, batches, device, temperature=objective.temperature))
+        start = UpdateStart(start_logprobs(policy, batches, device, temperature=settings.temperature))
         tokens = torch.zeros(batches[0].group_count, dtype=torch.int64, device=device)
         for batch, old in zip(on_device(batches, device), start.old_logprobs, strict=True):
-            excluded = _excluded(batch, old, objective)
+            excluded = _excluded(batch, old, limit=settings.importance_correction.max_sequence_gap)
             start.excluded.append(excluded)
-            if objective.drops_sequences:
+            if settings.importance_correction.drops_sequences:
                 assert batch.groups is not None
                 assert excluded is not None
                 tokens += kept_group_tokens(excluded, batch.weights > 0, batch.groups, count=len(tokens))
         starts.append(start)
         kept.append(tokens)
-    if objective.drops_sequences:
+    if settings.importance_correction.drops_sequences:
         totals = torch.cat(kept).cpu()
         dist.all_reduce(totals)
         for start, counts in zip(starts, totals.split([len(tokens) for tokens in kept]), strict=True):
@@ -158,14 +157,14 @@ def row_logprobs(policy: Policy, rows: list[list[int]], device: torch.device) ->
     return values
 
 
-def _excluded(batch: DeviceBatch, old: Tensor, objective: Objective) -> Tensor | None:
+def _excluded(batch: DeviceBatch, old: Tensor, *, limit: float | None) -> Tensor | None:
     """Return whether each token belongs to a rollout whose gap is too large; None without a limit."""
-    if objective.max_sequence_gap is None:
+    if limit is None:
         return None
     assert batch.engine_logprobs is not None
     assert batch.rows is not None
     gap = old - batch.engine_logprobs
-    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=batch.row_count, limit=objective.max_sequence_gap)
+    return excluded_by_gap(gap, batch.weights > 0, batch.rows, count=batch.row_count, limit=limit)
 
 
 def _micro_batches(policy: Policy, batches: list[MicroBatch], device: torch.device) -> Iterator[DeviceBatch]:

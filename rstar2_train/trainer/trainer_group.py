@@ -22,11 +22,9 @@ from rstar2_train.trainer.batching import BatchRow, MicroBatch, distribute_rows,
 from rstar2_train.trainer.checkpoint import CheckpointInvalid, CheckpointManifest
 from rstar2_train.trainer.types import (
     MetricTally,
-    Objective,
     OptimizerConfig,
-    TokenizedExample,
+    TokenSequence,
     TrainConfig,
-    TrainSequence,
     TrainState,
 )
 from rstar2_train.weights import offer_channel, version_store
@@ -100,7 +98,7 @@ class TrainerGroup:
         self._ranks.call("restore", checkpoint_dir, reset_optimizer)
         return TrainState(step=manifest.step, extra=manifest.extra)
 
-    def sft_step(self, sequences: Sequence[TokenizedExample], *, lr: float) -> Metrics:
+    def sft_step(self, sequences: Sequence[TokenSequence], *, lr: float) -> Metrics:
         """Run one supervised update; the loss is the mean over all trained tokens of the batch.
 
         Returns:
@@ -111,16 +109,16 @@ class TrainerGroup:
         rows = sft_rows(sequences)
         shares = self._distribute(rows)
         tally = self._merge(self._ranks.call_each("sft", [(share, lr) for share in shares]))
-        metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
+        metrics = _common(tally, lr=lr, all_tokens=sum(len(row) for row in rows), started=started)
         return metrics | {"sequences": float(len(rows))}
 
-    def sft_loss(self, sequences: Sequence[TokenizedExample]) -> float:
+    def sft_loss(self, sequences: Sequence[TokenSequence]) -> float:
         """Return the mean loss of all trained tokens, in nats, without an update: of held-out conversations."""
         shares = self._distribute(sft_rows(sequences))
         return float(sum(self._ranks.call_each("sft_loss", [(share,) for share in shares])))
 
     def grpo_step(
-        self, groups: Sequence[Sequence[TrainSequence]], *, lr: float, settings: GRPOSettings, seed: int
+        self, groups: Sequence[Sequence[TokenSequence]], *, lr: float, settings: GRPOSettings, seed: int
     ) -> Metrics:
         """Run one GRPO step (eq. 6) over the kept groups, in `settings.updates_per_step` updates.
 
@@ -138,20 +136,12 @@ class TrainerGroup:
         """
         started = time.perf_counter()
         updates = grpo_updates(groups, updates=settings.updates_per_step, seed=seed)
-        objective = Objective(
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            temperature=settings.temperature,
-            correction_cap=settings.correction_cap,
-            max_sequence_gap=settings.importance_correction.max_sequence_gap,
-            drops_sequences=settings.importance_correction.drops_sequences,
-        )
         by_update = [self._distribute([row for group in update for row in group]) for update in updates]
         by_rank = [[shares[rank] for shares in by_update] for rank in range(self._ranks.count)]
-        tally = self._merge(self._ranks.call_each("grpo", [(share, lr, objective) for share in by_rank]))
+        tally = self._merge(self._ranks.call_each("grpo", [(share, lr, settings) for share in by_rank]))
         tally.sums["loss"] /= len(updates)
         rows = [row for update in updates for group in update for row in group]
-        metrics = _common(tally, lr=lr, all_tokens=sum(len(row.ids) for row in rows), started=started)
+        metrics = _common(tally, lr=lr, all_tokens=sum(len(row) for row in rows), started=started)
         tokens = tally.sums["tokens"]
         metrics |= {
             "clip_fraction": tally.sums["clipped"] / tokens,

@@ -5,7 +5,6 @@ Plain dataclasses without torch: the orchestrator creates them, Ray transfers th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -83,29 +82,27 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizedExample:
-    """One tokenised conversation."""
+class TokenSequence:
+    """One sequence that the trainer reads: a conversation, or a rollout with its advantage. Arrays have its length."""
 
-    ids: Sequence[int] | NDArray[np.int32]
-    mask: Sequence[int] | NDArray[np.bool_]
-    """1 for each trained token (the assistant's own), else 0; has the length of `ids`. No position predicts the first
-    token, so it is never trained."""
+    ids: NDArray[np.int32]
+    """Token ids, of the prompt too."""
+    mask: NDArray[np.bool_]
+    """Whether each token is trained: those of the assistant, or those that the model sampled. No position predicts the
+    first token, so it is never trained."""
+    advantage: float = 0.0
+    """Eq. 7, of the rollout."""
+    engine_logprobs: NDArray[np.float32] | None = None
+    """Log-probabilities that the engine reported, 0 for masked tokens; None: no engine sampled the tokens."""
+    staleness: NDArray[np.int32] | None = None
+    """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens.
+    None: all are 0."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSequence:
-    """One kept rollout with its advantage."""
-
-    prompt_ids: Sequence[int]
-    response_ids: Sequence[int]
-    mask: Sequence[int]
-    """1 for each token that the model sampled, 0 for tool output; has the length of `response_ids`."""
-    engine_logprobs: Sequence[float]
-    """Log-probabilities that the engine reported, 0 for masked tokens; has the length of `response_ids`."""
-    advantage: float
-    staleness: Sequence[int] = ()
-    """Number of updates between the weights that sampled each token and those that it trains, 0 for masked tokens; has
-    the length of `response_ids`, or is empty if all are 0."""
+    def __post_init__(self) -> None:
+        for name in ("mask", "engine_logprobs", "staleness"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.ids):
+                raise ValueError(f"a sequence has {len(self.ids)} tokens, but {name} has {len(values)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +111,6 @@ class TrainState:
 
     step: int
     extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """Settings of the loss of a GRPO update (eq. 6)."""
-
-    clip_low: float
-    clip_high: float
-    temperature: float
-    correction_cap: float | None
-    """Cap of the truncated importance correction; None: off."""
-    max_sequence_gap: float | None = None
-    """Largest mean absolute gap between trainer and engine of a trained rollout, in nats; None: no limit."""
-    drops_sequences: bool = False
-    """Whether rollouts above the limit leave the denominators of the mean."""
 
 
 @dataclass(slots=True)

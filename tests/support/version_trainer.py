@@ -17,12 +17,13 @@ from rstar2_train.trainer.batching import distribute_rows, sft_rows
 from rstar2_train.trainer.collective_sender import CollectiveSender
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
-from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig
+from rstar2_train.trainer.types import OptimizerConfig, TrainConfig
 from rstar2_train.weights import version_store
 from rstar2_train.weights.probe import TOLERANCE, Probe, probe_rows
 from rstar2_train.weights.transfer import Offer
 from rstar2_train.weights.version_store import VersionManifest
 from tests.support.engine_fixtures import Models
+from tests.support.token_arrays import token_sequence
 
 ROWS = probe_rows(300)
 
@@ -41,7 +42,7 @@ class VersionTrainer:
 
     def update(self, lr: float) -> None:
         """Run one update."""
-        rows = sft_rows([TokenizedExample([5, 6, 7, 8, 9, self.number + 10], [1] * 6)])
+        rows = sft_rows([token_sequence([5, 6, 7, 8, 9, self.number + 10], [1] * 6)])
         self.rank.sft(distribute_rows(rows, ranks=1, tokens_per_micro_batch=256)[0], lr)
 
     def publish(self, *, snapshot: bool = False) -> DeltaUpdate:

@@ -17,6 +17,7 @@ from rstar2_train.utils.text import printable
 
 TRAINED, MASKED = "+", "|"
 """Mark of a line of trained tokens, and of masked ones."""
+_MASKED_KINDS = {"prompt": "prompt", "tool": "tool output"}
 _STYLES = {TRAINED: "green", MASKED: "bright_black"}
 _STOPS = {
     "answered": "a turn without a call",
@@ -46,18 +47,15 @@ def _parts(check: CheckPlan, trajectory: Trajectory) -> Iterator[Text]:
         yield Text(f"note: {check.plan.note}", style="yellow")
     yield Text(f"{TRAINED} trained tokens, {MASKED} masked tokens")
     turn = 0
-    for sequence in trajectory.sequences():
-        yield _heading(f"prompt: {len(sequence.prompt_ids)} tokens, masked")
-        yield _segment(chat_format, sequence.prompt_ids, MASKED)
-        for segment in sequence.segments:
-            if segment.kind == "tool":
-                yield _heading(f"tool output: {len(segment.token_ids)} tokens, masked")
-                yield _segment(chat_format, segment.token_ids, MASKED)
-                continue
-            yield _heading(f"turn {turn + 1} of the model: {len(segment.token_ids)} tokens, trained")
-            yield _segment(chat_format, segment.token_ids, TRAINED)
-            yield from _calls([call for call in trajectory.calls if call.turn == turn])
-            turn += 1
+    for segment in trajectory.trained_segments():
+        if segment.kind != "model":
+            yield _heading(f"{_MASKED_KINDS[segment.kind]}: {len(segment.token_ids)} tokens, masked")
+            yield _segment(chat_format, segment.token_ids, MASKED)
+            continue
+        yield _heading(f"turn {turn + 1} of the model: {len(segment.token_ids)} tokens, trained")
+        yield _segment(chat_format, segment.token_ids, TRAINED)
+        yield from _calls([call for call in trajectory.calls if call.turn == turn])
+        turn += 1
     yield _heading("result")
     if check.turns is not None and turn < len(check.turns):
         yield Text(f"note: {len(check.turns) - turn} turns of the script were not used", style="yellow")

@@ -30,7 +30,8 @@ from rstar2_train.orchestrator.rollout_session import RolloutSession
 from rstar2_train.orchestrator.selection import regroup_stored, select_group
 from rstar2_train.rollout import trajectory_store
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.trainer.types import TrainSequence
+from rstar2_train.rollout.trajectory_store import TrajectoryStoreError
+from rstar2_train.trainer.types import TokenSequence
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Batch:
     """Number of the step, from 0."""
     groups: list[Group]
     """All rollouts, one list per prompt, in the order of the step's prompts."""
-    trained: list[list[TrainSequence]]
+    trained: list[list[TokenSequence]]
     """The kept rollouts of the groups whose rewards differ."""
     seconds: float
     """Seconds from the start of the batch to its last group."""
@@ -138,8 +139,12 @@ class Generator:
     async def _stored(self, step: int, problems: Sequence[Problem]) -> list[Group] | None:
         """Return the groups of a complete stored batch, or None."""
         file = trajectory_store.step_path(self._ctx.folder.trajectories, step + 1)
-        stored = await asyncio.to_thread(trajectory_store.read, file) if file.exists() else []
-        if not stored:
+        if not file.exists():
+            return None
+        try:
+            stored = await asyncio.to_thread(trajectory_store.read, file)
+        except TrajectoryStoreError as error:
+            log.warning("step %d: sampling again: %s", step + 1, error)
             return None
         if self._settings.dynamic_sampling:
             drawn = {trajectory.prompt_id for trajectory in stored}
@@ -159,7 +164,7 @@ class Generator:
         ctx, settings = self._ctx, self._settings
         group_log = GroupLog(trajectory_store.step_path(ctx.folder.trajectories, step + 1))
         groups: dict[str, Group] = {}
-        selected: dict[str, list[TrainSequence] | None] = {}
+        selected: dict[str, list[TokenSequence] | None] = {}
         writes: list[asyncio.Future[None]] = []
         writing = asyncio.Lock()  # first come, first served: the log has the order in which the groups finished
 
@@ -208,7 +213,7 @@ class Generator:
         return Batch(step, [groups[prompt_id] for prompt_id in drawn], trained, seconds, metrics)
 
     def _next_draw(
-        self, problems: Sequence[Problem], selected: Mapping[str, list[TrainSequence] | None]
+        self, problems: Sequence[Problem], selected: Mapping[str, list[TokenSequence] | None]
     ) -> list[Problem]:
         """Return the problems to sample next, given the selected groups; none when the batch is complete.
 
@@ -220,7 +225,7 @@ class Generator:
         trainable = sum(sequences is not None for sequences in selected.values())
         return missing[: max(0, self._settings.prompts_per_step - trainable)]
 
-    def _select(self, group: Group, step: int) -> list[TrainSequence] | None:
+    def _select(self, group: Group, step: int) -> list[TokenSequence] | None:
         settings = self._settings
         staleness = partial(self._staleness, step) if settings.max_staleness else None
         return select_group(group, settings=settings, seed=self._ctx.step_seed(step), staleness=staleness)

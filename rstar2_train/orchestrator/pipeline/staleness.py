@@ -10,10 +10,10 @@ import numpy as np
 from rstar2_train.api.stages import Stage
 from rstar2_train.orchestrator.initial_policy import version_step
 from rstar2_train.rollout.trajectory import Trajectory
-from rstar2_train.trainer.types import TrainSequence
+from rstar2_train.trainer.types import TokenSequence
 
 
-def staleness_metrics(trained: Iterable[Iterable[TrainSequence]], *, bound: int) -> dict[str, float]:
+def staleness_metrics(trained: Iterable[Iterable[TokenSequence]], *, bound: int) -> dict[str, float]:
     """Return the staleness of the trained tokens: mean, maximum, and the share of each value from 0 to `bound`.
 
     Return nothing for a batch without a trained token.
@@ -21,8 +21,8 @@ def staleness_metrics(trained: Iterable[Iterable[TrainSequence]], *, bound: int)
     counts = np.zeros(bound + 1, dtype=np.int64)
     for group in trained:
         for sequence in group:
-            ages = np.asarray(sequence.staleness or [0] * len(sequence.mask), dtype=np.int64)
-            counts += np.bincount(ages[np.asarray(sequence.mask) > 0], minlength=bound + 1)[: bound + 1]
+            ages = np.zeros(len(sequence.ids), np.int32) if sequence.staleness is None else sequence.staleness
+            counts += np.bincount(ages[sequence.mask], minlength=bound + 1)[: bound + 1]
     total = int(counts.sum())
     if not total:
         return {}

@@ -21,7 +21,7 @@ from rstar2_train.orchestrator.initial_policy import initial_policy
 from rstar2_train.orchestrator.sessions import SESSIONS, Sessions
 from rstar2_train.orchestrator.token_cache import TokenCache, load_tokens
 from rstar2_train.trainer import lr_schedule
-from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample
+from rstar2_train.trainer.types import OptimizerConfig, TokenSequence
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ class DemonstrationBatches:
         return max(1, math.ceil(self._settings.epochs * len(self._rows) / self._settings.batch_size))
 
     @property
-    def held_out(self) -> list[TokenizedExample]:
+    def held_out(self) -> list[TokenSequence]:
         """The demonstrations that are not trained on."""
         return [self._tokens.example(row) for row in self._held_out]
 
-    def batch(self, step: int) -> list[TokenizedExample]:
+    def batch(self, step: int) -> list[TokenSequence]:
         """Return the batch of 0-based `step`."""
         rows, order = self._rows, self._order
         if step < self._settings.shortest_first_steps and self._shortest:

@@ -45,10 +45,10 @@ async def test_agent_program_has_the_engines_tokens(
     trajectory_store.write(tmp_path / "step.parquet", group)
     for trajectory in trajectory_store.read(tmp_path / "step.parquet"):
         assert (trajectory.stop, trajectory.lost_to, trajectory.turns) == ("done", None, 2), trajectory.error
-        (sequence,) = trajectory.sequences()
-        assert [segment.kind for segment in sequence.segments] == ["model", "tool", "model"]
-        before = list(sequence.prompt_ids)
-        for segment in sequence.segments:
+        prompt, *segments = trajectory.trained_segments()
+        assert [segment.kind for segment in segments] == ["model", "tool", "model"]
+        before = list(prompt.token_ids)
+        for segment in segments:
             if segment.kind == "model":
                 again = await client.generate(
                     before, max_tokens=32, temperature=0, stop_ids=engine_chat_format.stop_ids

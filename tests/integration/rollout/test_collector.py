@@ -24,7 +24,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import FIRST_REPLY, QUESTION, RESPONSE_TOKENS, Engine, conversation
 from tests.support.engine_fixtures import Models
-from tests.support.token_arrays import token_array
+from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 GREEDY = Sampling(temperature=0, max_response_tokens=RESPONSE_TOKENS, max_turns=4)
@@ -66,8 +66,8 @@ async def test_collect_groups_returns_scored_trajectories(
     assert len(finished) == len(rows) == 8
     whole = engine_chat_format.encode_conversation(conversation())
     for trajectory in rows:
-        ids, mask, logprobs = trajectory.response()
-        assert trajectory.prompt_ids + ids == token_array(whole.token_ids)
+        ids, mask, logprobs = response(trajectory)
+        assert [*trajectory.prompt_ids, *ids] == whole.token_ids
         assert [0] * len(trajectory.prompt_ids) + mask == whole.mask
         assert [value < 0 for value in logprobs] == [bool(sampled) for sampled in mask]
         assert [(call.status, call.response) for call in trajectory.calls] == list(

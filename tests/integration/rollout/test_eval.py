@@ -35,6 +35,7 @@ from tests.support.engine_proxy import (
     write_job,
     write_sums,
 )
+from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 TURNS = turns_by_seed(SEED_NAME, [f"sums/{number}" for number in range(len(GOLD))])
@@ -148,7 +149,7 @@ async def test_eval_killed_resumes_with_missing_samples(engine: Engine, proxy: E
     assert "sums/2" in (tmp_path / "out" / "evaluation.html").read_text()
     stored = trajectory_store.read(tmp_path / "out" / "trajectories.parquet")
     assert [(row.prompt_id, row.sample) for row in stored] == sorted(everything)
-    assert len({tuple(row.response()[0]) for row in stored}) == 1  # the same before and after the kill
+    assert len({tuple(response(row)[0]) for row in stored}) == 1  # the same before and after the kill
 
     proxy.requests.clear()
     await finish(await evaluate(engine, proxy.url, tmp_path, "--mlflow", f"sqlite:///{tmp_path}/mlflow.db"))

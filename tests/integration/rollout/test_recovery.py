@@ -26,6 +26,7 @@ from rstar2_train.rollout.context import RolloutContext
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, Engine
 from tests.support.engine_fixtures import Models
+from tests.support.token_arrays import response
 
 PART = 4
 SAMPLES = 24
@@ -111,9 +112,9 @@ async def test_killed_engine_costs_the_last_part_only(
     assert all(tokens % PART == 1 for tokens in resumed), resumed
     model = AutoModelForCausalLM.from_pretrained(models.boot, dtype=torch.float32)
     for trajectory in group:
-        ids, _, logprobs = trajectory.response()
+        ids, _, logprobs = response(trajectory)
         with torch.no_grad():
-            logits = model(torch.tensor([(trajectory.prompt_ids + ids).tolist()])).logits[
+            logits = model(torch.tensor([[*trajectory.prompt_ids, *ids]])).logits[
                 0, len(trajectory.prompt_ids) - 1 : -1
             ]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]

@@ -25,6 +25,7 @@ from rstar2_train.tools.toolset import Toolset, builtin_toolset, load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import SUPPORT, running
+from tests.support.token_arrays import response
 
 __all__ = ["chat_format", "model_folder"]
 
@@ -83,7 +84,7 @@ async def rollouts(chat_format: ChatFormat, tools: Toolset, judge: Any) -> list[
     fields = ("prompt_ids", "stop", "verdict", "reward", "correct", "p_err", "p_format", "error")
     return [
         {name: getattr(trajectory, name) for name in fields}
-        | {"tokens": trajectory.response(), "statuses": [call.status for call in trajectory.calls]}
+        | {"tokens": response(trajectory), "statuses": [call.status for call in trajectory.calls]}
         for group in groups
         for trajectory in group
     ]

@@ -20,7 +20,7 @@ from rstar2_train.rollout.workers.rollout_workers import RolloutWorkers
 from tests.integration.rollout.conftest import TIMES
 from tests.support.engine import QUESTION, RESPONSE_TOKENS, Engine, conversation
 from tests.support.engine_fixtures import Models
-from tests.support.token_arrays import token_array
+from tests.support.token_arrays import response
 from tests.support.unsupervised_judge import UnsupervisedJudge
 
 PROBLEMS = [Problem(id=f"p{number}", problem=QUESTION, answer="42") for number in range(4)]
@@ -63,13 +63,13 @@ async def test_killed_worker_loses_and_repeats_no_rollout(
         assert pool.admission._scheduler.waiting == [] and not pool.admission._scheduler.running(engine.url)
     assert killed[0] > 0  # else the worker had finished
     assert len(finished) == len(set(finished)) == len(PROBLEMS) * SAMPLES
-    expected = token_array(engine_chat_format.encode_conversation(conversation()).token_ids)
+    expected = engine_chat_format.encode_conversation(conversation()).token_ids
     for problem, group in zip(PROBLEMS, groups, strict=True):
         assert [(trajectory.prompt_id, trajectory.sample) for trajectory in group] == [
             (problem.id, sample) for sample in range(SAMPLES)
         ]
         for trajectory in group:
-            assert trajectory.prompt_ids + trajectory.response()[0] == expected
+            assert [*trajectory.prompt_ids, *response(trajectory)[0]] == expected
             assert (trajectory.verdict, trajectory.reward) == ("correct", 1.0)
             assert {version for segment in trajectory.segments for version, _ in segment.version_spans()} == {
                 "workers/1"

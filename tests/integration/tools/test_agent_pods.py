@@ -88,7 +88,7 @@ async def test_agent_pods_give_the_rollouts_of_one_machine(chat_format: ChatForm
     assert {trajectory.verdict for trajectory in group} == {"correct", "wrong"}
     for trajectory in group:
         (sequence,) = trajectory.sequences()
-        ids, _, _ = sequence.response()
+        ids = sequence.ids[sequence.mask].tolist()
         assert (trajectory.reward == 1.0) == (chat_format.model_text(ids) == "2")
         assert (trajectory.stop, trajectory.turns, trajectory.reason) == ("done", 1, "equal")
         assert (trajectory.p_format, trajectory.lost_to) == (0.0, None)

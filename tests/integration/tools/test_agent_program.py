@@ -52,10 +52,10 @@ async def test_agent_program_reward_and_tokens_are_the_trajectory(chat_format: C
     assert {trajectory.verdict for trajectory in group} == {"correct", "wrong"}
     for trajectory in group:
         (sequence,) = trajectory.sequences()
-        ids, mask, _ = sequence.response()
         prompt = chat_format.conversation_prompt_ids([{"role": "user", "content": PROBLEM.problem}])
-        assert sequence.prompt_ids.tolist() == prompt and set(mask) == {1}
-        assert (trajectory.reward == 1.0) == (chat_format.model_text(ids) == "2")
+        assert sequence.ids[: len(prompt)].tolist() == prompt
+        assert sequence.mask.tolist() == [False] * len(prompt) + [True] * (len(sequence.ids) - len(prompt))
+        assert (trajectory.reward == 1.0) == (chat_format.model_text(sequence.ids[len(prompt) :].tolist()) == "2")
         assert (trajectory.stop, trajectory.turns, trajectory.reason) == ("done", 1, "equal")
         assert (trajectory.p_format, trajectory.lost_to) == (0.0, None)
 

@@ -22,6 +22,7 @@ from rstar2_train.tools.toolset import load_toolset
 from tests.support.model_fixtures import chat_format, model_folder
 from tests.support.scripted_pool import ScriptedPool
 from tests.support.servers import running
+from tests.support.token_arrays import response
 
 __all__ = ["chat_format", "model_folder"]
 
@@ -68,7 +69,7 @@ async def test_environment_gives_observations_and_reward(chat_format: ChatFormat
     assert set(responses[1:-1]) <= {"higher", "lower"} and responses[-1] == "right"
     assert (first.stop, first.verdict, first.reward, first.p_format) == ("done", "correct", 1.0, 0.0)
     assert [call.status for call in first.calls] == ["malformed", *["ok"] * (len(first.calls) - 1)]
-    assert first.response() == second.response()  # the same seed for the whole group
+    assert response(first) == response(second)  # the same seed for the whole group
 
 
 @pytest.mark.parametrize(

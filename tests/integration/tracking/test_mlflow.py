@@ -39,7 +39,7 @@ def trajectory(sample: int) -> Trajectory:
         reward=1.0,
         p_err=1.0,
         kept=sample == 0,
-        kept_reason="positive",
+        selection_reason="positive",
         started_at=1_700_000_000.0,
         seconds=1.75,
     )

@@ -17,7 +17,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.ray_runtime import LOOPBACK
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.trainer.types import OptimizerConfig, TokenizedExample, TrainConfig, TrainSequence
+from rstar2_train.trainer.types import OptimizerConfig, TokenSequence, TrainConfig
+from tests.support.token_arrays import token_sequence
 
 VOCABULARY = 61
 CONFIG = TrainConfig(tokens_per_micro_batch=256, logprob_chunk_tokens=16, activation_checkpointing=False, threads=1)
@@ -61,28 +62,27 @@ def rank_here(model: Path | None, *, config: TrainConfig = CONFIG, **changes: ob
         _clear_sharding_prop_cache()
 
 
-def conversations(count: int, *, seed: int = 0) -> list[TokenizedExample]:
+def conversations(count: int, *, seed: int = 0) -> list[TokenSequence]:
     """Return sequences of 6 to 20 tokens that count upwards, which a model learns quickly."""
     draw = random.Random(seed)
     sequences = []
     for _ in range(count):
         start, length = draw.randrange(VOCABULARY), draw.randint(6, 20)
         ids = [(start + n) % VOCABULARY for n in range(length)]
-        sequences.append(TokenizedExample(ids, [0, 0] + [1] * (length - 2)))
+        sequences.append(token_sequence(ids, [0, 0] + [1] * (length - 2)))
     return sequences
 
 
-def rollout_groups(groups: int, size: int, *, seed: int = 0) -> list[list[TrainSequence]]:
+def rollout_groups(groups: int, size: int, *, seed: int = 0) -> list[list[TokenSequence]]:
     """Return random rollouts, half of each group good, with masked tokens in the place of tool output."""
     draw = random.Random(seed)
 
-    def rollout(member: int) -> TrainSequence:
-        length = draw.randint(6, 16)
-        return TrainSequence(
-            prompt_ids=[draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 6))],
-            response_ids=[draw.randrange(VOCABULARY) for _ in range(length)],
-            mask=[1, 1, 0, 0] + [1] * (length - 4),
-            engine_logprobs=[-4.0] * length,
+    def rollout(member: int) -> TokenSequence:
+        length, prompt = draw.randint(6, 16), draw.randint(1, 6)
+        return token_sequence(
+            [draw.randrange(VOCABULARY) for _ in range(prompt + length)],
+            [0] * prompt + [1, 1, 0, 0] + [1] * (length - 4),
+            engine_logprobs=[-4.0] * (prompt + length),
             advantage=1.0 if member % 2 else -1.0,
         )
 

@@ -11,13 +11,11 @@ import torch
 from models import rank_here, rollout_groups
 from torch._dynamo.utils import counters
 
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy
-from rstar2_train.trainer.types import Objective
-
-OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
 
 
 @pytest.mark.parametrize("unchecked", [0, 2], ids=["checkpointed", "kept"])
@@ -37,7 +35,7 @@ def test_compiled_layers_stay_compiled(model_dir: Path, unchecked: int, monkeypa
         for tokens in range(20, 220, 16):
             batches = distribute_rows(rows, ranks=1, tokens_per_micro_batch=tokens, packed=True)[0]
             sequences |= {len(batch.lengths or ()) for batch in batches}
-            step.grpo_backward(policy, batches, device, objective=OBJECTIVE, start=None)
+            step.grpo_backward(policy, batches, device, settings=GRPOSettings(), start=None)
     assert len(sequences) > torch._dynamo.config.recompile_limit
     frames = Counter(counters["frames"])
     assert frames["ok"] == frames["total"]

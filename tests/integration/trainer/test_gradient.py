@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import CONFIG, rollout_groups, write_model
@@ -14,14 +15,15 @@ from rank_processes import run_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.planning.layout import Layout
 from rstar2_train.trainer import step
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates
 from rstar2_train.trainer.model import load_policy, named_shards
 from rstar2_train.trainer.rank import TrainerRank
-from rstar2_train.trainer.types import Objective, TrainSequence
+from rstar2_train.trainer.types import TokenSequence
 
-OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=0.8, correction_cap=2.0)
+SETTINGS = GRPOSettings(temperature=0.8, importance_correction=ImportanceCorrection(enabled=True, cap=2.0))
 RTOL = 1e-5
 """Bound of the gradient's relative error, by norm: in float32 the sums of different order differ by about 1e-7."""
 BFLOAT16_RTOL = 0.05
@@ -68,24 +70,25 @@ CASES = {
 }
 
 
-def far_groups() -> list[list[TrainSequence]]:
+def far_groups() -> list[list[TokenSequence]]:
     """Return four groups in which other weights sampled some rollouts: none, one, all and three rollouts."""
     groups = rollout_groups(4, 4)
     return [
         [
-            replace(rollout, engine_logprobs=[-30.0] * len(rollout.mask)) if member < far else rollout
+            replace(rollout, engine_logprobs=np.full(len(rollout.ids), -30.0, np.float32)) if member < far else rollout
             for member, rollout in enumerate(group)
         ]
         for group, far in zip(groups, [0, 1, 4, 3], strict=True)
     ]
 
 
-def is_far(rollout: TrainSequence) -> bool:
-    return rollout.engine_logprobs[0] == -30.0
+def is_far(rollout: TokenSequence) -> bool:
+    assert rollout.engine_logprobs is not None
+    return bool(rollout.engine_logprobs[0] == -30.0)
 
 
 def reference_gradient(
-    model: Path, groups: list[list[TrainSequence]], *, denominators: list[list[TrainSequence]] | None = None
+    model: Path, groups: list[list[TokenSequence]], *, denominators: list[list[TokenSequence]] | None = None
 ) -> dict[str, torch.Tensor]:
     """Return the gradient of minus eq. 6 in float64: full logits, one sequence at a time, written from the equation.
 
@@ -94,20 +97,19 @@ def reference_gradient(
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager").eval()
     loss = torch.zeros((), dtype=torch.float64)
     for group, counted in zip(groups, denominators or groups, strict=True):
-        tokens = sum(sum(rollout.mask) for rollout in counted)
+        tokens = sum(int(rollout.mask.sum()) for rollout in counted)
         for rollout in group:
-            prompt, ids = len(rollout.prompt_ids), [*rollout.prompt_ids, *rollout.response_ids]
-            logits = policy(torch.tensor([ids])).logits[0] / OBJECTIVE.temperature
-            for place, trained in enumerate(rollout.mask):
-                if not trained:
-                    continue
-                row = logits[prompt + place - 1]
-                logp = row[ids[prompt + place]] - torch.logsumexp(row, dim=0)
+            assert rollout.engine_logprobs is not None
+            ids = rollout.ids.tolist()
+            logits = policy(torch.tensor([ids])).logits[0] / SETTINGS.temperature
+            for place in np.flatnonzero(rollout.mask):
+                row = logits[place - 1]
+                logp = row[ids[place]] - torch.logsumexp(row, dim=0)
                 ratio = torch.exp(logp - logp.detach())
-                clipped = ratio.clamp(1 - OBJECTIVE.clip_low, 1 + OBJECTIVE.clip_high)
+                clipped = ratio.clamp(1 - SETTINGS.clip_low, 1 + SETTINGS.clip_high)
                 term = torch.minimum(ratio * rollout.advantage, clipped * rollout.advantage)
-                gap = logp.detach() - rollout.engine_logprobs[place]
-                loss = loss - term * gap.exp().clamp(max=OBJECTIVE.correction_cap) / tokens / len(groups)
+                gap = logp.detach() - float(rollout.engine_logprobs[place])
+                loss = loss - term * gap.exp().clamp(max=SETTINGS.correction_cap) / tokens / len(groups)
     loss.backward()
     return {name: parameter.grad for name, parameter in policy.named_parameters()}
 
@@ -137,8 +139,8 @@ def gradients(
     port: int,
     model: Path,
     cases: list[Case],
-    groups: list[list[TrainSequence]],
-    objective: Objective = OBJECTIVE,
+    groups: list[list[TokenSequence]],
+    settings: GRPOSettings = SETTINGS,
 ) -> list[Any]:
     """Return of each case the gradient (at rank 0), the number of micro-batches, the collectives and the waits."""
     trainer = TrainerRank(rank=rank, ranks=ranks, config=CONFIG)
@@ -164,10 +166,10 @@ def gradients(
         rows = [row for group in update for row in group]
         batches = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=case.tokens, packed=case.packed)[rank]
         device, start = trainer.compute.device, None
-        if objective.drops_sequences:
-            (start,) = step.step_start(policy, [batches], device, objective=objective)
+        if settings.importance_correction.drops_sequences:
+            (start,) = step.step_start(policy, [batches], device, settings=settings)
         with OperationCount() as count:
-            step.grpo_backward(policy, batches, device, objective=objective, start=start)
+            step.grpo_backward(policy, batches, device, settings=settings, start=start)
         whole = {}
         for name, shard in named_shards(policy).items():
             assert shard.grad is not None
@@ -237,7 +239,10 @@ def test_step_gradient_of_an_untied_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_step_gradient_of_rollouts_above_the_gap(model_dir: Path, ranks: int, drop: bool) -> None:
     """A masked rollout stays in the denominators, a dropped one leaves them, for any distribution over the ranks."""
-    objective = replace(OBJECTIVE, max_sequence_gap=10.0, drops_sequences=drop)
+    correction = ImportanceCorrection(
+        enabled=True, cap=2.0, max_sequence_gap=10.0, sequence_gap_action="Drop" if drop else "Mask"
+    )
+    settings = SETTINGS.model_copy(update={"importance_correction": correction})
     groups = far_groups()
     near = [[rollout for rollout in group if not is_far(rollout)] for group in groups]
     if drop:
@@ -246,7 +251,7 @@ def test_step_gradient_of_rollouts_above_the_gap(model_dir: Path, ranks: int, dr
         expected = reference_gradient(model_dir, near, denominators=groups)
     cases = [Case(ranks, tokens=20), Case(ranks, packed=True)]
     for case, (actual, *_) in zip(
-        cases, run_ranks(gradients, ranks, model_dir, cases, groups, objective)[0], strict=True
+        cases, run_ranks(gradients, ranks, model_dir, cases, groups, settings)[0], strict=True
     ):
         for name, tensor in expected.items():
             assert (torch.from_numpy(actual[name]).double() - tensor).norm() < RTOL * tensor.norm(), (case, name)

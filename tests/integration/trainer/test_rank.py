@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,21 +10,22 @@ import torch
 from models import OPTIMIZER, VOCABULARY, conversations, rank_here, rollout_groups, write_model
 from transformers import AutoModelForCausalLM
 
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.trainer import export
 from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.model import named_shards
 from rstar2_train.trainer.rank import TrainerRank
 from rstar2_train.trainer.step import start_logprobs
-from rstar2_train.trainer.types import MetricTally, Objective, TokenizedExample, TrainSequence
+from rstar2_train.trainer.types import MetricTally, TokenSequence
 
-OBJECTIVE = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
+SETTINGS = GRPOSettings()
 
 
-def sft_batches(sequences: list[TokenizedExample], budget: int = 256) -> list[MicroBatch]:
+def sft_batches(sequences: list[TokenSequence], budget: int = 256) -> list[MicroBatch]:
     return distribute_rows(sft_rows(sequences), ranks=1, tokens_per_micro_batch=budget)[0]
 
 
-def grpo_batches(groups: list[list[TrainSequence]], updates: int = 1, budget: int = 256) -> list[list[MicroBatch]]:
+def grpo_batches(groups: list[list[TokenSequence]], updates: int = 1, budget: int = 256) -> list[list[MicroBatch]]:
     return [
         distribute_rows([row for group in update for row in group], ranks=1, tokens_per_micro_batch=budget)[0]
         for update in grpo_updates(groups, updates=updates, seed=0)
@@ -35,12 +37,12 @@ def weights(rank: TrainerRank) -> dict[str, torch.Tensor]:
     return {name: shard.full_tensor().detach().clone() for name, shard in named_shards(rank.policy).items()}
 
 
-def reference_logprobs(model: Path, sequences: list[TokenizedExample]) -> list[torch.Tensor]:
+def reference_logprobs(model: Path, sequences: list[TokenSequence]) -> list[torch.Tensor]:
     """Return the log-probabilities of the trained tokens, one sequence at a time, with transformers."""
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     logprobs = []
     for sequence in sequences:
-        ids = torch.tensor([list(sequence.ids)])
+        ids = torch.tensor([sequence.ids.tolist()])
         with torch.no_grad():
             table = torch.log_softmax(plain(ids).logits[0, :-1], dim=-1)
         logprobs.append(table.gather(1, ids[0, 1:, None]).squeeze(1)[torch.tensor(sequence.mask[1:], dtype=torch.bool)])
@@ -68,7 +70,7 @@ def test_rank_micro_batches_do_not_change_the_update(model_dir: Path) -> None:
     for budget, recompute in ((4096, False), (48, False), (48, True)):
         with rank_here(model_dir, activation_checkpointing=recompute) as rank:
             (batches,) = grpo_batches(groups, budget=budget)
-            tally = rank.grpo([batches], 1e-2, OBJECTIVE)
+            tally = rank.grpo([batches], 1e-2, SETTINGS)
             results.append((len(batches), tally.maxima["grad_norm"], weights(rank)))
     assert results[0][0] < results[1][0]
     for _, norm, after in results[1:]:
@@ -94,7 +96,7 @@ def test_rank_grpo_step_follows_the_advantages(model_dir: Path) -> None:
         assert rank.policy is not None
         updates = grpo_batches(groups)
         before = start_logprobs(rank.policy, updates[0], rank.compute.device, temperature=1.0)
-        tally = rank.grpo(updates, 1e-3, OBJECTIVE)
+        tally = rank.grpo(updates, 1e-3, SETTINGS)
         after = start_logprobs(rank.policy, updates[0], rank.compute.device, temperature=1.0)
     change = torch.cat(after) - torch.cat(before)
     advantages = torch.cat([torch.tensor(batch.advantages) for batch in updates[0]])
@@ -113,7 +115,7 @@ def test_rank_later_updates_use_the_start_logprobs(model_dir: Path) -> None:
     groups = rollout_groups(1, 4)
     with rank_here(model_dir) as rank:
         update = grpo_batches(groups)[0]
-        tally = rank.grpo([update, update, update], 5e-3, OBJECTIVE)
+        tally = rank.grpo([update, update, update], 5e-3, SETTINGS)
     tokens = tally.sums["tokens"]
     assert tally.maxima["ratio_max"] > 1.1
     assert 0 < tally.sums["clipped"] < tokens
@@ -123,11 +125,11 @@ def test_rank_later_updates_use_the_start_logprobs(model_dir: Path) -> None:
 def test_rank_grpo_step_uses_the_temperature(model_dir: Path) -> None:
     """The entropy is that of the distribution at the sampling temperature."""
     groups = rollout_groups(1, 2)
-    hot = Objective(clip_low=0.2, clip_high=0.28, temperature=2.0, correction_cap=2.0)
+    hot = GRPOSettings(temperature=2.0, importance_correction=ImportanceCorrection(enabled=True, cap=2.0))
     with rank_here(model_dir) as rank:
         assert rank.policy is not None
         (batches,) = grpo_batches(groups)
-        warm = rank.grpo([batches], 0.0, OBJECTIVE)
+        warm = rank.grpo([batches], 0.0, SETTINGS)
         hotter = rank.grpo([batches], 0.0, hot)
     assert hotter.sums["entropy"] > warm.sums["entropy"]
     assert "correction" in hotter.sums
@@ -137,15 +139,12 @@ def test_rank_grpo_step_uses_the_temperature(model_dir: Path) -> None:
 def test_rank_skips_an_update_that_is_not_finite(model_dir: Path) -> None:
     """A NaN gradient leaves the weights unchanged and is counted; the next update is healthy."""
     (bad,) = rollout_groups(1, 1)
-    group = [TrainSequence(
-        prompt_ids=bad[0].prompt_ids, response_ids=bad[0].response_ids, mask=bad[0].mask,
-        engine_logprobs=bad[0].engine_logprobs, advantage=float("nan"),
-    )]  # fmt: skip
+    group = [replace(bad[0], advantage=float("nan"))]
     with rank_here(model_dir) as rank:
         before = weights(rank)
-        tally: MetricTally = rank.grpo(grpo_batches([group]), 1e-2, OBJECTIVE)
+        tally: MetricTally = rank.grpo(grpo_batches([group]), 1e-2, SETTINGS)
         after = weights(rank)
-        healthy = rank.grpo(grpo_batches(rollout_groups(1, 2)), 1e-2, OBJECTIVE)
+        healthy = rank.grpo(grpo_batches(rollout_groups(1, 2)), 1e-2, SETTINGS)
     assert tally.maxima["skipped"] == 1
     assert healthy.maxima["skipped"] == 0
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -206,7 +205,7 @@ def test_rank_optimizer_equals_torch_adamw(model_dir: Path) -> None:
     for _ in range(2):
         loss = torch.zeros(())
         for sequence in sequences:
-            ids = torch.tensor([list(sequence.ids)])
+            ids = torch.tensor([sequence.ids.tolist()])
             table = torch.log_softmax(plain(ids).logits[0, :-1], dim=-1)
             chosen = table.gather(1, ids[0, 1:, None]).squeeze(1)
             loss = loss - (chosen * torch.tensor(sequence.mask[1:])).sum() / trained

@@ -9,9 +9,9 @@ import torch
 from models import conversations, rank_here, rollout_groups
 
 from rstar2_train.api.roles import Vendor
+from rstar2_train.api.stages import GRPOSettings
 from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.step import start_logprobs
-from rstar2_train.trainer.types import Objective
 
 pytestmark = pytest.mark.gpu
 VENDOR: Vendor = "AMD" if torch.version.hip else "NVIDIA"
@@ -43,13 +43,12 @@ def test_rank_gpu_sft_steps_lower_loss(model_dir: Path) -> None:
 
 def test_rank_gpu_grpo_step_follows_advantages(model_dir: Path) -> None:
     """After one GRPO step, tokens of good rollouts are more likely than before and those of bad ones less."""
-    objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=None)
     update = [row for group in grpo_updates(rollout_groups(4, 4), updates=1, seed=0)[0] for row in group]
     batches = distribute_rows(update, ranks=1, tokens_per_micro_batch=256)[0]
     with rank_here(model_dir, vendor=VENDOR) as rank:
         assert rank.policy is not None
         before = start_logprobs(rank.policy, batches, rank.compute.device, temperature=1.0)
-        rank.grpo([batches], 1e-2, objective)
+        rank.grpo([batches], 1e-2, GRPOSettings())
         after = start_logprobs(rank.policy, batches, rank.compute.device, temperature=1.0)
     change = (torch.cat(after) - torch.cat(before)).float().cpu()
     advantages = torch.cat([torch.tensor(batch.advantages) for batch in batches])

@@ -20,7 +20,6 @@ from rstar2_train.trainer import checkpoint
 from rstar2_train.trainer.batching import distribute_rows, grpo_updates, sft_rows
 from rstar2_train.trainer.checkpoint import CheckpointInvalid
 from rstar2_train.trainer.trainer_group import TrainerGroup
-from rstar2_train.trainer.types import Objective
 from rstar2_train.weights import version_store
 from rstar2_train.weights.host_copy import HostCopy
 from rstar2_train.weights.tensor_group import TensorGroup, client_store
@@ -66,8 +65,7 @@ def test_trainer_group_two_ranks_equal_one(group: TrainerGroup, model_dir: Path,
     with rank_here(model_dir) as rank:
         first = rank.sft(share(sft_rows(conversations(7))), LR)
         updates = grpo_updates(rollout_groups(3, 4), updates=2, seed=5)
-        objective = Objective(clip_low=0.2, clip_high=0.28, temperature=1.0, correction_cap=2.0)
-        second = rank.grpo([share([row for g in update for row in g]) for update in updates], LR, objective)
+        second = rank.grpo([share([row for g in update for row in g]) for update in updates], LR, SETTINGS)
         third = rank.sft(share(sft_rows(conversations(1))), LR)
         (tmp_path / "one").mkdir()
         rank.export(model_dir, tmp_path / "one")

@@ -89,11 +89,11 @@ def fill(state: JobState, rollout: Rollout) -> JobState:
     good = {"reward": 1.0, "verdict": "correct"}
     for step in (1, 2):
         group = [
-            rollout("p", 0, **good, kept=True, kept_reason="kept: positive"),
-            rollout("p", 1, **good, p_err=0.5, kept_reason="dropped: penalty"),
-            rollout("p", 2, verdict="wrong", kept=True, kept_reason="kept: negative"),
-            rollout("p", 3, stop="infrastructure", kept_reason="dropped: infrastructure", segments=[]),
-            *[rollout("q", sample, **good, kept_reason="untrained: all correct") for sample in range(4)],
+            rollout("p", 0, **good, kept=True, selection_reason="kept: positive"),
+            rollout("p", 1, **good, p_err=0.5, selection_reason="dropped: penalty"),
+            rollout("p", 2, verdict="wrong", kept=True, selection_reason="kept: negative"),
+            rollout("p", 3, stop="infrastructure", selection_reason="dropped: infrastructure", segments=[]),
+            *[rollout("q", sample, **good, selection_reason="untrained: all correct") for sample in range(4)],
         ]
         trajectory_store.write(trajectory_store.step_path(state.stage("rl-1").trajectories, step), group)
     trajectory_store.write(
@@ -102,7 +102,7 @@ def fill(state: JobState, rollout: Rollout) -> JobState:
     trajectory_store.write(
         trajectory_store.step_path(state.stage("hard").trajectories, 1), [rollout("f", sample) for sample in (0, 1)]
     )
-    bad = [rollout(HOSTILE, 0, thought=HOSTILE, kept_reason=HOSTILE, gold=HOSTILE, slice=HOSTILE)]
+    bad = [rollout(HOSTILE, 0, thought=HOSTILE, selection_reason=HOSTILE, gold=HOSTILE, slice=HOSTILE)]
     trajectory_store.write(trajectory_store.step_path(state.stage("rl-2").trajectories, 1), bad)
     return state
 

@@ -64,7 +64,7 @@ def test_analyse_shows_all_stored_trajectories(analysed: JobState, chat_format: 
     assert len(rows) == len(stored)
     for row, trajectory in zip(rows, stored, strict=True):
         assert (row["prompt"], row["sample"], row["kept"], row["reason"]) == (
-            trajectory.prompt_id, trajectory.sample, trajectory.kept, trajectory.kept_reason
+            trajectory.prompt_id, trajectory.sample, trajectory.kept, trajectory.selection_reason
         )  # fmt: skip
         assert row["prompt_text"] == chat_format.decode(trajectory.prompt_ids)
         texts = [turn["text"] if turn["kind"] == "tool" else "".join(turn["pieces"]) for turn in row["body"]["turns"]]

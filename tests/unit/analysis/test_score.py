@@ -8,6 +8,7 @@ import pytest
 from rstar2_train.analysis import score
 from rstar2_train.analysis.score import Scorer
 from rstar2_train.analysis.sources import AnalysisError
+from tests.support.token_arrays import response
 
 from .conftest import Rollout
 
@@ -19,8 +20,8 @@ def test_score_equals_direct_computation(model_folder: Path, rollout: Rollout, t
 
     trajectory = rollout()
     values = Scorer(model_folder, cache=tmp_path, temperature=0.7).score(trajectory)
-    ids, mask, _ = trajectory.response()
-    sequence = torch.tensor([(trajectory.prompt_ids + ids).tolist()])
+    ids, mask, _ = response(trajectory)
+    sequence = torch.tensor([[*trajectory.prompt_ids, *ids]])
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     with torch.no_grad():
         log_p = torch.log_softmax(model(sequence).logits[0, :-1] / 0.7, dim=-1)

@@ -7,11 +7,13 @@ import math
 import pytest
 import torch
 
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.grpo_roc.advantage import group_token_weights
 from rstar2_train.grpo_roc.gap import GAP_EDGES, gap_quantile
 from rstar2_train.grpo_roc.loss import LossParts, excluded_by_gap, grpo_loss
 
 LOW, HIGH = 0.2, 0.28
+SETTINGS = GRPOSettings(clip_low=LOW, clip_high=HIGH)
 
 
 def one_token(
@@ -20,15 +22,14 @@ def one_token(
     """Return the loss parts of a single token with this ratio, and the gradient of its log-probability."""
     old = torch.tensor([-1.0])
     new = (old + math.log(ratio)).requires_grad_()
+    correction = ImportanceCorrection() if cap is None else ImportanceCorrection(enabled=True, cap=cap)
     parts = grpo_loss(
         logprobs=new,
         old_logprobs=old,
         advantages=torch.tensor([advantage]),
         weights=torch.tensor([1.0]),
-        clip_low=LOW,
-        clip_high=HIGH,
+        settings=SETTINGS.model_copy(update={"importance_correction": correction}),
         engine_logprobs=None if engine_ratio is None else old - math.log(engine_ratio),
-        correction_cap=cap,
     )
     parts.loss.backward()
     assert new.grad is not None
@@ -145,8 +146,7 @@ def test_grpo_loss_matches_a_naive_implementation(seed: int) -> None:
             old_logprobs=before[rows],
             advantages=torch.tensor(advantages)[rows, None],
             weights=weights[rows],
-            clip_low=LOW,
-            clip_high=HIGH,
+            settings=SETTINGS,
         )
         total = total + parts.loss
         clipped += parts.sums["clipped"].item()
@@ -170,8 +170,7 @@ def three_tokens(**options: torch.Tensor) -> LossParts:
         old_logprobs=old,
         advantages=torch.ones(3),
         weights=torch.tensor([0.5, 0.5, 0.0]),
-        clip_low=LOW,
-        clip_high=HIGH,
+        settings=SETTINGS,
         engine_logprobs=old - torch.tensor([math.log(2), math.log(0.5), 5.0]),
         **options,  # type: ignore[arg-type]
     )

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from rstar2_train.api.stages import GRPOSettings, ImportanceCorrection
 from rstar2_train.grpo_roc.advantage import group_token_weights, kept_group_weights
 from rstar2_train.grpo_roc.loss import excluded_by_gap, grpo_loss, kept_group_tokens
 
 LOW, HIGH, CAP, LIMIT = 0.2, 0.28, 2.0, 0.5
+SETTINGS = GRPOSettings(clip_low=LOW, clip_high=HIGH, importance_correction=ImportanceCorrection(enabled=True, cap=CAP))
 SIZES = (3, 2, 4, 2)
 
 
@@ -96,10 +98,8 @@ def sharded(batch: list[Rollout], *, drop: bool) -> tuple[Tensor, float]:
             old_logprobs=torch.cat([each.old for each in share]),
             advantages=torch.tensor([each.advantage for each in share], dtype=torch.float64)[rows],
             weights=weights,
-            clip_low=LOW,
-            clip_high=HIGH,
+            settings=SETTINGS,
             engine_logprobs=torch.cat([each.engine for each in share]),
-            correction_cap=CAP,
             excluded=excluded,
         )
         for share, rows, _, weights, excluded in parts

@@ -49,7 +49,7 @@ def test_select_group_classes_follow_the_threshold() -> None:
     settings = GRPOSettings(keep_per_prompt=4)
     sequences = select_group(group, settings=settings, seed=(0, "rl-1", 0))
     assert sequences is not None
-    reasons = [trajectory.kept_reason for trajectory in group]
+    reasons = [trajectory.selection_reason for trajectory in group]
     assert reasons == ["kept: negative", "kept: negative", "kept: positive", "kept: positive"]
     advantages = [sequence.advantage for sequence in sequences]
     assert advantages == sorted(advantages) and len(set(advantages)) == 4
@@ -75,10 +75,10 @@ def test_select_group_sequences_of_a_rollout_share_its_advantage() -> None:
         group, settings=GRPOSettings(keep_per_prompt=2), seed=(0, "rl-1", 0), staleness=lambda version: 4 - int(version)
     )
     assert sequences is not None
-    rows = [
-        (list(row.prompt_ids), list(row.response_ids), row.mask, row.engine_logprobs, row.staleness)
-        for row in sequences
-    ]
-    first = ([5, 6], [7, 8, 9], [1, 0, 1], logprob_array([-0.5, 0.0, -0.1]), [1, 0, 0])
-    assert rows == [first, ([5], [3], [1], logprob_array([-0.2]), [0])] * 2
+    for first, second in (sequences[:2], sequences[2:]):
+        assert (first.ids.tolist(), first.mask.tolist()) == ([5, 6, 7, 8, 9], [False, False, True, False, True])
+        assert first.engine_logprobs is not None and first.staleness is not None
+        assert first.engine_logprobs.tolist() == pytest.approx([0, 0, -0.5, 0, -0.1])
+        assert first.staleness.tolist() == [0, 0, 1, 0, 0]
+        assert (second.ids.tolist(), second.mask.tolist(), second.staleness) == ([5, 3], [False, True], None)
     assert [row.advantage < 0 for row in sequences] == [True, True, False, False]

@@ -25,7 +25,7 @@ from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME, call_text
 from rstar2_train.tools.toolset import load_toolset
 from tests.support.engine import FIRST_REPLY, FIRST_TURN, LAST_TURN, QUESTION
-from tests.support.token_arrays import logprob_array, token_array
+from tests.support.token_arrays import logprob_array, response, token_array
 
 
 @dataclass
@@ -89,10 +89,10 @@ def test_run_trajectory_equals_its_demonstration(chat_format: ChatFormat) -> Non
     replies = [{"role": "tool", "content": text} for text in FIRST_REPLY]
     turns = [{"role": "assistant", "content": FIRST_TURN}, *replies, {"role": "assistant", "content": LAST_TURN}]
     whole = chat_format.encode_conversation([*chat_format.prompt_messages(QUESTION)[:-1], *question, *turns])
-    ids, mask, values = trajectory.response()
-    assert trajectory.prompt_ids + ids == token_array(whole.token_ids)
+    ids, mask, values = response(trajectory)
+    assert [*trajectory.prompt_ids, *ids] == whole.token_ids
     assert [0] * len(trajectory.prompt_ids) + mask == whole.mask
-    assert values == logprob_array(-0.5 * bit for bit in mask)
+    assert values == [-0.5 * bit for bit in mask]
     assert (trajectory.stop, trajectory.turns, written) == ("answered", 2, f"{FIRST_TURN}\n{LAST_TURN}")
     assert [(call.status, call.response) for call in trajectory.calls] == list(
         zip(["ok", "malformed", "ok"], FIRST_REPLY, strict=True)
@@ -104,7 +104,7 @@ def test_run_trajectory_equals_its_demonstration(chat_format: ChatFormat) -> Non
     assert [segment.weight_version for segment in trajectory.segments] == ["v1", "", "v1"]
     # The next prompt is the sampled ids unchanged; each token after the prompt reduces the budget.
     kept = len(ids) - len(trajectory.segments[2].token_ids)
-    assert token_array(script.requests[1][0]) == trajectory.prompt_ids + ids[:kept]
+    assert list(script.requests[1][0]) == [*trajectory.prompt_ids, *ids[:kept]]
     assert script.requests[0][1] == 500
     assert script.requests[1][1] == 500 - sum(len(segment.token_ids) for segment in trajectory.segments[:2])
     assert FIRST_TURN in trajectory.text and LAST_TURN in trajectory.text and "<tool_response>" in trajectory.text

@@ -55,7 +55,7 @@ class Talk:
         """Return the text of each sequence."""
         segments, _ = self.conversations.tree.segments()
         parts = Trajectory("p", 0, prompt_ids=token_array([]), segments=segments).sequences()
-        return [self.chat_format.decode(part.prompt_ids + part.response()[0]) for part in parts]
+        return [self.chat_format.decode(part.ids.tolist()) for part in parts]
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ def generation(*token_ids: int, version: str = "v1") -> Generation:
 def sequences(tree: TokenTree) -> list[tuple[list[int], list[int], list[int]]]:
     """Return prompt, response and mask of each sequence."""
     segments, _ = tree.segments()
-    trajectory = Trajectory("p", 0, prompt_ids=token_array([1000]), segments=segments)
+    parts = Trajectory("p", 0, prompt_ids=token_array([1000]), segments=segments).sequences()
+    starts = [int(part.mask.argmax()) for part in parts]
     return [
-        (part.prompt_ids.tolist(), part.response()[0].tolist(), part.response()[1]) for part in trajectory.sequences()
+        (part.ids[:start].tolist(), part.ids[start:].tolist(), part.mask[start:].astype(int).tolist())
+        for part, start in zip(parts, starts, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from rstar2_train.rollout.trajectory import Trajectory
 from rstar2_train.tools.parser import render_call
 from rstar2_train.tools.schema import TOOL_NAME
 from tests.support.engine import QUESTION
-from tests.support.token_arrays import logprob_array, token_array
+from tests.support.token_arrays import logprob_array, response, token_array
 
 BUDGET, MAX_TURNS, MAX_CALLS = 200, 3, 2
 PIECES = [
@@ -96,7 +96,7 @@ def test_run_hostile_outputs_keep_masks_and_budget(chat_format: ChatFormat) -> N
             check(trajectory, text)
 
     def check(trajectory: Trajectory, text: str) -> None:
-        ids, mask, values = trajectory.response()
+        ids, mask, values = response(trajectory)
         assert len(ids) == len(mask) == len(values) <= BUDGET
         assert trajectory.turns == len(policy.written) <= MAX_TURNS
         sampled = [token for token, bit in zip(ids, mask, strict=True) if bit]

@@ -26,8 +26,8 @@ def full() -> Trajectory:
     return Trajectory(
         prompt_id="p", sample=3, prompt_ids=token_array([1, 2]), segments=segments, calls=[call], stop="length",
         turns=2, answer_tags=1, tags_balanced=False, text="t", answer="4", gold="5", verdict="wrong", reward=1.0,
-        p_err=0.5, p_format=0.25, kept=True, kept_reason="negative", slice="L1", hard=True, started_at=9.0, seconds=3.0,
-        error="e", lost_to="judge", correct_from=0.5, reason="r",
+        p_err=0.5, p_format=0.25, kept=True, selection_reason="negative", slice="L1", hard=True, started_at=9.0,
+        seconds=3.0, error="e", lost_to="judge", correct_from=0.5, reason="r",
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_read_invalid_file_names_it(tmp_path: Path) -> None:
         trajectory_store.read(torn)
     with pytest.raises(trajectory_store.TrajectoryStoreError, match=r"missing\.parquet"):
         trajectory_store.read(tmp_path / "missing.parquet")
-    with pytest.raises(trajectory_store.TrajectoryStoreError, match="does not contain trajectories of format 1"):
+    with pytest.raises(trajectory_store.TrajectoryStoreError, match="does not contain trajectories of format 2"):
         trajectory_store.read(other)
 
 

@@ -35,7 +35,7 @@ def trajectory() -> Trajectory:
         p_err=0.5,
         p_format=0.25,
         kept=True,
-        kept_reason="negative",
+        selection_reason="negative",
         started_at=1000.0,
         seconds=3.6,
     )
@@ -85,18 +85,20 @@ def test_build_trace_spans_have_inputs_and_outputs(trajectory: Trajectory) -> No
         ("assistant", "~~~\nanswer\n~~~"),
     )
     assert reward["inputs"] == {"answer": "1", "gold": "2"}
-    assert reward["attributes"]["p_err"] == 0.5 and reward["attributes"]["kept_reason"] == "negative"
+    assert reward["attributes"]["p_err"] == 0.5 and reward["attributes"]["selection_reason"] == "negative"
 
 
 def test_build_trace_tags_have_selection_reason(trajectory: Trajectory) -> None:
     """The tags have the result and the reason of the selection."""
     tags = build(trajectory)["tags"]
-    assert {key: tags[key] for key in ("stage", "step", "verdict", "kept", "kept_reason", "p_err", "p_format")} == {
+    assert {
+        key: tags[key] for key in ("stage", "step", "verdict", "kept", "selection_reason", "p_err", "p_format")
+    } == {
         "stage": "rl-1",
         "step": "4",
         "verdict": "wrong",
         "kept": "yes",
-        "kept_reason": "negative",
+        "selection_reason": "negative",
         "p_err": "0.500",
         "p_format": "0.250",
     }

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar2_train.trainer.batching import MicroBatch, distribute_rows, grpo_updates, sft_rows
-from rstar2_train.trainer.types import TokenizedExample, TrainSequence
+from rstar2_train.trainer.types import TokenSequence
+from tests.support.token_arrays import token_sequence
 
 
-def rollout(*, prompt: int = 3, mask: list[int], advantage: float = 1.0, first: int = 100) -> TrainSequence:
-    return TrainSequence(
-        prompt_ids=list(range(1, prompt + 1)),
-        response_ids=list(range(first, first + len(mask))),
-        mask=mask,
-        engine_logprobs=[-0.5 * n for n in range(len(mask))],
+def rollout(*, prompt: int = 3, mask: list[int], advantage: float = 1.0, first: int = 100) -> TokenSequence:
+    return token_sequence(
+        [*range(1, prompt + 1), *range(first, first + len(mask))],
+        [0] * prompt + mask,
+        engine_logprobs=[0.0] * prompt + [-0.5 * n for n in range(len(mask))],
         advantage=advantage,
     )
 
@@ -32,23 +32,33 @@ def tokens(batches: list[MicroBatch]) -> list[tuple[int, float]]:
 
 def test_sft_rows_weights_are_a_token_mean() -> None:
     """All trained tokens of a batch have the same weight; the first token of a sequence is never trained."""
-    rows = sft_rows([TokenizedExample([5, 6, 7], [1, 1, 0]), TokenizedExample([8, 9], [0, 1])])
-    assert [row.learned.tolist() for row in rows] == [[False, True, False], [False, True]]
+    rows = sft_rows([token_sequence([5, 6, 7], [1, 1, 0]), token_sequence([8, 9], [0, 1])])
     assert [row.weight for row in rows] == [0.5, 0.5]
+    ((batch,),) = distribute_rows(rows, ranks=1, tokens_per_micro_batch=64)
+    assert batch.targets.tolist() == [6, 9]
 
 
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [
         ([], "no trained token"),
-        ([TokenizedExample([1, 2], [1, 0])], "no trained token"),
-        ([TokenizedExample([1, 2], [1])], "sequence 0: 2 tokens"),
+        ([token_sequence([1, 2], [1, 0])], "no trained token"),
     ],
 )
-def test_sft_rows_invalid_batch_raises(sequences: list[TokenizedExample], message: str) -> None:
-    """A batch without a trained token, or with a mask of another length, is rejected."""
+def test_sft_rows_invalid_batch_raises(sequences: list[TokenSequence], message: str) -> None:
+    """A batch without a trained token is rejected."""
     with pytest.raises(ValueError, match=message):
         sft_rows(sequences)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"mask": [1, 1]}, "mask has 2"), ({"mask": [1], "engine_logprobs": []}, "engine_logprobs has 0")],
+)
+def test_token_sequence_of_unequal_lengths_raises(values: dict[str, list[int]], message: str) -> None:
+    """Each array of a sequence has its length."""
+    with pytest.raises(ValueError, match=message):
+        token_sequence([5], **values)
 
 
 def test_distribute_rows_predicts_targets_from_the_token_before() -> None:
@@ -66,7 +76,7 @@ def test_distribute_rows_predicts_targets_from_the_token_before() -> None:
 def test_distribute_rows_positions_are_flat() -> None:
     """Positions index the padded micro-batch as one flat array."""
     batch = distribute_rows(
-        sft_rows([TokenizedExample([1, 2], [0, 1]), TokenizedExample([3, 4, 5, 6], [0, 0, 0, 1])]),
+        sft_rows([token_sequence([1, 2], [0, 1]), token_sequence([3, 4, 5, 6], [0, 0, 0, 1])]),
         ranks=1,
         tokens_per_micro_batch=8,
     )[0][0]
@@ -88,7 +98,7 @@ def test_grpo_updates_weights_use_exact_denominators() -> None:
     assert sorted(len(update) for update in split) == [1, 2]
     for update in split:
         for group in update:
-            learned = sum(int(row.learned.sum()) for row in group)
+            learned = sum(int(row.sequence.mask.sum()) for row in group)
             assert group[0].weight == pytest.approx(1 / (learned * len(update)))
 
 
@@ -98,8 +108,10 @@ def test_grpo_updates_distribute_whole_groups_by_seed() -> None:
 
     def layout(seed: int) -> list[list[int]]:
         updates = grpo_updates(groups, updates=4, seed=seed)
-        assert all(group[0].ids.tolist() == group[1].ids.tolist() for update in updates for group in update)
-        return [[int(group[0].ids[-1]) for group in update] for update in updates]
+        assert all(
+            group[0].sequence.ids.tolist() == group[1].sequence.ids.tolist() for update in updates for group in update
+        )
+        return [[int(group[0].sequence.ids[-1]) for group in update] for update in updates]
 
     assert layout(1) == layout(1)
     assert layout(1) != layout(2)
@@ -119,18 +131,10 @@ def test_grpo_updates_with_fewer_groups_than_updates() -> None:
         ([[]], "group 0 is empty"),
         ([[rollout(mask=[0, 0])]], "no trained token"),
         ([[rollout(prompt=0, mask=[1])]], "prompt is empty"),
-        (
-            [[TrainSequence(prompt_ids=[1], response_ids=[2], mask=[1, 1], engine_logprobs=[0.0], advantage=1.0)]],
-            "mask of 2",
-        ),
-        (
-            [[TrainSequence(prompt_ids=[1], response_ids=[2], mask=[1], engine_logprobs=[], advantage=1.0)]],
-            "0 engine log-probs",
-        ),
     ],
 )
-def test_grpo_updates_invalid_groups_raise(groups: list[list[TrainSequence]], message: str) -> None:
-    """Empty groups, empty prompts and lists of different lengths are rejected."""
+def test_grpo_updates_invalid_groups_raise(groups: list[list[TokenSequence]], message: str) -> None:
+    """Empty groups and empty prompts are rejected."""
     with pytest.raises(ValueError, match=message):
         grpo_updates(groups, updates=1, seed=0)
 
@@ -139,8 +143,7 @@ def test_grpo_updates_invalid_groups_raise(groups: list[list[TrainSequence]], me
 def test_distribute_rows_keeps_every_token_once(lengths: list[int], ranks: int, budget: int) -> None:
     """Every trained token is in one micro-batch; all ranks have the same number, within the token budget."""
     sequences = [
-        TokenizedExample([100 * n + k for k in range(length)], [1] * length)
-        for n, length in enumerate(lengths, start=1)
+        token_sequence([100 * n + k for k in range(length)], [1] * length) for n, length in enumerate(lengths, start=1)
     ]
     rows = sft_rows(sequences)
     shares = distribute_rows(rows, ranks=ranks, tokens_per_micro_batch=budget)
@@ -163,8 +166,7 @@ def test_distribute_rows_keeps_every_token_once(lengths: list[int], ranks: int, 
 def test_distribute_rows_packs_without_padding(lengths: list[int], ranks: int, budget: int) -> None:
     """A packed micro-batch has its sequences one after another; each target follows its position."""
     sequences = [
-        TokenizedExample([100 * n + k for k in range(length)], [1] * length)
-        for n, length in enumerate(lengths, start=1)
+        token_sequence([100 * n + k for k in range(length)], [1] * length) for n, length in enumerate(lengths, start=1)
     ]
     shares = distribute_rows(sft_rows(sequences), ranks=ranks, tokens_per_micro_batch=budget, packed=True)
     assert len({len(share) for share in shares}) == 1
@@ -180,7 +182,7 @@ def test_distribute_rows_packs_without_padding(lengths: list[int], ranks: int, b
 
 def test_distribute_rows_balances_the_ranks() -> None:
     """The numbers of trained tokens per rank differ by at most 5 %."""
-    rows = sft_rows([TokenizedExample([1] * length, [1] * length) for length in range(2, 102)])
+    rows = sft_rows([token_sequence([1] * length, [1] * length) for length in range(2, 102)])
     shares = distribute_rows(rows, ranks=4, tokens_per_micro_batch=512)
     sizes = [sum(len(batch.targets) for batch in share) for share in shares]
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)
