@@ -7,7 +7,7 @@ WORKERS ?= logical
 CLUSTER = $(BIN)/python -m tests.kube_node $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check watch lint types imports language unit test integration chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
+.PHONY: help setup demo check watch lint types imports language unit test integration integration-services integration-training chart e2e e2e-full test-gpu gpu-smoke docs docs-serve \
   format crds lock clean cluster-up cluster-down cluster-status cluster-shell images \
   bench-judge bench-verify bench-learning bench-data bench-pipeline bench-rollout bench-memory bench-operator bench-failures bench-train \
   bench-environments
@@ -53,10 +53,15 @@ unit: setup ## Run the tests of the pure code, in parallel; one folder: .venv/bi
 
 ##@ All tests (CI runs them with .ci/run, where a skipped test fails)
 test: setup ## Run check, docs, integration, chart and e2e, all of them even if one fails
-	@$(BIN)/python tests/parts.py check docs integration chart --parallel e2e --needs-gb 12
+	@$(BIN)/python tests/parts.py check docs chart integration-training --parallel e2e:8 --parallel integration-services:4
 
-integration: setup ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray: about 20 minutes
-	@$(BIN)/pytest tests/integration
+# The first half waits more than it computes, so `make test` runs it next to the second.
+integration: integration-services integration-training ## Run the tests with real Redis, gVisor, vLLM, MLflow and Ray
+TRAINING := $(addprefix tests/integration/,launch rollout serving trainer)
+integration-services: setup
+	@$(BIN)/pytest $(filter-out $(TRAINING),$(wildcard tests/integration/*))
+integration-training: setup
+	@$(BIN)/pytest $(TRAINING)
 
 chart: setup ## Run the tests of the Helm chart and of its alerts; builds helm and promtool the first time
 	@$(BIN)/pytest tests/chart

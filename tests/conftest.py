@@ -5,6 +5,7 @@
   reason if there is none.
 - With RSTAR2_REQUIRE_ALL=1, as .ci/run sets it, a skip is a failure: in CI a skip would hide that a part never ran.
 - The names of failed tests are appended to the file of RSTAR2_FAILURES, which tests/parts.py prints last.
+- The time of each folder of tests is printed at the end.
 - SIGTERM acts like Ctrl-C, so that the fixtures stop every process that they started. SIGINT has its default too: a
   shell starts commands in the background with SIGINT ignored, and tests of Ctrl-C would not end.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -31,12 +33,28 @@ GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write each failed test and the first line of its error to the file of RSTAR2_FAILURES, if set."""
+    """Print the time of each folder of tests; write failed tests to the file of RSTAR2_FAILURES, if set."""
+    print_times(terminalreporter)
     if path := os.environ.get("RSTAR2_FAILURES"):
         with Path(path).open("a") as file:
             for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
                 error = next((line for line in report.longreprtext.splitlines() if line.startswith("E ")), "")
                 file.write(f"{report.nodeid} {error[1:].strip()}\n")
+
+
+def print_times(reporter: pytest.TerminalReporter) -> None:
+    """Print how long the tests of each folder took, with their fixtures; the slowest folder is first."""
+    seconds, tests = Counter[str](), Counter[str]()
+    for reports in reporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = str(Path(report.nodeid.partition("::")[0]).parent)
+                seconds[folder] += report.duration  # type: ignore[assignment]
+                tests[folder] += report.when == "call"
+    if len(seconds) > 1:
+        reporter.write_sep("=", "time per folder")
+        for folder, total in seconds.most_common():
+            reporter.write_line(f"{total:7.1f} s  {tests[folder]:5} tests  {folder}")
 
 
 def missing_gpu() -> str:

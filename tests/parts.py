@@ -1,13 +1,14 @@
 """Runs targets of the Makefile and prints the time that each took: `make check` and `make test`.
 
-The parts run one after the other, all of them even if one fails. A part named by --parallel starts with the first one
-and runs next to them; its output is printed when the others are done, so that two outputs never mix. The last lines
-name the failed parts and tests.
+The parts run one after the other, all of them even if one fails. Each part named by --parallel starts with the first
+one and runs next to them; its output is printed when the others are done, so that two outputs never mix. The last lines
+have the elapsed and the processor time of each part, and name the failed parts and tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -35,6 +36,8 @@ class Part:
         self.name = name
         self.output = output
         self.seconds = 0.0
+        self.cpu_seconds = 0.0
+        self.returncode: int | None = None
         self._start = time.monotonic()
         self._process = subprocess.Popen(
             ["make", "--no-print-directory", name], stdin=subprocess.DEVNULL, stdout=output,
@@ -44,8 +47,11 @@ class Part:
         threading.Thread(target=self._measure, daemon=True).start()
 
     def _measure(self) -> None:
-        self._process.wait()
+        """Wait for the end. The processor time is that of all descendants that a parent waited for."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = self.returncode = os.waitstatus_to_exitcode(status)  # for Popen's destructor
         self.seconds = time.monotonic() - self._start
+        self.cpu_seconds = usage.ru_utime + usage.ru_stime
         self._done.set()
 
     @property
@@ -54,11 +60,12 @@ class Part:
 
     @property
     def passed(self) -> bool:
-        return self._process.returncode == 0
+        return self.returncode == 0
 
     def row(self) -> str:
         """Return the part's row of the summary."""
-        return f"  {self.name:12} {'passed' if self.passed else 'FAILED'}  {self.seconds:5.0f} s"
+        result = "passed" if self.passed else "FAILED"
+        return f"  {self.name:20} {result}  {self.seconds:5.0f} s, {self.cpu_seconds:5.0f} s of processor"
 
     def wait(self) -> None:
         """Return when the part is done. Raises SystemExit after SIGTERM."""
@@ -68,7 +75,8 @@ class Part:
     def terminate(self) -> None:
         """Stop the part if it still runs; make stops the processes that it started."""
         if not self.done:
-            self._process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)  # Popen.terminate() might reap it before _measure() does
             self._done.wait()
 
 
@@ -82,10 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts and print the summary; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="tests/parts.py", description=__doc__)
     parser.add_argument("parts", nargs="+", help="targets of the Makefile, in their order")
-    parser.add_argument("--parallel", metavar="PART", help="the part that runs next to the others")
     parser.add_argument(
-        "--needs-gb", type=float, default=0, help="free memory without which the --parallel part runs last (default: 0)"
-    )
+        "--parallel", metavar="PART[:GB]", action="append", default=[],
+        help="a part that runs next to the others, or last if less memory (in GB) is free; may be given again",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     start = time.monotonic()
@@ -94,11 +102,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 (read at the end)
         os.environ["RSTAR2_FAILURES"] = failures.name
     names, running = list(options.parts), []
+    free_gb = psutil.virtual_memory().available / 1e9
     try:
-        if options.parallel and psutil.virtual_memory().available >= options.needs_gb * 1e9:
-            running.append(Part(options.parallel, tempfile.TemporaryFile()))  # noqa: SIM115 (read until the end)
-        elif options.parallel:
-            names.append(options.parallel)
+        for part in options.parallel:
+            name, _, needs_gb = part.partition(":")
+            if free_gb >= float(needs_gb or 0):
+                free_gb -= float(needs_gb or 0)
+                running.append(Part(name, tempfile.TemporaryFile()))  # noqa: SIM115 (read until the end)
+            else:
+                names.append(name)
         for name in names:
             print(f"\n=== {name}", flush=True)
             running.append(Part(name))
@@ -115,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for part in running:
             part.terminate()
     print("\n=== time per part", *(part.row() for part in running), sep="\n")
-    print(f"  {'all':12}         {time.monotonic() - start:5.0f} s")
+    print(f"  {'all':20}         {time.monotonic() - start:5.0f} s")
     failed = [part.name for part in running if not part.passed]
     if failed:
         print("failed:", *failed)

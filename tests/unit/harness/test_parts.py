@@ -43,7 +43,8 @@ def test_parts_after_a_failure_all_run(command: list[str]) -> None:
     done = run(command, "bad", "good")
     assert done.returncode == 1
     assert "bad output" in done.stdout and "good output" in done.stdout
-    assert "bad          FAILED" in done.stdout and "good         passed" in done.stdout
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert ["bad", "FAILED"] in rows and ["good", "passed"] in rows
     assert done.stdout.splitlines()[-1] == "failed: bad"
 
 
@@ -59,6 +60,7 @@ def test_parts_that_pass_exit_with_zero(command: list[str]) -> None:
     done = run(command, "good")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["good", "all"]
+    assert "of processor" in done.stdout
 
 
 def test_parts_parallel_runs_next_to_the_others(command: list[str]) -> None:
@@ -68,9 +70,16 @@ def test_parts_parallel_runs_next_to_the_others(command: list[str]) -> None:
     assert done.stdout.index("good output") < done.stdout.index("writer output")
 
 
+def test_parts_several_run_next_to_the_others(command: list[str]) -> None:
+    """Two parallel parts wait for each other, next to a third one."""
+    done = run(command, "good", "--parallel", "writer", "--parallel", "reader")
+    assert done.returncode == 0
+    assert done.stdout.index("good output") < done.stdout.index("writer output")
+
+
 def test_parts_parallel_without_memory_runs_last(command: list[str]) -> None:
-    """With less free memory than --needs-gb the part is one more of the sequence."""
-    done = run(command, "good", "--parallel", "bad", "--needs-gb", "1e9")
+    """With less free memory than it needs, the part is one more of the sequence."""
+    done = run(command, "good", "--parallel", "bad:1e9")
     assert done.returncode == 1
     assert done.stdout.index("good output") < done.stdout.index("=== bad\n")
 
